@@ -1,11 +1,14 @@
 // A planner in JavaScript: cuts every layered component into equal pieces, as few as the first target's limit on operations
-// allows, all on that target in the first formats.
+// allows, all on that target in the first formats. Refuses if that plan exceeds a limit or a goal.
 //
 // Names of the interface are in camel case here, records are plain objects, a variant is { tag, val }, and an absent
-// option is left out. A u64 is a number or a BigInt, by the engine: `Number` accepts both. A refusal is thrown as a record;
-// anything else that is thrown stops the planner like a crash. Every call runs in a fresh instance: variables do not
-// survive it.
+// option is left out. A u64 is a number or a BigInt, by the engine, and large unsigned numbers may arrive as negative
+// ones. A refusal is thrown as a record; anything else that is thrown stops the planner like a crash. Every call runs in a
+// fresh instance: variables do not survive it.
 import { log } from 'shardwright:planner/host@0.2.0-draft';
+
+const u32 = (value) => value >>> 0;
+const u64 = (value) => Number(BigInt.asUintN(64, BigInt(value)));
 
 function refuse(kind, message) {
   throw { kind, message, details: [] };
@@ -14,12 +17,12 @@ function refuse(kind, message) {
 // The decode entry point with enough context, and the largest prefill of that context.
 function chosenEntries({ entries, goals }) {
   const decode = entries
-    .filter(({ kind, rows, context }) => kind === 'decode' && rows === 1 && context >= goals.context)
+    .filter(({ kind, rows, context }) => kind === 'decode' && rows === 1 && context >= u32(goals.context))
     .sort((a, b) => a.context - b.context)[0];
   if (!decode) refuse('unsupported', 'this planner is for models that decode');
   const prefill = entries
     .filter(({ kind, context }) => kind === 'prefill' && context === decode.context)
-    .filter(({ rows }) => rows <= goals.maxPrefillRows)
+    .filter(({ rows }) => rows <= u32(goals.maxPrefillRows))
     .sort((a, b) => b.rows - a.rows)[0];
   return prefill ? [decode, prefill] : [decode];
 }
@@ -29,7 +32,7 @@ const kindsOf = ({ body }) => (body.tag === 'whole' ? [body.val] : body.val.map(
 // Operations of a layer kind, the most over its entry points.
 function operations({ costs }, kind) {
   const rows = costs.filter((cost) => cost.kind === kind && cost.target === 0 && cost.formats === 0);
-  return Math.max(0, ...rows.map(({ ops }) => Number(ops)));
+  return Math.max(0, ...rows.map(({ ops }) => u64(ops)));
 }
 
 // Equal ranges of layers with at most `limit` operations each; 0 to 0 for a component that is never cut.
@@ -52,10 +55,90 @@ function takesPart(request, component, { first, end }, entry) {
   return entry.kind !== 'prefill' || kinds.some((kind) => request.kinds[kind].prefill !== 'none');
 }
 
+const sum = (values) => values.reduce((a, b) => a + b, 0);
+
+// Cost of a shard: each sum over its layers, and for quantities of an entry point the largest.
+function cost(request, { segments: [{ component, first, end }], entries }) {
+  const kinds = kindsOf(request.model.components[component]);
+  const own = end === 0 ? kinds : kinds.slice(first, end);
+  const rows = entries.map((entry) =>
+    own.filter((kind) => entry.kind !== 'prefill' || request.kinds[kind].prefill !== 'none').map((kind) => {
+      const row = request.costs.find((row) => row.kind === kind && row.target === 0 && row.formats === 0
+        && ['kind', 'rows', 'context'].every((field) => row.entry[field] === entry[field]));
+      if (!row || row.illegal) refuse('unsupported', `a layer has no cost: ${row?.illegal ?? 'no row'}`);
+      return row;
+    }));
+  const of = (field) => rows.map((rows) => sum(rows.map((row) => u64(row[field]))));
+  const times = rows.map((rows) => sum(rows.map(({ time }) => u64(time?.microseconds ?? 0))));
+  const ofKind = (kind) => Math.max(...rows.flat().filter((row) => row.kind === kind).map((row) => u64(row.weightBytes)));
+  const weights = own.map(ofKind);
+  const artefact = sum(weights) + sum(of('artefactBytes'));
+  const context = artefact + Math.max(...of('stateBytes'));
+  // The host refuses sums of more than 64 bits.
+  const sums = [context, ...of('ops'), ...of('uncostedOps'), ...times];
+  if (sums.some((sum) => sum >= 2 ** 63)) refuse('over-limit', 'a sum of the cost table has more than 63 bits');
+  return { times, weights, artefact, context, ops: Math.max(...of('ops')) };
+}
+
+// Loss of a layer in the first formats. Unknown losses of activations and states are not counted.
+function loss({ formats: [tuple], weightFormats, sensitivities, valueSensitivities }, component, layer) {
+  const here = (row) => row.component === component && row.layer === layer;
+  const weightOf = (role) => tuple.roles.find((own) => own.role === role)?.format ?? tuple.weights;
+  const values = valueSensitivities.filter((row) => here(row) && row.format === tuple[row.values]);
+  const used = [tuple.weights, ...tuple.roles.map(({ format }) => format)];
+  const isFloat = used.every((format) => weightFormats[format].numbers === 'float');
+  const weights = sensitivities.filter((row) => here(row) && row.format === weightOf(row.role));
+  if (!isFloat && weights.length === 0) refuse('over-quality', 'the loss of a layer is unknown');
+  return sum([...values, ...(isFloat ? [] : weights)].map(({ micronats }) => u32(micronats)));
+}
+
+// Refuses a plan that the host would refuse.
+function check(request, { shards, tables }) {
+  const { goals, targets: [target] } = request;
+  const atMost = (kind, name, value, most) => {
+    if (most != null && value > u64(most)) refuse(kind, `${name} is ${value}, at most ${u64(most)} allowed`);
+  };
+  const costs = shards.map((shard) => cost(request, shard));
+  const largest = (of) => Math.max(...costs.map(of));
+  const memory = sum(costs.map(({ context }) => context));
+  const values = {
+    ops: largest(({ ops }) => ops),
+    'weight-bytes': largest(({ weights }) => sum(weights)),
+    'artefact-bytes': largest(({ artefact }) => artefact),
+    'context-bytes': largest(({ context }) => context),
+    'call-microseconds': largest(({ times }) => Math.max(...times)),
+    shards: shards.length,
+    'memory-bytes': memory,
+  };
+  for (const { name, value } of target.limits) atMost('over-limit', name, values[name] ?? 0, value);
+  atMost('over-limit', 'shards', shards.length, 256);
+  const chosen = request.tables.map(({ formats }, table) => formats[tables[table]]);
+  atMost('over-memory', 'memory-bytes', memory, goals.memoryBytes ?? 2 ** 63);
+  const size = sum([...costs.map(({ artefact }) => artefact), ...chosen.map(({ bytes }) => u64(bytes))]);
+  atMost('over-size', 'size', size, goals.sizeBytes);
+
+  // Each run of a shard takes the time of a call too. The last token of a prompt is decoded.
+  const call = u64(target.overheads.find(({ name }) => name === 'call-microseconds')?.value ?? 0);
+  const time = (is) => sum(shards.flatMap(({ entries }, shard) =>
+    entries.map((entry, index) => (is(entry) ? costs[shard].times[index] + call : 0))));
+  const token = time(({ kind }) => kind !== 'prefill');
+  const rows = shards.flatMap(({ entries }) => entries).find(({ kind }) => kind === 'prefill')?.rows;
+  const runs = rows ? Math.ceil(Math.max(u32(goals.promptTokens) - 1, 0) / rows) : 0;
+  atMost('too-slow', 'token-microseconds', token, goals.tokenMicroseconds);
+  const first = token + runs * time(({ kind }) => kind === 'prefill');
+  atMost('too-slow', 'first-token-microseconds', first, goals.firstTokenMicroseconds);
+
+  if (goals.qualityMicronats == null) return;
+  const layers = shards.flatMap(({ segments: [{ component, first }] }, shard) =>
+    costs[shard].weights.map((bytes, index) => (bytes > 0 ? loss(request, component, first + index) : 0)));
+  if (chosen.some(({ micronats }) => micronats == null)) refuse('over-quality', 'the loss of a table is unknown');
+  atMost('over-quality', 'quality', sum([...layers, ...chosen.map(({ micronats }) => u32(micronats))]), goals.qualityMicronats);
+}
+
 function makePlan(request) {
   const [target] = request.targets;
   const entries = chosenEntries(request);
-  const limits = target.limits.filter(({ name }) => name === 'ops').map(({ value }) => Number(value));
+  const limits = target.limits.filter(({ name }) => name === 'ops').map(({ value }) => u64(value));
   const limit = Math.min(Infinity, ...limits);
   const shards = request.model.components.flatMap((component, index) =>
     cut(request, component, limit).map((range) => ({
@@ -75,8 +158,9 @@ function makePlan(request) {
   );
   log('info', `${shards.length} shards on ${target.name}`);
   // Each table in the format that is named first.
-  const tables = request.tables.map(() => 0);
-  return { shards, tables, fallback: [], reasons: [], extensions: [] };
+  const plan = { shards, tables: request.tables.map(() => 0), fallback: [], reasons: [], extensions: [] };
+  check(request, plan);
+  return plan;
 }
 
 export const api = {

@@ -25,8 +25,19 @@ function wanted({ model, targets, formats, weightFormats }) {
   return options;
 }
 
+// The engine reads large unsigned numbers as negative ones, and does not pass those on. Only the ranges of flags and the
+// zero points of encodings are signed.
+const SIGNED = ['min', 'max', 'zeroPoint'];
+function unsigned(value, name) {
+  if (Array.isArray(value)) return value.map((item) => unsigned(item, name));
+  if (typeof value === 'bigint' && !SIGNED.includes(name)) return BigInt.asUintN(64, value);
+  if (typeof value === 'number' && value < 0 && !SIGNED.includes(name)) return value >>> 0;
+  if (value === null || typeof value !== 'object') return value;
+  return Object.fromEntries(Object.entries(value).map(([name, field]) => [name, unsigned(field, name)]));
+}
+
 // Options of the caller come last, and win.
-const asked = (request) => ({ ...request, options: [...wanted(request), ...request.options] });
+const asked = (request) => ({ ...unsigned(request), options: [...wanted(request), ...request.options] });
 
 export const api = {
   describe: () => ({
@@ -40,5 +51,6 @@ export const api = {
     log('info', options.options.map((option) => option.join('=')).join(' '));
     return solver.makePlan(options);
   },
-  revise: (request, previous, history) => solver.revise(asked(request), previous, history),
+  revise: (request, previous, history) =>
+    solver.revise(asked(request), unsigned(previous), unsigned(history)),
 };

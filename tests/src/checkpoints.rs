@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use shardwright_test_checkpoints::cases;
 use tempfile::TempDir;
 
@@ -133,6 +133,20 @@ impl Copy {
         self.changed("model.safetensors", |bytes| {
             let length = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
             bytes.truncate(8 + usize::try_from(length).expect("a small header"));
+        })
+    }
+
+    /// Adds a tensor of 32-bit floats to `model.safetensors`.
+    pub fn tensor(self, name: &str, values: &[f32]) -> Self {
+        let added = self.header(|header| {
+            let tensors = header.as_object().expect("tensors").values();
+            let ends = tensors.filter_map(|tensor| tensor["data_offsets"][1].as_u64());
+            let end = ends.max().expect("a tensor");
+            let offsets = [end, end + 4 * values.len() as u64];
+            header[name] = json!({"dtype": "F32", "shape": [values.len()], "data_offsets": offsets});
+        });
+        added.changed("model.safetensors", |bytes| {
+            bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         })
     }
 

@@ -75,7 +75,10 @@ const CACHE_VARIABLE: &str = "XDG_CACHE_HOME";
 
 /// Copies the machine code of the built-in planner from the cache of the tests. Otherwise every
 /// program with a cache of its own would compile it again.
-fn share_planner(cache: &Path) {
+///
+/// # Panics
+/// If there is no built-in planner.
+pub fn share_planner(cache: &Path) {
     static NAME: OnceLock<PathBuf> = OnceLock::new();
     let name = NAME.get_or_init(|| {
         let sandbox = Sandbox::new(EngineKind::Native).expect("a sandbox");

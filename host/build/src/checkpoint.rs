@@ -24,4 +24,4 @@ pub use path::{
     ChainPlan, PRIMARY_CHAIN, expect_checkpoint, open_checkpoint, plan_all_chains, plan_checkpoint,
 };
 pub use texts::{calibration_prompts, messages_of, turns_of};
-pub use tower::{SampleSet, TowerScope, TowerSource, tower_samples, tower_weights, towers_of};
+pub use tower::{SampleSet, TowerScope, TowerSource, expect_towers, tower_samples, tower_weights, towers_of};

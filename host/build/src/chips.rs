@@ -33,7 +33,7 @@ pub(crate) fn made_otherwise(shard: &BuiltShard) -> Vec<Notice> {
              profile {profile} says",
             shard.name
         )),
-        None => Notice::note(format!(
+        None => Notice::making(format!(
             "shard {}: its code is made for {fact} {made}; profile {profile} does not say one",
             shard.name
         )),

@@ -514,6 +514,10 @@ impl From<BuildError> for shardwright_vocabulary::Error {
             BuildError::Bundle(_) | BuildError::Artefact(_) => ErrorKind::Invalid,
             BuildError::NotInBundle { .. } => ErrorKind::Incompatible,
             BuildError::Promise { .. } => ErrorKind::Internal,
+            BuildError::Shim(error) => match &**error {
+                ShimError::Process(process) if process.is_of_shortage() => process.kind,
+                _ => ErrorKind::Shim,
+            },
             _ => ErrorKind::Shim,
         };
         let help = error.help();

@@ -212,8 +212,12 @@ pub(crate) fn executor(
         return Err(not_here(target, &what, help.as_deref()));
     }
     let threads = thread_options(CPU_SHIM, options.threads);
-    let instance = shims.open_to_compile(CPU_SHIM, &target.name, &threads, false).map_err(|error| {
-        error.with_help("`shardwright shim list` shows where shims were looked for; `cargo xtask build` builds the CPU shim")
+    let opened = shims.open_to_compile(CPU_SHIM, &target.name, &threads, false);
+    let instance = opened.map_err(|error| match error.kind() {
+        ErrorKind::Missing => error.with_help(
+            "`shardwright shim list` shows where shims were looked for; `cargo xtask build` builds the CPU shim",
+        ),
+        _ => error,
     })?;
     let devices = instance.devices(None)?;
     let device = devices.iter().find(|device| device.kind == DeviceKind::Present).ok_or_else(|| {

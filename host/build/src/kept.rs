@@ -69,6 +69,8 @@ impl Keeping {
 struct KeptArtefacts {
     /// The whole cache, whose size has one limit.
     cache: PathBuf,
+    /// That limit, in bytes.
+    limit: u64,
     folder: PathBuf,
     /// Hashes of the libraries of shims, by path. `None` for shims without a library file.
     libraries: BTreeMap<PathBuf, Option<String>>,
@@ -98,6 +100,7 @@ impl KeptArtefacts {
         }
         Some(Ok(KeptArtefacts {
             cache,
+            limit: options.cache_bytes_max(),
             folder,
             libraries: BTreeMap::new(),
             used: BTreeSet::new(),
@@ -192,7 +195,7 @@ impl ArtefactStore for KeptArtefacts {
         self.made += 1;
         self.made_bytes = self.made_bytes.saturating_add(made.payload().len() as u64);
         self.used.extend([reference, made.path().to_owned()]);
-        room::trim(&self.cache, room::CACHE_BYTES_MAX, |path| self.used.contains(path)).map_err(failed)?;
+        room::trim(&self.cache, self.limit, |path| self.used.contains(path)).map_err(failed)?;
         Ok(made)
     }
 }

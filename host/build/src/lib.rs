@@ -114,8 +114,8 @@ pub use {
         ChainPlan, CheckpointSource, DRAFTS, DraftIdentity, DraftRecords, FormatShare, LossRow,
         MeasuredDraft, OutlineSource, PRIMARY_CHAIN, SampleSet, SensitivityReport, StoredAnswers, TowerScope,
         TowerSource, calibration_prompts, calibration_text, checkpoint_moments, expect_checkpoint,
-        measure_sensitivities, messages_of, moment_text, open_checkpoint, plan_all_chains, plan_checkpoint,
-        sensitivity_text, tower_samples, tower_weights, towers_of, turns_of, unseen_text,
+        expect_towers, measure_sensitivities, messages_of, moment_text, open_checkpoint, plan_all_chains,
+        plan_checkpoint, sensitivity_text, tower_samples, tower_weights, towers_of, turns_of, unseen_text,
     },
     compiling::{
         CompileReport, CompiledVariant, FailedVariant, Jobs, compile, compile_trying, compile_variants,

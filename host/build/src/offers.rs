@@ -5,8 +5,8 @@ use shardwright_planning::profile::{Fact, FoundProfile, Profile};
 use shardwright_planning::request::{TargetFact, TargetSummary};
 use shardwright_shims::{ShimInstance, Watch};
 use shardwright_vocabulary::{
-    Device, Error, ErrorKind, Flag, FlagSchema, FlagStage, FlagType, FormatTuple, Limit, Notice, Pass,
-    Provenance, Target, TargetKind, WeightFormat,
+    Device, Error, ErrorKind, Flag, FlagSchema, FlagStage, FlagType, FlagVerdict, FormatTuple, Limit, Notice,
+    Pass, Provenance, Target, TargetKind, WeightFormat,
 };
 
 use crate::options::LossGoal;
@@ -108,7 +108,7 @@ pub(crate) fn known_formats(
     if !named.is_empty() && !known.is_empty() {
         for tuple in offered {
             if known.iter().all(|(existing, _)| existing != tuple) {
-                notices.push(Notice::note(format!(
+                notices.push(Notice::making(format!(
                     "profile {} does not say whether the chip takes {tuple}; it is taken at your word",
                     profile.name
                 )));
@@ -263,7 +263,7 @@ pub(crate) fn complete(
         }
         if is_left_out {
             let (flag, name) = (flag.flag(), &profile.name);
-            notices.push(Notice::note(format!("flag {flag} of profile {name} is left out, as you ask")));
+            notices.push(Notice::making(format!("flag {flag} of profile {name} is left out, as you ask")));
             continue;
         }
         summary.recommended.push(flag.flag());
@@ -286,14 +286,8 @@ pub(crate) fn complete(
             summary.schema.push(word(name, ""));
         }
         let Some(known) = summary.schema.iter().find(|known| known.name == *name) else {
-            let known: Vec<&str> = summary.schema.iter().map(|known| known.name.as_str()).collect();
-            let help = match known.as_slice() {
-                [] => "it has none".to_owned(),
-                known => format!("it knows {}", known.join(", ")),
-            };
-            return Err(
-                refused(format!("shim `{}` knows none of that name", summary.target.shim)).with_help(help)
-            );
+            let why = format!("shim `{}` has no flag `{name}`", summary.target.shim);
+            return Err(refused(why).with_help(available(&summary.schema)));
         };
         let takes = |expected: String| {
             refused(format!("it takes {expected}")).with_help("`shardwright shim list` lists every flag")
@@ -303,7 +297,7 @@ pub(crate) fn complete(
             Some(existing) if *existing == flag => {}
             Some(existing) => {
                 let name = &profile.name;
-                notices.push(Notice::note(format!(
+                notices.push(Notice::making(format!(
                     "flag {flag}, as you ask, in place of {existing} of profile {name}"
                 )));
                 *existing = flag;
@@ -311,12 +305,48 @@ pub(crate) fn complete(
             None => {
                 let name = &profile.name;
                 notices
-                    .push(Notice::note(format!("flag {flag}, as you ask, beside those of profile {name}")));
+                    .push(Notice::making(format!("flag {flag}, as you ask, beside those of profile {name}")));
                 summary.recommended.push(flag);
             }
         }
     }
     Ok(notices)
+}
+
+/// Formats the names of a shim's flags.
+fn available(schema: &[FlagSchema]) -> String {
+    let names: Vec<&str> = schema.iter().map(|known| known.name.as_str()).collect();
+    format!("available flags: {}", if names.is_empty() { "none".to_owned() } else { names.join(", ") })
+}
+
+/// Returns notices about flags of the user that the target's shim cannot check, because it does not
+/// answer for the reason `why`. The simulator that stands in for it has the flags of one version of
+/// the vendor's library, so a flag that it does not have is not an error.
+pub(crate) fn unchecked_flags(
+    target: &Target,
+    stand_in: Option<(&ShimInstance, &Device)>,
+    why: &str,
+    flags: &[(String, String)],
+) -> Vec<Notice> {
+    let schema = stand_in.and_then(|(instance, device)| instance.flags(&device.name).ok());
+    let said = |(name, value): &(String, String)| {
+        let flag = Flag { name: name.clone(), value: value.clone() };
+        let is = |verdict: &FlagVerdict| format!("flag {flag}, which you set, is {}", verdict.name());
+        let Some(schema) = &schema else {
+            let is = is(&FlagVerdict::Unknown);
+            return Some(Notice::making(format!("{is}: {why}, and only it can list its flags")));
+        };
+        let simulated = format!("shim `{}` with its own simulator", target.shim);
+        let text = match schema.iter().find(|known| known.name == *name) {
+            Some(known) => {
+                let expected = known.accepts(value).err()?;
+                format!("{}: {simulated} expects {expected}", is(&FlagVerdict::Refused))
+            }
+            None => format!("{} to {simulated}; {}", is(&FlagVerdict::Unknown), available(schema)),
+        };
+        Some(Notice::fallback(text))
+    };
+    flags.iter().filter_map(said).collect()
 }
 
 /// Replaces the profile's limits with the user's, on every accelerator that has a limit of that

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 #[cfg(feature = "checkpoints")]
 use shardwright_bundle::Digest;
-use shardwright_files::read_named;
+use shardwright_files::{read_named, room};
 use shardwright_graph::Graph;
 #[cfg(feature = "checkpoints")]
 use shardwright_graph::Weight;
@@ -196,6 +196,8 @@ pub struct PlanOptions {
     pub threads: Option<u32>,
     /// Cache directory. `None` disables the cache.
     pub cache: Option<PathBuf>,
+    /// Most bytes of the cache's files that can be made again. `None` for 24 GiB.
+    pub cache_limit: Option<u64>,
     /// Whose planner packs are accepted, and how bundles, shims, planners and profiles must be
     /// signed.
     pub trust: TrustOptions,
@@ -317,6 +319,11 @@ impl PlanOptions {
                 suits.then_some(Compensated::FourBits)
             }
         }
+    }
+
+    /// Returns the most bytes of the cache's files that can be made again.
+    pub fn cache_bytes_max(&self) -> u64 {
+        self.cache_limit.unwrap_or(room::CACHE_BYTES_MAX)
     }
 
     /// Returns the rules by which files are trusted. The rules of each call collect their own
@@ -612,7 +619,7 @@ fn read_text(path: &Path) -> Result<String> {
         let offset = error.utf8_error().valid_up_to();
         let byte = error.as_bytes()[offset];
         let what = format!("{} is not UTF-8: byte {byte:#04x} at offset {offset}", path.display());
-        Error::new(ErrorKind::Argument, what).with_help("save the text as UTF-8")
+        Error::new(ErrorKind::Invalid, what).with_help("save the text as UTF-8")
     };
     String::from_utf8(read_named(path, CALIBRATION_TEXT_BYTES)?).map_err(fault)
 }

@@ -196,6 +196,28 @@ impl PlannerTools {
 mod tests {
     use super::*;
 
+    #[cfg(feature = "compiler")]
+    #[test]
+    fn a_built_in_planner_that_does_not_load_as_machine_code_is_interpreted() {
+        use shardwright_planning::conformance::requests::recorded;
+        use shardwright_planning::sandbox::Bounds;
+
+        let folder = tempfile::tempdir().unwrap();
+        let tools = PlannerTools::new(Some(folder.path()), &Trust::off()).unwrap();
+        let compiled = tools.built_in().unwrap();
+        assert_eq!((compiled.engine(), compiled.load_notice()), (EngineKind::Native, None));
+        // With this little fuel, the planner cannot even describe itself.
+        let bounds = Bounds { fuel: 1, ..Bounds::default() };
+        let sandbox = Sandbox::with_bounds(EngineKind::Native, bounds).unwrap();
+        let interpreted = PlannerTools { sandbox, ..tools }.built_in().unwrap();
+        assert_eq!(interpreted.engine(), EngineKind::Pulley);
+        let notice = interpreted.load_notice().unwrap();
+        assert!(notice.contains("units of fuel") && notice.contains("it is interpreted"), "{notice}");
+        let request = recorded().unwrap();
+        let [one, other] = [compiled, interpreted].map(|planner| planner.make_plan(&request).plan.unwrap());
+        assert_eq!(one, other);
+    }
+
     /// The planner name in a bundle must not choose a file.
     #[test]
     fn a_planner_by_name_is_never_a_path() {

@@ -19,7 +19,9 @@ use shardwright_vocabulary::{
 use shardwright_worker::Shims;
 
 use crate::executors::{OwnShim, demand, executor, unusable};
-use crate::offers::{Offered, complete, known_formats, merged, offered_formats, override_limits, targets};
+use crate::offers::{
+    Offered, complete, known_formats, merged, offered_formats, override_limits, targets, unchecked_flags,
+};
 use crate::options::{FORMAT_OPTION, LossGoal, NO_FALLBACKS, USUAL_QUALITY_OPTION, placed};
 use crate::places::RunPlaces;
 use crate::planners::planning_session;
@@ -105,7 +107,7 @@ impl Preparation {
         let mut notices: Vec<Notice> = ignored.map(|field| Notice::fallback(field.to_string())).collect();
         if !taken.is_empty() {
             let taken = taken.join(", ");
-            notices.push(Notice::note(format!(
+            notices.push(Notice::making(format!(
                 "profile {} says, where nothing else was asked for: {taken}",
                 profile.name
             )));
@@ -143,6 +145,9 @@ impl Preparation {
             is_any_missing |= shims.registry.get(&summary.target.shim).is_none();
             let own = OwnShim::of(&shims, &summary.target, found, options)?;
             let mut said: Vec<Notice> = Vec::new();
+            // Why the simulator answers. A notice that a bundle stores leaves it out, because the
+            // reason is of this machine.
+            let mut because = String::new();
             if let OwnShim::Unusable { error, stand_in } = &own {
                 if let Some(Err(error)) = stand_in {
                     let (target, shim) = (&summary.target.name, &summary.target.shim);
@@ -153,7 +158,12 @@ impl Preparation {
                 // The chip's shim is not needed to run on the CPU. A notice below names its
                 // replacement in the plan.
                 if options.on != Some(Executor::Cpu) && (!is_further || purpose == Purpose::Plan) {
-                    passing.push(Notice::note(unusable(&summary.target, error)));
+                    match stand_in {
+                        Some(Ok(_)) if purpose == Purpose::Plan => {
+                            because = format!(", because the shim cannot be used: {error}");
+                        }
+                        _ => passing.push(Notice::note(unusable(&summary.target, error))),
+                    }
                 }
             }
             let judged = own.judge();
@@ -166,6 +176,10 @@ impl Preparation {
             let is_timed = needs_keys && (summary.target.kind != TargetKind::Cpu || chip_is_here);
             let timer = is_timed.then(|| timer(&summary.target, judged, &shims, options)).flatten();
             said.extend(complete(&mut summary, judged, profile, own_options)?);
+            if judged.is_none() && summary.target.shim == profile.shim {
+                let why = own.why_it_does_not_answer();
+                said.extend(unchecked_flags(&summary.target, own.stand_in(), &why, &own_options.flags));
+            }
             let compiler =
                 judged.map(|(instance, device)| Compiler::of(instance, device, &summary.target.name));
             if let Some(compiler) = &compiler {
@@ -183,15 +197,16 @@ impl Preparation {
                 }
                 None if let Some((instance, device)) = own.stand_in() => {
                     let (target, shim) = (&summary.target.name, &summary.target.shim);
-                    said.push(Notice::note(format!(
-                        "target {target}: costs are those of shim `{shim}` with its own simulator"
+                    said.push(Notice::making(format!(
+                        "target {target}: costs come from the simulator of shim `{shim}`{because}"
                     )));
                     Box::new(ShimJudge::new(instance.clone(), &device.name))
                 }
                 None => {
                     let (known, trusted) = known_formats(profile, &tuples, &options.formats);
                     let judge = PrimitiveCount::knowing(known).since(&own.why_it_does_not_answer());
-                    said.push(Notice::note(format!("target {}: {}", summary.target.name, judge.describe())));
+                    let (target, costs) = (&summary.target.name, judge.describe());
+                    said.push(Notice::making(format!("target {target}: {costs}")));
                     said.extend(trusted);
                     Box::new(judge)
                 }
@@ -362,7 +377,7 @@ impl Preparation {
         for line in &planned.log {
             match line.level {
                 LogLevel::Warn | LogLevel::Error => {
-                    notices.push(Notice::note(format!("planner: {}", line.message)));
+                    notices.push(Notice::making(format!("planner: {}", line.message)));
                 }
                 LogLevel::Info => tracing::info!(planner = planned.by.name, "{}", line.message),
                 LogLevel::Debug => tracing::debug!(planner = planned.by.name, "{}", line.message),
@@ -401,9 +416,15 @@ impl Preparation {
         Ok(PlanReport { soc_title: Some(self.profile.title.clone()), ..report })
     }
 
-    /// Adds the notices about skipped shims to an error of planning without a shim.
+    /// Adds the notices about skipped shims to an error of planning without a shim. A planner that
+    /// is refused before it plans needs no shim.
     pub(crate) fn without_shims(&self, error: Error) -> Error {
-        self.skipped.iter().fold(error, |error, skipped| error.with_more(&skipped.text))
+        match error.kind() {
+            ErrorKind::Planning => {
+                self.skipped.iter().fold(error, |error, skipped| error.with_more(&skipped.text))
+            }
+            _ => error,
+        }
     }
 
     /// Returns a fallback notice, once per shard, if the shim deviated from the work order: nodes
@@ -442,7 +463,7 @@ impl Preparation {
     pub(crate) fn remarked_notice(&self, shard: &BuiltShard) -> Option<Notice> {
         let origin = shard.origin(&self.request);
         let first = origin.remarks().next()?;
-        Some(Notice::note(format!(
+        Some(Notice::making(format!(
             "shard {}: the compiler's remarks on {} operations, first {} `{}`: {}",
             shard.name,
             origin.remarks().count(),
@@ -524,7 +545,7 @@ impl Preparation {
         if long.is_empty() {
             return None;
         }
-        Some(Notice::note(format!(
+        Some(Notice::making(format!(
             "a token takes {}, more than the {} for which callers poll on {}: the processor's clock may drop, \
              which no figure here counts; `--limit {}={polled}` cuts for it ({})",
             long.join(", "),
@@ -541,7 +562,7 @@ impl Preparation {
         let measured = self.request.sensitivities.iter().any(|row| row.provenance == Provenance::Measured);
         let is_used = ModelFormats::needs_ranges(&planned.plan) || measured;
         (!is_used).then(|| {
-            Notice::note(format!(
+            Notice::making(format!(
                 "{} is not calibrated on: the plan has no integers with ranges to be found",
                 path.display()
             ))

@@ -118,8 +118,8 @@ pub struct FallbackReport {
 impl std::fmt::Display for FallbackReport {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.formats.as_slice() {
-            [] => write!(formatter, "{} goes on, in formats of its own", self.target),
-            formats => write!(formatter, "{} goes on, in {}", self.target, formats.join(" or ")),
+            [] => write!(formatter, "{} takes over, in formats of its own", self.target),
+            formats => write!(formatter, "{} takes over, in {}", self.target, formats.join(" or ")),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Plans, quantises, legalises and compiles, and revises the plan when a compiler refuses it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use shardwright_bundle::Digest;
+use shardwright_files::output::OutputKind;
 use shardwright_graph::{EntryOptions, Graph, Ranges};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::error::{PlannerError, PlannerErrorKind, RefusalKind};
@@ -13,7 +14,7 @@ use shardwright_planning::profile::Profile;
 use shardwright_planning::request::Request;
 use shardwright_planning::session::{RevisionLoop, Trial};
 use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
+use shardwright_vocabulary::{Error, Notice, Pass};
 
 use crate::chips::made_otherwise;
 use crate::fallback::fallbacks;
@@ -48,11 +49,15 @@ pub struct Planned {
 /// Makes a plan without compiling. The constants of the model need not be available.
 pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn Watch) -> Result<Planned> {
     let mut all = Part::new(watch, 0..1000);
+    let request_file = options.request_file.as_deref().map(|path| request_path(path, source.graph().pass));
+    if let Some(path) = &request_file {
+        REQUEST.expect_at(path)?;
+    }
     let prepared = if options.measuring == PlanMeasuring::Never { 1000 } else { PREPARED };
     let preparation = Preparation::new(source, options, Purpose::Plan, &mut all.then(prepared))?;
     let request = preparation.request.canonical_bytes();
-    if let Some(path) = &options.request_file {
-        write_request(path, source.graph().pass, &request)?;
+    if let Some(path) = &request_file {
+        REQUEST.write(path, &request)?;
     }
     let planned = match preparation.session.plan(&preparation.request) {
         Ok(planned) => planned,
@@ -86,18 +91,24 @@ pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn 
     })
 }
 
-/// Writes the request of a pass. The file of a tower is next to the file of the text and has the
-/// name of the pass before its extension: `request.picture.json`.
-fn write_request(path: &Path, pass: Pass, request: &[u8]) -> Result<()> {
-    let path = match (pass, path.extension().and_then(|extension| extension.to_str())) {
+/// Returns the file for the request of a pass. The file of a tower is next to the file of the text
+/// and has the name of the pass before its extension: `request.picture.json`.
+fn request_path(path: &Path, pass: Pass) -> PathBuf {
+    match (pass, path.extension().and_then(|extension| extension.to_str())) {
         (Pass::Step, _) => path.to_owned(),
         (pass, Some(extension)) => path.with_extension(format!("{pass}.{extension}")),
         (pass, None) => path.with_extension(pass.to_string()),
-    };
-    std::fs::write(&path, request).map_err(|error| {
-        Error::new(ErrorKind::Missing, format!("{}: {error}", path.display()))
-            .with_help("name a file in a folder that exists and can be written to")
-    })
+    }
+}
+
+/// A recorded request of a planner, as `Request::canonical_bytes` writes it.
+const REQUEST: OutputKind = OutputKind {
+    name: "a recorded request",
+    is_earlier: |begin| begin.starts_with(br#"{"model":{"name":"#) && contains(begin, br#","max_context":"#),
+};
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
 }
 
 /// Progress of a plan that is going to be measured when its preparation ends, in thousandths.
@@ -342,7 +353,7 @@ pub fn settle_trying(
         notices.extend(preparation.remarked_notice(shard));
         notices.extend(made_otherwise(shard));
         notices.extend(preparation.otherwise_notice(shard));
-        notices.extend(shard.unpromised_size.iter().map(Notice::note));
+        notices.extend(shard.unpromised_size.iter().map(Notice::making));
     }
     let measured = source.measured(&preparation.formats, &settled.planned.plan, &mut all.then(1000))?;
     if purpose == Purpose::Compile {
@@ -387,13 +398,13 @@ fn revised_notice(history: &[Attempt]) -> Option<Notice> {
         history.last()?.feedback.first().map_or("no reason given", |feedback| feedback.message.as_str());
     let plans =
         if history.len() == 1 { "1 plan was".to_owned() } else { format!("{} plans were", history.len()) };
-    Some(Notice::note(format!("{plans} refused and revised; last: {last}")))
+    Some(Notice::making(format!("{plans} refused and revised; last: {last}")))
 }
 
 /// Returns a notice about nodes that run in another form than the graph's, once per shard.
 fn rewritten_notice(shard: &BuiltShard) -> Option<Notice> {
     let first = shard.rewritten.first()?;
-    Some(Notice::note(format!(
+    Some(Notice::making(format!(
         "shard {}: {} operations run in another form than the graph has them, first `{}`: {}",
         shard.name,
         shard.rewritten.len(),

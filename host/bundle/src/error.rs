@@ -1,5 +1,6 @@
+use shardwright_files::output::OutputError;
 use shardwright_trust::TrustError;
-use shardwright_vocabulary::ErrorKind;
+use shardwright_vocabulary::{ErrorKind, Shortage};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,9 @@ pub enum BundleError {
         /// Whether the directory contains an unfinished bundle.
         unfinished: bool,
     },
+    /// The directory contains files of a bundle, but no manifest.
+    #[error("`{}` has files of a bundle, but its `bundle.json` is missing", directory.display())]
+    LostManifest { directory: PathBuf },
     /// The `bundle.json` belongs to another program.
     #[error("`{}` is not the manifest of a bundle: wrong first bytes at offset {offset}", path.display())]
     Magic {
@@ -143,6 +147,9 @@ pub enum BundleError {
         /// One of the other entries.
         found: String,
     },
+    /// The path of a packed bundle or a directory to write names something else.
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// The caller cancelled.
     #[error("cancelled while the bundle was read")]
     Cancelled,
@@ -160,13 +167,18 @@ impl BundleError {
     /// Returns a suggestion for the user, if there is one.
     pub fn help(&self) -> Option<&'static str> {
         match self {
-            BundleError::Io { .. } => Some("check the path, the permissions and the free space"),
+            BundleError::Io { source, .. } => Some(match Shortage::of(source) {
+                Some(shortage) => shortage.help(),
+                None if source.kind() == io::ErrorKind::NotFound => "check the path",
+                None => "check the path, the permissions and the free space",
+            }),
             BundleError::NoManifest { unfinished: true, .. } => {
                 Some("run the same `shardwright compile` again: it goes on where it stopped")
             }
             BundleError::NoManifest { .. } => {
                 Some("`shardwright compile <checkpoint> -o DIR` makes a bundle")
             }
+            BundleError::LostManifest { .. } => Some("copy the whole bundle again from its source"),
             BundleError::Magic { .. } => Some("check which directory this is"),
             BundleError::Version { .. } => {
                 Some("compile it again with this release, or run it with the release that made it")
@@ -187,6 +199,7 @@ impl BundleError {
             BundleError::Variant { .. } => Some("name the chip with `--soc`"),
             BundleError::Reference { .. } => Some("report this: a file was asked for that was never added"),
             BundleError::Trust(error) => Some(error.help()),
+            BundleError::Output(error) => Some(error.help()),
             BundleError::Cancelled => None,
             BundleError::Occupied { .. } => Some("name a directory that is empty or does not exist yet"),
             BundleError::Busy { .. } => Some("wait until the other one is done, or name another directory"),
@@ -227,7 +240,9 @@ pub(crate) fn printable(text: &str) -> String {
 impl From<BundleError> for shardwright_vocabulary::Error {
     fn from(error: BundleError) -> Self {
         let kind = match &error {
-            BundleError::Io { .. } | BundleError::NoManifest { .. } => ErrorKind::Missing,
+            BundleError::Io { source, .. } => ErrorKind::of_io(source),
+            BundleError::NoManifest { .. } | BundleError::LostManifest { .. } => ErrorKind::Missing,
+            BundleError::Output(error) => error.kind(),
             BundleError::Version { .. } => ErrorKind::Incompatible,
             BundleError::Occupied { .. } | BundleError::Busy { .. } | BundleError::Variant { .. } => {
                 ErrorKind::Argument

@@ -16,7 +16,8 @@ use crate::{BundleError, envelope, file};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A directory with a bundle, its manifest, a packed bundle, or volumes of one.
+    /// A directory with a bundle (even if its manifest is missing), its manifest, a packed bundle,
+    /// or volumes of one.
     Bundle,
     /// A directory with an unfinished bundle.
     UnfinishedBundle,
@@ -130,6 +131,9 @@ fn identify_directory(directory: &Path) -> Kind {
     }
     if exists(&layout.journal()) {
         return Kind::UnfinishedBundle;
+    }
+    if layout.has_files() {
+        return Kind::Bundle;
     }
     let holds = |extension| holds_weights(directory, extension).unwrap_or(false);
     // A GGUF file includes the configuration.

@@ -8,6 +8,7 @@
 //! DIR/.staging/        while it is written: scratch space
 //! ```
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::Digest;
@@ -21,6 +22,9 @@ const STAGING: &str = ".staging";
 
 /// Prefix of the names of temporary files, including artefacts that shims are writing.
 pub(crate) const TEMPORARY: &str = ".writing-";
+
+/// Number of entries to check for a file of a bundle.
+const ENTRIES_LOOKED_AT: usize = 64;
 
 /// A bundle's directory, whether or not there is a bundle in it.
 #[derive(Clone, Debug)]
@@ -61,6 +65,17 @@ impl Layout {
 
     pub(crate) fn staging(&self) -> PathBuf {
         self.directory.join(STAGING)
+    }
+
+    /// Returns whether the directory has a signature, or files that are named by their content. If
+    /// the manifest is missing then, the directory is an incomplete copy of a bundle.
+    pub(crate) fn has_files(&self) -> bool {
+        let is_named = |entry: std::io::Result<fs::DirEntry>| {
+            let name = entry.map(|entry| entry.file_name()).unwrap_or_default();
+            name.to_str().is_some_and(|name| name.parse::<Digest>().is_ok())
+        };
+        self.signature().is_file()
+            || fs::read_dir(self.files()).is_ok_and(|entries| entries.take(ENTRIES_LOOKED_AT).any(is_named))
     }
 
     /// Returns whether a name directly in the directory is part of a complete bundle.

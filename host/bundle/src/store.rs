@@ -93,7 +93,10 @@ impl Store {
                 // Report a missing directory differently from a directory without a bundle.
                 fs::metadata(&directory).map_err(BundleError::io(&directory))?;
                 let unfinished = fs::symlink_metadata(layout.journal()).is_ok();
-                Err(BundleError::NoManifest { directory, unfinished })
+                match !unfinished && layout.has_files() {
+                    true => Err(BundleError::LostManifest { directory }),
+                    false => Err(BundleError::NoManifest { directory, unfinished }),
+                }
             }
             Err(error) => Err(error),
         }

@@ -5,6 +5,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use shardwright_files::output::expect_folder;
 use shardwright_graph::Asset;
 use shardwright_trust::Trust;
 use tempfile::{NamedTempFile, TempPath};
@@ -59,8 +60,15 @@ impl BundleWriter {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) => return Err(BundleError::io(directory)(error)),
         };
-        let directory = &directory.canonicalize().map_err(BundleError::io(directory))?;
-        file::expect_directory(directory)?;
+        // The user's link to a directory is followed, but not replaced.
+        let directory = &match directory.canonicalize() {
+            Ok(directory) => directory,
+            Err(error) => {
+                expect_folder(directory)?;
+                return Err(BundleError::io(directory)(error));
+            }
+        };
+        expect_folder(directory)?;
         if let Some(parent) = directory.parent().filter(|_| made) {
             // If the parent is writable but not readable, the name may be lost in a power failure.
             let _ = sync_directory(parent);

@@ -68,6 +68,11 @@ const PERPLEXITY_EXAMPLES: &str = "Examples:
   shardwright perplexity demo-model --soc mt6989 --text text.txt --against demo-model
   shardwright perplexity path/to/bundle --text text.txt --against demo-model --format json";
 
+const VERIFY_EXAMPLES: &str = "Examples:
+  shardwright verify demo-model
+  shardwright verify demo-model --bundle bundle
+  shardwright verify demo-model --bundle bundle --repair -o repaired";
+
 const TUNE_EXAMPLES: &str = "Examples:
   shardwright tune demo-model --minutes 10
   shardwright tune demo-model --soc mt6989 --on simulator
@@ -77,6 +82,14 @@ const DIFF_EXAMPLES: &str = "Example:
   shardwright plan demo-model --soc mt6989 --format json > before.json
   shardwright plan demo-model --soc mt6989 --limit ops=400 --format json > after.json
   shardwright plan diff before.json after.json";
+
+/// Usages on several lines, since the generated ones are wider than a terminal.
+const PACK_USAGE: &str = "shardwright pack [OPTIONS] <BUNDLE> --output <FILE>
+       shardwright pack [OPTIONS] <BUNDLE> --ai-pack <DIR>
+       shardwright pack [OPTIONS] <BUNDLE> --adb <DIR>
+       shardwright pack [OPTIONS] <BUNDLE> --hf <DIR>";
+const TRUST_REVOKE_USAGE: &str = "shardwright trust revoke [OPTIONS] --key <FILE> --list <NAME>
+           --sequence <NUMBER> --output <FILE>";
 
 const PACK_EXAMPLES: &str = "Examples:
   shardwright pack demo.bundle -o demo.swb
@@ -120,7 +133,7 @@ pub enum Command {
     ///
     /// The file is an uncompressed ZIP archive whose parts begin at page boundaries, so that they
     /// can be mapped. Commands accept it in place of the bundle's directory.
-    #[command(after_help = PACK_EXAMPLES)]
+    #[command(after_help = PACK_EXAMPLES, override_usage = PACK_USAGE)]
     Pack(PackArguments),
     /// List the requirements of a bundle on a phone: shims, vendor libraries with their versions
     /// and licences, and declarations of the app.
@@ -187,6 +200,7 @@ pub enum Command {
     Embed(EmbedArguments),
     /// Compare the outputs of a checkpoint or a bundle with recorded ones, or with a reference
     /// evaluator. The exit code is 1 if they differ.
+    #[command(after_help = VERIFY_EXAMPLES)]
     Verify(VerifyArguments),
     /// Show available devices and shims, why others were skipped, and how a bundle would run.
     Doctor(DoctorArguments),
@@ -405,8 +419,8 @@ pub struct TargetArguments {
     /// most 4096.
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<u32>,
-    /// Turn every fallback into an error. A fallback runs something elsewhere or otherwise than
-    /// planned.
+    /// Turn every fallback into an error, and every field or file of the model that is unknown or
+    /// has no effect. A fallback runs something elsewhere or otherwise than planned.
     #[arg(long)]
     pub strict: bool,
     #[command(flatten)]
@@ -778,12 +792,12 @@ pub struct RunArguments {
     /// Continue the prompt as plain text, without the chat template.
     #[arg(long, conflicts_with_all = ["chat", "image", "audio", "system", "thinking", "control_tokens_in_text"])]
     pub raw: bool,
-    /// Picture to put before the prompt (may be repeated): PNG, JPEG, WebP, GIF, BMP or TIFF.
-    /// Implies `--chat`.
+    /// Picture to put before the prompt (may be repeated): PNG, JPEG, WebP, GIF, BMP or TIFF. `-`
+    /// reads standard input. Implies `--chat`.
     #[arg(long, value_name = "FILE", requires = "prompt")]
     pub image: Vec<PathBuf>,
     /// Sound to put before the prompt, after the pictures (may be repeated): WAV or FLAC of at most
-    /// 30 seconds. Implies `--chat`.
+    /// 30 seconds. `-` reads standard input. Implies `--chat`.
     #[arg(long, value_name = "FILE", requires = "prompt")]
     pub audio: Vec<PathBuf>,
     /// Largest number of soft tokens of a picture: 70, 140, 280, 560 or 1120. Default: the
@@ -1029,15 +1043,16 @@ pub struct PlanArguments {
     /// a pulled model (OWNER/NAME). Write `./diff` for a directory named `diff`.
     #[arg(required = true)]
     pub checkpoint: Option<PathBuf>,
-    /// Also write the plan to this file as a self-contained HTML page. An existing file is
-    /// replaced.
+    /// Also write the plan to this file as a self-contained HTML page. An earlier page is replaced.
     ///
-    /// Plans of towers are written next to it, with `picture` and `clip` before the extension.
+    /// Plans of towers are written next to it, with `picture` and `clip` before the extension. With
+    /// several chips, this option is refused.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Write the request to the planner to this file before the planner runs, for `planner replay`.
     ///
     /// Requests for towers are written next to it, with `picture` and `clip` before the extension.
+    /// With several chips, this option is refused.
     #[arg(long, value_name = "FILE")]
     pub write_request: Option<PathBuf>,
     #[command(flatten)]
@@ -1111,6 +1126,7 @@ pub struct EmbedArguments {
     /// Texts to embed. Default: one text per line of standard input.
     pub texts: Vec<String>,
     /// Named prompt of the checkpoint to put before each text, such as `query` or `document`.
+    /// Default: the checkpoint's default prompt, if it has one.
     #[arg(long, value_name = "NAME")]
     pub prompt_name: Option<String>,
     /// Keep only this number of first values of each vector, and renormalise it. Default: all
@@ -1128,7 +1144,8 @@ pub struct EmbedArguments {
 #[derive(Args, Debug)]
 pub struct VerifyArguments {
     /// Checkpoint to verify: a directory as published on Hugging Face, a GGUF file, or the id of a
-    /// pulled model (OWNER/NAME).
+    /// pulled model (OWNER/NAME). For a bundle, name the checkpoint that it was compiled from here,
+    /// and the bundle with `--bundle`.
     pub checkpoint: PathBuf,
     /// Directory of recorded outputs (`goldens.safetensors` and the files next to it). Default: the
     /// checkpoint's own outputs, otherwise the reference evaluator on prompts of a built-in text.
@@ -1263,11 +1280,13 @@ pub enum Language {
 const TRUST_SIGN_EXAMPLES: &str = "Example:
   shardwright trust key my.key
   shardwright trust sign demo.bundle --key my.key --name demo --release 3
-  shardwright run demo.bundle --trust KEY --signatures require --prompt \"Once upon\"";
+  shardwright run demo.bundle --trust KEY --expect demo --prompt \"Once upon\"
+
+`--signatures require` also needs signed shims: use `shim hash` and `trust sign` on their manifests.";
 
 const TRUST_REVOKE_EXAMPLES: &str = "Example:
-  shardwright trust revoke --key my.key --list acme --sequence 2 --least bundle:demo:4 -o revoked.list
-  shardwright run demo.bundle --trust KEY --signatures require --revocations revoked.list --prompt 'And'";
+  shardwright trust revoke --key my.key --list acme --sequence 2 --least bundle:demo:3 -o acme.list
+  shardwright run demo.bundle --trust KEY --expect demo --revocations acme.list --prompt And";
 
 #[derive(Subcommand, Debug)]
 pub enum TrustCommand {
@@ -1298,7 +1317,7 @@ pub enum TrustCommand {
     },
     /// Write a signed list of revoked keys and releases. A later list replaces the earlier one, so
     /// it must repeat its entries.
-    #[command(after_help = TRUST_REVOKE_EXAMPLES)]
+    #[command(after_help = TRUST_REVOKE_EXAMPLES, override_usage = TRUST_REVOKE_USAGE)]
     Revoke {
         /// Signing key file, made by `trust key`.
         #[arg(long, value_name = "FILE")]

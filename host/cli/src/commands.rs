@@ -12,6 +12,7 @@ mod draft;
 mod embed;
 mod explain;
 mod hub;
+mod parts;
 mod perplexity;
 mod plan;
 mod planner;
@@ -132,6 +133,7 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
 /// Returns options for opening or planning, from the command line.
 fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Result<OpenOptions, Failure> {
     once(target)?;
+    for_towers(target)?;
     let mut options = OpenOptions::new().search_path(target_path(target)?).strict(target.strict);
     if let Some(soc) = target.one_soc() {
         options = options.soc(&soc);
@@ -257,6 +259,21 @@ fn once(target: &TargetArguments) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Rejects settings of towers that `--towers` leaves out, since they have no effect.
+fn for_towers(target: &TargetArguments) -> Result<(), Failure> {
+    let has = |tower: TowerArgument| target.towers.is_empty() || target.towers.contains(&tower);
+    let (pictures, clips) = (has(TowerArgument::Picture), has(TowerArgument::Clip));
+    let settings = [
+        ("--tower-formats", !target.tower_formats.is_empty(), pictures || clips),
+        ("--picture-sizes", !target.picture_sizes.is_empty(), pictures),
+        ("--clip-lengths", !target.clip_lengths.is_empty(), clips),
+    ];
+    match settings.into_iter().find(|(_, is_set, has_effect)| *is_set && !has_effect) {
+        Some((name, ..)) => Err(Failure::Arguments(format!("{name} sets a tower that --towers leaves out"))),
+        None => Ok(()),
+    }
+}
+
 /// Returns the directories to search: first from the command line, then from the environment, then
 /// next to the program.
 fn search_path(shims: &ShimPlaces, planners: &PlannerPlaces, profiles: &ProfilePlaces) -> SearchPath {
@@ -375,7 +392,7 @@ fn text(what: &str, bytes: Vec<u8>, begin: u64) -> Result<String, Failure> {
         let place = error.utf8_error().valid_up_to();
         let (byte, offset) = (error.as_bytes()[place], begin + place as u64);
         Failure::Refused {
-            kind: ErrorKind::Argument,
+            kind: ErrorKind::Invalid,
             message: format!("{what} is not UTF-8: byte {byte:#04x} at offset {offset}"),
             help: "convert it to UTF-8, with `iconv -t UTF-8` for example".to_owned(),
         }
@@ -408,7 +425,7 @@ impl InputLines {
 
 fn too_long(what: &str, limit: u64) -> Failure {
     Failure::Refused {
-        kind: ErrorKind::Argument,
+        kind: ErrorKind::Invalid,
         message: format!("{what} has more than {limit} bytes"),
         help: "give less of it at once".to_owned(),
     }
@@ -637,18 +654,20 @@ fn loudness(kind: NoticeKind) -> &'static str {
     match kind {
         NoticeKind::Fallback => "fallback",
         NoticeKind::Warning => "warning",
-        NoticeKind::Note => "note",
+        NoticeKind::Making | NoticeKind::Note => "note",
     }
 }
 
-/// Prints the required notices on standard error before a model's output.
+/// Prints the required notices on standard error before a model's output. Notices about how a
+/// bundle was made are left out, because `inspect` shows them.
 fn say_notices(model: &Model, quiet: bool) {
     if let Some(executor) = &model.chain().description().emulated_on {
         views::say(&format!("*emulated on {executor}*"));
     }
     let planned =
         model.plan().filter(|_| model.bundle().is_none()).into_iter().flat_map(|plan| &plan.notices);
-    say_each(planned.chain(model.bundle_notices()), quiet);
+    let made = model.notices_of_making().iter().filter(|notice| notice.kind != NoticeKind::Making);
+    say_each(planned.chain(made).chain(model.notices_of_opening()), quiet);
     if let Some(verified) = model.verified() {
         say_verified("", verified, quiet);
     }
@@ -659,6 +678,15 @@ fn say_notices_and_of_text(model: &Model, quiet: bool) -> Result<(), Failure> {
     say_notices(model, quiet);
     say_each(&model.notices_of_tokenizer()?, quiet);
     Ok(())
+}
+
+/// Prints the notices about text files that [`say_notices`] has not printed, for a command that did
+/// not use the tokenizer. It need not be readable.
+fn say_notices_of_unused_tokenizer(model: &Model) {
+    let planned = model.plan().into_iter().flat_map(|plan| &plan.notices);
+    let said: Vec<&Notice> = planned.chain(model.bundle_notices()).collect();
+    let notices = model.ignored_fields().notices();
+    say_each(notices.iter().filter(|notice| !said.contains(notice)), false);
 }
 
 /// Reports which bytes were hashed, if any were.
@@ -678,7 +706,7 @@ fn where_to_keep_proofs(verified: &Verified) -> &'static str {
 
 /// Prints notices. Under `quiet`, notes are left out.
 fn say_each<'n>(notices: impl IntoIterator<Item = &'n Notice>, quiet: bool) {
-    for notice in notices.into_iter().filter(|notice| !quiet || notice.kind != NoticeKind::Note) {
+    for notice in notices.into_iter().filter(|notice| !quiet || !notice.kind.is_note()) {
         views::say(&format!("{}: {}", loudness(notice.kind), notice.text));
     }
 }

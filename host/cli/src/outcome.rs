@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind as ClapKind};
 use shardwright::{Error, ErrorKind};
+use shardwright_files::FileError;
+use shardwright_files::output::OutputError;
 
 use crate::arguments::{Arguments, Format};
 use crate::views::{printable_lines, say};
@@ -43,6 +45,12 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<OutputError> for Failure {
+    fn from(error: OutputError) -> Self {
+        Failure::Library(error.into())
+    }
+}
+
 /// Makes the failure of reading or writing `what`.
 pub fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Failure {
     let what = what.into();
@@ -67,6 +75,7 @@ pub const fn code(kind: ErrorKind) -> u8 {
         ErrorKind::Context => 10,
         ErrorKind::Memory => 11,
         ErrorKind::Untrusted => 12,
+        ErrorKind::Resource => 13,
         ErrorKind::Cancelled => 130,
         _ => 70,
     }
@@ -88,6 +97,7 @@ const fn general_help(kind: ErrorKind) -> &'static str {
         ErrorKind::Untrusted => "get a signed file from its source, or trust the key of its maker",
         ErrorKind::Context => "shorten the prompt or raise `--context`",
         ErrorKind::Memory => "close what else is open, or raise the budget",
+        ErrorKind::Resource => "free disk space, or raise the limits that `ulimit -a` lists",
         ErrorKind::Cancelled => "run the command again",
         _ => "run it again with `-vv` and report what it says",
     }
@@ -121,7 +131,10 @@ pub fn report(failure: Failure, format: Format) -> ErrorKind {
         Failure::Library(error) => (error.kind(), error.to_string(), error.help().map(str::to_owned)),
         Failure::Arguments(message) => (ErrorKind::Argument, message, None),
         Failure::Refused { kind, message, help } => (kind, message, Some(help)),
-        Failure::Io { what, source } => (ErrorKind::Missing, format!("{what}: {source}"), None),
+        Failure::Io { what, source } => {
+            let error = FileError::from(source);
+            (error.kind(), format!("{what}: {error}"), error.help().map(str::to_owned))
+        }
     };
     let help = help.unwrap_or_else(|| general_help(kind).to_owned());
     let mut stderr = std::io::stderr().lock();

@@ -36,7 +36,7 @@ pub use doctor::doctor;
 pub use document::document;
 pub use explain::explained;
 pub use flow::Flow;
-pub use html::page;
+pub use html::{is_page, page};
 pub use perplexity::perplexity;
 pub use plan::{plan, plan_without_notices};
 pub use planner::{checked, planner, replayed};
@@ -55,6 +55,7 @@ pub use verify::{self_test, verify};
 use std::io::Write;
 
 use layout::{Table, wrapped};
+use shardwright::Ignored;
 pub use shardwright_build::units::bytes;
 
 /// How much of a report is shown.
@@ -80,6 +81,14 @@ impl Detail {
 
 fn table(header: &[&str]) -> Table {
     Table::new(header)
+}
+
+/// Lists fields and files without effect, and why text files could not be checked.
+fn ignored(fields: &[Ignored], unread: Option<&str>) -> String {
+    let unread = unread.map(|error| format!("not checked: {error}"));
+    let lines = fields.iter().map(Ignored::to_string).chain(unread);
+    let lines: String = lines.map(|line| format!("  {}\n", printable(&line))).collect();
+    if lines.is_empty() { lines } else { format!("\nwithout effect\n{lines}") }
 }
 
 /// Formats numbers as ranges: `0-3, 5`.

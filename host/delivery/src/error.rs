@@ -1,7 +1,8 @@
 use std::path::PathBuf;
 
 use shardwright_bundle::BundleError;
-use shardwright_vocabulary::ErrorKind;
+use shardwright_files::output::OutputError;
+use shardwright_vocabulary::{ErrorKind, Shortage};
 
 /// Reasons why a bundle cannot be laid out for a channel.
 #[derive(Debug, thiserror::Error)]
@@ -13,6 +14,9 @@ pub enum DeliveryError {
     /// A file or folder cannot be written.
     #[error("`{}`: {source}", path.display())]
     Io { path: PathBuf, source: std::io::Error },
+    /// The path of the target folder names something else.
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// The target folder is not empty.
     #[error("`{}` is not empty", path.display())]
     Occupied { path: PathBuf },
@@ -130,9 +134,9 @@ impl DeliveryError {
             DeliveryError::Bundle(_) | DeliveryError::ScriptName { .. } | DeliveryError::Outside { .. } => {
                 ErrorKind::Invalid
             }
-            DeliveryError::Io { .. } | DeliveryError::NoChipName { .. } | DeliveryError::NoShim { .. } => {
-                ErrorKind::Missing
-            }
+            DeliveryError::Io { source, .. } => ErrorKind::of_io(source),
+            DeliveryError::Output(error) => error.kind(),
+            DeliveryError::NoChipName { .. } | DeliveryError::NoShim { .. } => ErrorKind::Missing,
             DeliveryError::Occupied { .. }
             | DeliveryError::Name { .. }
             | DeliveryError::NoLicence { .. }
@@ -149,7 +153,11 @@ impl DeliveryError {
     pub fn help(&self) -> Option<&'static str> {
         match self {
             DeliveryError::Bundle(error) => error.help(),
-            DeliveryError::Io { .. } => Some("check the path, the permissions and the free space"),
+            DeliveryError::Io { source, .. } => Some(
+                Shortage::of(source)
+                    .map_or("check the path, the permissions and the free space", Shortage::help),
+            ),
+            DeliveryError::Output(error) => Some(error.help()),
             DeliveryError::Occupied { .. } => Some("name a folder that is empty or does not exist yet"),
             DeliveryError::Outside { .. } => {
                 Some("compile the bundle again: a name in its manifest is not a plain one")

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Component, Path, PathBuf};
 
+use shardwright_files::output::expect_folder;
 use tempfile::TempDir;
 
 use crate::DeliveryError;
@@ -25,12 +26,7 @@ pub(crate) struct Folder {
 impl Folder {
     /// Begins a folder. The target must be missing or an empty folder.
     pub(crate) fn create(to: &Path) -> Result<Folder, DeliveryError> {
-        let occupied = match fs::read_dir(to) {
-            Ok(mut entries) => entries.next().is_some(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
-            Err(error) => return Err(DeliveryError::io(to)(error)),
-        };
-        if occupied {
+        if expect_folder(to)? && fs::read_dir(to).map_err(DeliveryError::io(to))?.next().is_some() {
             return Err(DeliveryError::Occupied { path: to.to_owned() });
         }
         let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -172,5 +168,11 @@ mod tests {
         fs::create_dir(&empty).unwrap();
         Folder::create(&empty).unwrap().keep().unwrap();
         assert!(matches!(Folder::create(&parent.path().join("no/such")), Err(DeliveryError::Io { .. })));
+        let file = parent.path().join("file");
+        fs::write(&file, "mine").unwrap();
+        let error = Folder::create(&file).err().expect("a file is no folder");
+        assert!(matches!(&error, DeliveryError::Output(_)) && error.help().is_some(), "{error}");
+        assert!(error.to_string().contains("is a regular file, expected a folder"), "{error}");
+        assert_eq!(fs::read(&file).unwrap(), b"mine");
     }
 }

@@ -8,13 +8,14 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use shardwright_bundle::{Bundle, BundleError, Progress};
+use proptest::prelude::*;
+use shardwright_bundle::{Bundle, BundleError, BundleWriter, Progress};
 use shardwright_delivery::{
     AiPackReport, Audience, Card, ChipName, DeliveryError, DeliveryMode, PlayOptions, adb_folder, ai_packs,
     hub_folder, needs,
 };
 use shardwright_vocabulary::{
-    AndroidNeeds, BroughtBy, Error, ErrorKind, NeededLibrary, ShimNeeds, VersionRange,
+    AndroidNeeds, BroughtBy, Error, ErrorKind, NeededLibrary, Notice, ShimNeeds, VersionRange,
 };
 
 use support::{bundle, bundle_with, files};
@@ -465,5 +466,99 @@ fn a_card_without_a_licence_or_with_other_markup_is_refused() {
         }
         refused(error, ErrorKind::Argument, word);
         assert!(!to.exists());
+    }
+}
+
+/// An absolute path that does not exist.
+const OUTSIDE: &str = "/outside-of-every-delivery";
+
+/// Returns texts that would leave a folder, a table or a command if they were used unchanged.
+fn hostile_text() -> impl Strategy<Value = String> {
+    let paths = vec!["..", "../outside", "../../outside", "a/../../../outside", OUTSIDE, "."];
+    prop_oneof![
+        proptest::sample::select(paths).prop_map(str::to_owned),
+        "[a-z0-9-]{1,12}",
+        "[a-z./\\\\$`'\"; |&<>#*%\\-]{1,24}",
+        "\\PC{1,24}",
+    ]
+}
+
+/// Replaces the texts of a bundle's manifest. Returns `None` if the manifest may not have them.
+fn with_texts(bundle: &Path, texts: &[String; 12]) -> Option<Bundle> {
+    let writer = BundleWriter::create(bundle).unwrap();
+    let mut manifest = writer.previous().cloned().unwrap();
+    let variant = &mut manifest.variants[0];
+    let (chain, proof) = (&mut variant.chains[0], &mut variant.verifications[0]);
+    let shard = &mut chain.shards[0];
+    let places = [
+        &mut manifest.program,
+        &mut manifest.model.name,
+        &mut manifest.model.family,
+        &mut variant.soc,
+        &mut variant.planner.name,
+        &mut chain.name,
+        &mut shard.name,
+        &mut shard.target.name,
+        &mut shard.compiled_by.device,
+        &mut proof.name,
+        &mut proof.summary,
+    ];
+    let (alias, others) = texts.split_last().unwrap();
+    for (place, text) in places.into_iter().zip(others) {
+        place.clone_from(text);
+    }
+    variant.aliases = vec![alias.clone()];
+    variant.notices = vec![Notice::note(alias)];
+    writer.finish(&manifest).ok()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// No text of a manifest, a shim's name or a fact of a profile changes anything outside the new
+    /// folder.
+    #[test]
+    fn no_text_leaves_the_folder(
+        texts in proptest::array::uniform12(hostile_text()),
+        is_legal_chip in proptest::bool::ANY,
+        others in proptest::array::uniform3(hostile_text()),
+    ) {
+        let parent = tempfile::tempdir().unwrap();
+        let place = parent.path().join("in/several/folders");
+        fs::create_dir_all(&place).unwrap();
+        bundle(&place);
+        let mut texts = texts;
+        if is_legal_chip {
+            texts[3] = "sm-8".to_owned();
+        }
+        let Some(bundle) = with_texts(&place.join("bundle"), &texts) else { return Ok(()) };
+        let [library, fact, chip] = others;
+        let mut shims = shims();
+        shims[0].library = library;
+        let soc = bundle.manifest().variants[0].soc.clone();
+        let facts = BTreeMap::from([(soc.clone(), BTreeMap::from([("arch".to_owned(), fact)]))]);
+        let audiences = [(soc.clone(), chips(&[&chip])), ("generic".to_owned(), Audience::Others)];
+        let card = Card { licence: Some("mit".to_owned()), base_model: Some(chip) };
+        let before = files(parent.path());
+        for writer in 0..3 {
+            let to = place.join("out");
+            let written = match writer {
+                0 => ai_packs(&bundle, &audiences, &options(), &to, on).map(|_| ()),
+                1 => adb_folder(&bundle, Some(&soc), &shims, &facts, &to, on).map(|_| ()),
+                _ => hub_folder(&bundle, &card, &to, on).map(|_| ()),
+            };
+            match written {
+                Ok(()) => {
+                    let script = to.join("push.sh");
+                    if script.is_file() {
+                        prop_assert!(Command::new("sh").arg("-n").arg(&script).status().unwrap().success());
+                    }
+                    fs::remove_dir_all(&to).unwrap();
+                }
+                Err(error) => prop_assert!(error.help().is_some() && !to.exists(), "{error}"),
+            }
+            prop_assert!(files(parent.path()) == before, "writer {writer} changed the parent folder");
+            prop_assert!(!Path::new(OUTSIDE).exists());
+        }
     }
 }

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_bundle::{Bundle, FileReference, Model, ShardEntry, Variant, Verification};
-use shardwright_shims::{Artefact, Heads, ShimInstance};
+use shardwright_shims::{Artefact, ShimInstance};
 use shardwright_trust::Trust;
 use shardwright_vocabulary::{ChosenSpeculation, Compatibility, Device, DeviceKind, Pass};
 use shardwright_worker::Shims;
 
 use crate::advised::{Advisers, FlagAdvice};
-use shardwright_selection::{Candidate, devices_for, only_compiles};
+use shardwright_selection::{Candidate, devices_for, heads_of, know_chip, only_compiles};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 use crate::report::Problem;
@@ -392,25 +392,22 @@ impl Asked<'_> {
         let by = &shard.compiled_by;
         let shims = self.shims;
         let again = || Some("compile the checkpoint again with this machine's shims".to_owned());
-        let section = match bundle.proved(&shard.artefact) {
-            Ok(proved) => proved,
+        // Hashed and not opened, since an artefact between pages would be copied into memory.
+        if let Err(error) = bundle.proved(&shard.artefact) {
+            return (ShardState::Damaged, Some(error.to_string()), error.help().map(Into::into));
+        }
+        let heads = match heads_of(bundle, shard) {
+            Ok(heads) => heads,
             Err(error) => {
-                return (ShardState::Damaged, Some(error.to_string()), error.help().map(Into::into));
+                return (ShardState::Damaged, Some(error.to_string()), error.help().map(str::to_owned));
             }
         };
-        let artefact = match Artefact::of_section(section) {
-            Ok(artefact) => artefact,
-            Err(error) => return (ShardState::Damaged, Some(error.to_string()), again()),
-        };
-        // The chip properties that the shim read from the profile when it compiled.
-        let chip = artefact.head().chip.clone();
         // A shim may have devices of the chip that are not in this machine.
         let key = (shard.target.name.clone(), by.shim.clone(), by.simulated);
         let opened = self.opened.entry(key).or_insert_with(|| {
             let instance = shims.open_to_compile(&by.shim, "prognosis", &[], by.simulated)?;
-            if let Some(chip) = &chip {
-                instance.know(chip)?;
-            }
+            // The chip properties that the shim read from the profile when it compiled.
+            know_chip(&instance, &heads)?;
             let devices = devices_for(&instance, shard)?;
             Ok(Opened { instance, devices })
         });
@@ -436,7 +433,7 @@ impl Asked<'_> {
                 return (ShardState::NoDevice, Some(reason), Some(help));
             }
         }
-        match instance.compatibility(&by.device, &Heads::of(&artefact)) {
+        match instance.compatibility(&by.device, &heads) {
             Ok(Compatibility::Optimal) => (ShardState::Optimal, None, None),
             Ok(Compatibility::Recompile(reason)) => (ShardState::Recompile, Some(reason), again()),
             Ok(Compatibility::Unsupported(reason)) => (ShardState::Unsupported, Some(reason), again()),

@@ -81,6 +81,12 @@ impl DescribedMachine {
         }
     }
 
+    /// Returns whether a file begins like the JSON of a description.
+    pub fn begins(bytes: &[u8]) -> bool {
+        let system = br#","system":"#;
+        bytes.starts_with(br#"{"device":"#) && bytes.windows(system.len()).any(|window| window == system)
+    }
+
     /// Reads a file that `doctor --report` wrote.
     pub fn read(path: &Path) -> Result<Self> {
         let bytes = read_named(path, FILE_BYTES_MAX)?;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::Serialize;
 use shardwright_bundle::{
@@ -10,12 +11,12 @@ use shardwright_bundle::{
 };
 use shardwright_shims::{Artefact, ArtefactHead, Inspection as ShimInspection, ShimInstance, WorkOrder};
 use shardwright_trust::Trust;
-use shardwright_vocabulary::{ErrorClass, Flag, Segments};
+use shardwright_vocabulary::{ErrorClass, Flag, Ignored, Segments};
 use shardwright_worker::Shims;
 
 use crate::ShowReport;
 use crate::advised::{Advisers, FlagAdvice};
-use shardwright::SearchPath;
+use shardwright::{IgnoredFields, SearchPath};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 /// A directory with this file counts as a bundle.
@@ -36,6 +37,19 @@ pub enum Inspected {
     Foreign(ForeignReport),
 }
 
+impl Inspected {
+    /// Returns whether a part of it is damaged, as far as it was checked.
+    pub fn is_damaged(&self) -> bool {
+        match self {
+            Inspected::Bundle(report) => {
+                !report.inspection.intact || report.artefacts.iter().any(|artefact| artefact.told.damaged)
+            }
+            Inspected::Artefact(report) => report.told.as_ref().is_some_and(|told| told.damaged),
+            Inspected::WorkOrder(_) | Inspected::Checkpoint(_) | Inspected::Foreign(_) => false,
+        }
+    }
+}
+
 /// A bundle, with shims' descriptions of its artefacts.
 #[derive(Clone, Debug, Serialize)]
 pub struct BundleReport {
@@ -46,6 +60,11 @@ pub struct BundleReport {
     pub artefacts: Vec<ShardInspection>,
     /// Comparison of flags with the recommended ones, for shards compiled by the chip's compiler.
     pub advice: Vec<ShardAdvice>,
+    /// Fields of its text files that have no effect.
+    pub ignored: Vec<Ignored>,
+    /// The error of a text file that could not be read, so that its fields are not checked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unread: Option<String>,
 }
 
 /// Comparison of a shard's flags with the recommended ones.
@@ -83,12 +102,19 @@ pub struct ShimAnswer {
     pub advice: Vec<FlagAdvice>,
     /// The reason why the file could not be inspected.
     pub error: Option<String>,
+    /// Whether that reason is damage of the file.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub damaged: bool,
 }
 
 impl ShimAnswer {
     fn failed(shim: String, error: String) -> ShimAnswer {
         let document = serde_json::Value::Null;
-        ShimAnswer { shim, format: None, document, advice: Vec::new(), error: Some(error) }
+        ShimAnswer { shim, format: None, document, advice: Vec::new(), error: Some(error), damaged: false }
+    }
+
+    fn damaged(shim: String, error: String) -> ShimAnswer {
+        ShimAnswer { damaged: true, ..ShimAnswer::failed(shim, error) }
     }
 }
 
@@ -167,11 +193,17 @@ pub fn inspect(
         Kind::Bundle => {
             let inspection = inspect_bundle(path, examine, trust, progress)?;
             // Problems of a bundle are part of the inspection.
-            let artefacts = Bundle::open_trusting(path, trust)
-                .map(|bundle| shard_inspections(&bundle, &mut asked()))
-                .unwrap_or_default();
+            let opened = Bundle::open_trusting(path, trust).map(Arc::new).ok();
+            let artefacts = opened.as_ref().map(|bundle| shard_inspections(bundle, &mut asked()));
+            let ignored = opened.as_ref().map(IgnoredFields::of_bundle).unwrap_or_default();
             let advice = advice_on(&inspection, &advisers);
-            Ok(Inspected::Bundle(Box::new(BundleReport { inspection, artefacts, advice })))
+            Ok(Inspected::Bundle(Box::new(BundleReport {
+                inspection,
+                artefacts: artefacts.unwrap_or_default(),
+                advice,
+                ignored: ignored.fields,
+                unread: ignored.unread.map(|error| error.to_string()),
+            })))
         }
         Kind::Artefact => {
             let artefact =
@@ -266,6 +298,9 @@ impl<'a> Asked<'a> {
         });
         match artefact {
             Ok(artefact) => self.inspect(&artefact),
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                Some(ShimAnswer::damaged(shim.clone(), error.to_string()))
+            }
             Err(error) => Some(ShimAnswer::failed(shim.clone(), error.to_string())),
         }
     }
@@ -285,7 +320,11 @@ impl<'a> Asked<'a> {
                 advice: self.advisers.on_document(&document, self.soc),
                 document,
                 error: None,
+                damaged: false,
             }),
+            Err(error) if error.class() == Some(ErrorClass::CorruptArtefact) => {
+                Some(ShimAnswer::damaged(shim, error.to_string()))
+            }
             Err(error) => failed(shim, error.to_string()),
         }
     }

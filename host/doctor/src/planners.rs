@@ -4,9 +4,11 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_build::PlannerTools;
+use shardwright_files::output::OutputKind;
+use shardwright_planning::pack::is_pack;
 use shardwright_planning::sandbox::Planner;
 use shardwright_trust::Trust;
-use shardwright_vocabulary::{Error, ErrorKind, Result};
+use shardwright_vocabulary::Result;
 
 use crate::trust::read_key;
 
@@ -15,6 +17,9 @@ mod replayed;
 
 pub use checked::{CheckReport, check_planner};
 pub use replayed::{AskedShardReport, LogReport, ReplayReport, replay_request};
+
+/// A signed pack of a planner.
+const PACK: OutputKind = OutputKind { name: "a planner pack", is_earlier: is_pack };
 
 /// A planner's description, and the outcome of an operation on it.
 #[derive(Clone, Debug, Serialize)]
@@ -47,13 +52,11 @@ pub struct PlannerOptionReport {
 ///
 /// If others may read the key file, or if the sandbox rejects the planner.
 pub fn pack_planner(planner: &Path, key: &Path, output: &Path) -> Result<PlannerReport> {
-    let missing = |path: &Path, error: std::io::Error| {
-        Error::new(ErrorKind::Missing, format!("{}: {error}", path.display()))
-    };
+    PACK.expect_at(output)?;
     let seed = read_key(key)?;
     let tools = PlannerTools::new(shardwright::user_cache_directory().as_deref(), &Trust::off())?;
     let (loaded, packed) = tools.pack(planner, &seed)?;
-    std::fs::write(output, &packed).map_err(|error| missing(output, error))?;
+    PACK.write(output, &packed)?;
     let outcome = format!("{} bytes in {}, signed by {}", packed.len(), output.display(), seed.public());
     Ok(report(&loaded, Some(outcome)))
 }

@@ -11,6 +11,7 @@ use shardwright_vocabulary::{DeviceKind, FlagSchema, Limit, ShimNeeds};
 use shardwright_worker::Shims;
 
 use shardwright::{Isolation, SearchPath};
+use shardwright_files::output::OutputKind;
 use shardwright_files::read_named;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
@@ -137,14 +138,9 @@ pub fn hash_shim(manifest: &Path) -> Result<ShimHash> {
     let sha256 = Digest::of(&read_named(&library, LIBRARY_BYTES_MAX)?).to_string();
     let read = Manifest { sha256: Some(sha256.clone()), ..read };
     let text = serde_json::to_string_pretty(&read).map_err(|error| invalid(error.to_string()))?;
-    // A concurrent reader sees either the old file or the new one.
-    let begun = manifest.with_extension("json.begun");
-    std::fs::write(&begun, text + "\n").and_then(|()| std::fs::rename(&begun, manifest)).map_err(
-        |error| {
-            let what = format!("{}: {error}", manifest.display());
-            Error::new(ErrorKind::Missing, what).with_help("the folder must be one that you can write")
-        },
-    )?;
+    // It was read as a manifest just before.
+    let kind = OutputKind { name: "the manifest of a shim", is_earlier: |_| true };
+    kind.write(manifest, (text + "\n").as_bytes())?;
     let (manifest, library) = (manifest.display().to_string(), library.display().to_string());
     Ok(ShimHash { manifest, library, sha256 })
 }

@@ -1,13 +1,12 @@
 use std::path::Path;
 
 use serde::Serialize;
+use shardwright::IgnoredFields;
 use shardwright_graph::{
     ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, decompose_all, layer_kinds,
 };
 use shardwright_models::Facts;
-use shardwright_vocabulary::EntryKind;
-
-use shardwright_vocabulary::Result;
+use shardwright_vocabulary::{EntryKind, Ignored, Result};
 
 /// The content of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -25,6 +24,11 @@ pub struct ShowReport {
     pub context: u64,
     /// Remarks of the loader about skipped data and default values.
     pub notes: Vec<String>,
+    /// Fields and files that have no effect.
+    pub ignored: Vec<Ignored>,
+    /// The error of a text file that could not be read, so that its fields are not checked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unread: Option<String>,
 }
 
 /// One part of the model, as one shard.
@@ -117,6 +121,7 @@ pub fn show(checkpoint: &Path) -> Result<ShowReport> {
         });
     }
 
+    let ignored = IgnoredFields::of_checkpoint(&checkpoint, None);
     Ok(ShowReport {
         components,
         layer_kinds: reports,
@@ -133,6 +138,8 @@ pub fn show(checkpoint: &Path) -> Result<ShowReport> {
         state_bytes: state_bytes(graph),
         context: graph.context,
         notes: checkpoint.notes().to_vec(),
+        ignored: ignored.fields,
+        unread: ignored.unread.map(|error| error.to_string()),
         checkpoint: checkpoint.facts().clone(),
     })
 }

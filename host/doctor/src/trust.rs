@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use shardwright::Watch;
 use shardwright_bundle::{Bundle, Examine, Signer};
-use shardwright_files::{own, read_from, read_named};
+use shardwright_files::output::OutputKind;
+use shardwright_files::{FileError, kind_name, own, read_from, read_named};
 use shardwright_planning::profile;
 use shardwright_shims::{MANIFEST_SUFFIX, Manifest};
 use shardwright_trust::{
@@ -22,6 +23,18 @@ const KEY_BYTES_MAX: u64 = 256;
 
 /// Maximum size in bytes of a file with a separate signature: the limit for a planner's component.
 const FILE_BYTES_MAX: u64 = 128 << 20;
+
+/// A signature next to the signed file.
+const SIGNATURE: OutputKind = OutputKind {
+    name: "a signature",
+    is_earlier: |begin| Envelope::begins(begin) && begin.len() == ENVELOPE_BYTES,
+};
+
+/// A list of revocations, which has a signature at its beginning.
+const LIST: OutputKind = OutputKind {
+    name: "a list of revocations",
+    is_earlier: |begin| Envelope::begins(begin) && begin.len() > ENVELOPE_BYTES,
+};
 
 /// A signature that was created or read.
 #[derive(Clone, Debug, Serialize)]
@@ -47,16 +60,23 @@ pub struct SignatureReport {
 ///
 /// If the file exists (the message then includes its public key), or cannot be written.
 pub fn make_key(file: &Path) -> Result<String> {
+    let help = "name a file that does not exist yet, in a folder that does";
     let failed = |error: std::io::Error| {
-        let help = "name a file that does not exist yet, in a folder that does";
-        let is_there = error.kind() == std::io::ErrorKind::AlreadyExists;
-        let what = match read_key(file).ok().filter(|_| is_there) {
-            Some(key) => {
-                format!("{} is a key already, whose public half is {}", file.display(), key.public())
+        let found = file.symlink_metadata().map(|metadata| metadata.file_type());
+        match found.ok().filter(|_| error.kind() == std::io::ErrorKind::AlreadyExists) {
+            Some(found) => {
+                let what = match read_key(file) {
+                    Ok(key) => format!("a key already, whose public half is {}", key.public()),
+                    Err(_) => format!("{}, expected no file", kind_name(found)),
+                };
+                Error::new(ErrorKind::Argument, format!("`{}` is {what}", file.display())).with_help(help)
             }
-            None => format!("{}: {error}", file.display()),
-        };
-        Error::new(if is_there { ErrorKind::Argument } else { ErrorKind::Missing }, what).with_help(help)
+            None => {
+                let error = FileError::from(error);
+                Error::new(error.kind(), format!("`{}`: {error}", file.display()))
+                    .with_help(error.help().unwrap_or(help))
+            }
+        }
     };
     let key = SecretKey::generate().map_err(failed)?;
     let mut options = std::fs::OpenOptions::new();
@@ -64,9 +84,13 @@ pub fn make_key(file: &Path) -> Result<String> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let text = Zeroizing::new(key.to_hex());
-    let mut written = options.open(file).map_err(failed)?;
-    written.write_all(text.as_bytes()).map_err(failed)?;
-    written.sync_all().map_err(failed)?;
+    let mut opened = options.open(file).map_err(failed)?;
+    let written = opened.write_all(text.as_bytes()).and_then(|()| opened.sync_all());
+    written.map_err(|error| {
+        // Without it, the next attempt can use the name.
+        let _ = std::fs::remove_file(file);
+        failed(error)
+    })?;
     Ok(key.public().to_string())
 }
 
@@ -77,7 +101,7 @@ pub(crate) fn read_key(path: &Path) -> Result<SecretKey> {
     let key = std::str::from_utf8(&text).unwrap_or_default().parse();
     key.map_err(|error: KeyError| {
         let what = format!("{}: {error}", path.display());
-        Error::new(ErrorKind::Argument, what)
+        Error::new(ErrorKind::Invalid, what)
             .with_help("64 hexadecimal digits are a key; `shardwright trust key FILE` makes one")
     })
 }
@@ -117,7 +141,7 @@ pub fn sign(
     }
     let statement = Statement::of(kind, &own_name, release, &bytes)?;
     let to = path_of_signature(path);
-    write(&to, &Envelope::sign(&statement, &key).to_bytes())?;
+    SIGNATURE.write(&to, &Envelope::sign(&statement, &key).to_bytes())?;
     Ok(SignatureReport { path: to, key: key.public(), statement, holds: true, revokes: None })
 }
 
@@ -178,7 +202,7 @@ pub fn revoke(
     output: &Path,
 ) -> Result<SignatureReport> {
     let bytes = Revocations::sign(name, sequence, keys, least, &read_key(key)?)?;
-    write(output, &bytes)?;
+    LIST.write(output, &bytes)?;
     show_signature(output)
 }
 
@@ -215,30 +239,6 @@ pub fn show_signature(path: &Path) -> Result<SignatureReport> {
     Ok(SignatureReport { path: path.to_owned(), key, statement, holds, revokes: Some(revokes) })
 }
 
-/// Writes a file atomically.
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let failed = |error: std::io::Error| {
-        Error::new(ErrorKind::Missing, format!("{}: {error}", path.display()))
-            .with_help("check the path, the permissions and the free space")
-    };
-    let folder = path.parent().filter(|folder| *folder != "").unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".writing-");
-    // Others may read it, within the process's umask.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let written = || -> std::io::Result<()> {
-        let mut file = builder.tempfile_in(folder)?;
-        file.write_all(bytes)?;
-        file.as_file().sync_all()?;
-        file.persist(path).map_err(|error| error.error)?;
-        // If its folder is writable but not readable, the name may be lost in a power failure.
-        let _ = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
-        Ok(())
-    };
-    written().map_err(failed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,6 +251,12 @@ mod tests {
         assert_eq!(read_key(&file).expect("it is read").public().to_string(), public);
         let error = make_key(&file).expect_err("it is there");
         assert_eq!(error.kind(), ErrorKind::Argument, "{error}");
+        assert!(error.to_string().ends_with(&format!("is a key already, whose public half is {public}")));
+        for (other, found) in [(Path::new("/dev/null"), "a device"), (folder.path(), "a directory")] {
+            let error = make_key(other).expect_err("it is no key");
+            assert_eq!(error.kind(), ErrorKind::Argument, "{error}");
+            assert_eq!(error.to_string(), format!("`{}` is {found}, expected no file", other.display()));
+        }
         let error = make_key(&folder.path().join("none/key")).expect_err("no folder");
         assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
     }
@@ -293,12 +299,20 @@ mod tests {
             let error = signs(name, asked).expect_err(name);
             assert!(error.kind() == kind && error.help().is_some(), "{name}: {error}");
         }
+        put("own.wasm.sig", "not a signature");
+        let error = signs("own.wasm", None).expect_err("another file");
+        assert!(error.to_string().contains("own.wasm.sig` exists and is not a signature"), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Argument);
         let list = at("list");
         let stranger = SecretKey::from_seed([3; 32]).public();
         let least = [LeastRelease { kind: Kind::Bundle, name: "gemma".to_owned(), release: 4 }];
         let made = revoke("acme", 7, &[stranger], &least, &key, &list).expect("a list");
         assert!(made.holds && made.statement.release == 7);
         assert_eq!(made.revokes.expect("a list").keys, [stranger]);
+        revoke("acme", 8, &[stranger], &least, &key, &list).expect("a later list");
+        put("thesis", "mine");
+        let error = revoke("acme", 9, &[], &[], &key, &at("thesis")).expect_err("another file");
+        assert!(error.to_string().contains("is not a list of revocations"), "{error}");
         for name in ["x.txt", "x.json"] {
             assert_eq!(show_signature(&at(name)).expect_err(name).kind(), ErrorKind::Untrusted);
         }

@@ -3,8 +3,10 @@
 //! **Job.** Opens a file named by someone else without blocking ([`open`]). Reads it without
 //! trusting its length ([`read`], [`read_from`]). Reads and maps a part of a larger file like a
 //! file ([`Section`]). Checks that only this user can have written a folder and its files, and
-//! writes such files whole or not at all ([`own`]). Also converts hashes to hexadecimal digits
-//! ([`hex`]) and reads the memory that the kernel reports ([`Memory`]).
+//! writes such files whole or not at all ([`own`]). Writes a file at a path that a user names,
+//! unless another file would be lost ([`output`]). Also converts hashes to hexadecimal digits
+//! ([`hex`]), quotes paths for a shell ([`shell_quoted`]) and reads the memory that the kernel
+//! reports ([`Memory`]).
 //!
 //! **Not its job.** It knows no format and no path. The caller decides how to react to a refused
 //! file.
@@ -16,7 +18,9 @@
 
 pub mod hex;
 mod memory;
+pub mod output;
 pub mod own;
+mod quote;
 pub mod room;
 mod section;
 
@@ -24,9 +28,10 @@ use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use shardwright_vocabulary::{Error, ErrorKind};
+use shardwright_vocabulary::{Error, ErrorKind, Shortage};
 
 pub use memory::Memory;
+pub use quote::shell_quoted;
 pub use section::{Mapping, Section, SectionReader};
 
 /// The reason why a file was not opened or not read. Messages omit the path, which the caller
@@ -63,14 +68,20 @@ pub enum FileError {
 }
 
 impl FileError {
+    /// Returns the kind of error, for applications.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            FileError::Io(error) => ErrorKind::of_io(error),
+            FileError::NotSecret { .. }
+            | FileError::NotOwn { .. }
+            | FileError::Kind { .. }
+            | FileError::TooLong { .. } => ErrorKind::Invalid,
+        }
+    }
+
     /// Converts the error into an [`Error`] whose message begins with the path of the file.
     pub fn about(&self, path: &Path) -> Error {
-        let kind = match self {
-            FileError::Io(_) => ErrorKind::Missing,
-            FileError::NotSecret { .. } | FileError::NotOwn { .. } => ErrorKind::Argument,
-            FileError::Kind { .. } | FileError::TooLong { .. } => ErrorKind::Invalid,
-        };
-        let said = Error::new(kind, format!("{}: {self}", path.display()));
+        let said = Error::new(self.kind(), format!("{}: {self}", path.display()));
         match self.help() {
             Some(help) => said.with_help(help),
             None => said,
@@ -80,7 +91,7 @@ impl FileError {
     /// Returns advice for a `help:` line, if there is any.
     pub fn help(&self) -> Option<&'static str> {
         match self {
-            FileError::Io(_) => None,
+            FileError::Io(error) => Shortage::of(error).map(Shortage::help),
             FileError::Kind { .. } => Some("name a file, or a link to one"),
             FileError::TooLong { .. } => Some("check which file this is"),
             FileError::NotOwn { .. } => {
@@ -258,6 +269,15 @@ mod tests {
         assert!(matches!(open(&link, Links::Refused), Err(FileError::Kind { found: "a symbolic link" })));
         let missing = open(&folder.path().join("absent"), Links::Followed).unwrap_err();
         assert!(missing.is_missing() && matches!(missing, FileError::Io(_)), "{missing}");
+        assert!(missing.kind() == ErrorKind::Missing && missing.help().is_none());
+    }
+
+    #[test]
+    fn a_limit_of_open_files_is_named() {
+        // The code of EMFILE.
+        let error = FileError::Io(io::Error::from_raw_os_error(24)).about(Path::new("model"));
+        assert_eq!(error.kind(), ErrorKind::Resource);
+        assert!(error.help().is_some_and(|help| help.contains("ulimit -n")), "{error:?}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ pub const CACHE_BYTES_MAX: u64 = 24 << 30;
 
 /// Folders of a cache whose files can be made again. Small files stay: numbers of revocation lists,
 /// measurements, and limits learned from compilers.
-pub const EVICTED: [&str; 5] = ["artefacts", "weights", "tokenizers", "planners", "proofs"];
+pub const EVICTED: [&str; 6] = ["artefacts", "weights", "moments", "tokenizers", "planners", "proofs"];
 
 /// Depth of subfolders that are searched.
 const DEPTH: usize = 3;
@@ -93,6 +93,7 @@ mod tests {
         let at = |name: &str| cache.join(name);
         file(&at("weights/model/old"), 9, 9);
         file(&at("weights/model/read"), 8, 1);
+        file(&at("moments/model/first"), 12, 10);
         file(&at("tokenizers/spared"), 9, 9);
         file(&at("planners/second"), 5, 5);
         file(&at("artefacts/new"), 2, 2);
@@ -100,13 +101,20 @@ mod tests {
         file(&at("mine/file"), 99, 99);
         let left = |most| {
             trim(&cache, most, |path| path.ends_with("spared")).unwrap();
-            let names = ["weights/model/old", "planners/second", "artefacts/new", "weights/model/read"];
+            let names = [
+                "moments/model/first",
+                "weights/model/old",
+                "planners/second",
+                "artefacts/new",
+                "weights/model/read",
+            ];
             names.map(|name| at(name).exists())
         };
-        assert_eq!(left(500), [true; 4]);
-        assert_eq!(left(499), [false, true, true, true]);
-        assert_eq!(left(250), [false, false, false, true]);
-        assert_eq!(left(0), [false; 4]);
+        assert_eq!(left(600), [true; 5]);
+        assert_eq!(left(599), [false, true, true, true, true]);
+        assert_eq!(left(499), [false, false, true, true, true]);
+        assert_eq!(left(250), [false, false, false, false, true]);
+        assert_eq!(left(0), [false; 5]);
         assert!(["tokenizers/spared", "trust/number", "mine/file"].iter().all(|name| at(name).exists()));
         trim(&parent.path().join("absent"), 0, |_| false).unwrap();
     }

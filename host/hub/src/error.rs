@@ -3,7 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use shardwright_vocabulary::{Error, ErrorKind};
+use shardwright_files::shell_quoted;
+use shardwright_vocabulary::{Error, ErrorKind, Shortage};
 
 use crate::Candidate;
 
@@ -186,7 +187,9 @@ impl HubError {
                  resumes"
                     .to_owned()
             }
-            HubError::Io { .. } => "check the permissions of the cache".to_owned(),
+            HubError::Io { source, .. } => {
+                Shortage::of(source).map_or("check the permissions of the cache", Shortage::help).to_owned()
+            }
             HubError::Cancelled { .. } => "pull again to resume where it stopped".to_owned(),
         }
     }
@@ -206,6 +209,7 @@ impl HubError {
             | HubError::Checksum { .. } => ErrorKind::Invalid,
             HubError::Nothing { .. } => ErrorKind::Unsupported,
             HubError::Cancelled { .. } => ErrorKind::Cancelled,
+            HubError::Io { source, .. } => ErrorKind::of_io(source),
             _ => ErrorKind::Missing,
         }
     }
@@ -214,7 +218,8 @@ impl HubError {
 impl From<HubError> for Error {
     fn from(error: HubError) -> Error {
         let (kind, help) = (error.kind(), error.help());
-        Error::caused_by(kind, error, Some(help))
+        // The help of a full disk names the options of this crate.
+        Error::caused_by(kind, error, None).with_help(help)
     }
 }
 
@@ -253,8 +258,9 @@ fn choice_help(id: &str, candidates: &[Candidate]) -> String {
     let usual = candidates.iter().find(|candidate| candidate.name.to_ascii_uppercase().contains("Q4_K_M"));
     let Some(first) = usual.or(candidates.first()) else { return String::new() };
     let stem = first.name.rsplit('/').next().unwrap_or(&first.name).trim_end_matches(".gguf");
+    let named = |name: &str| shell_quoted(format!("{id}:{name}"));
     match stem.rsplit(['-', '.']).find(|word| word.contains('_') || word.starts_with(['Q', 'q', 'F', 'B'])) {
-        Some(tag) => format!("choose one: `{id}:{tag}`, or a file with `{id}:{}`", first.name),
-        None => format!("choose one: `{id}:{}`", first.name),
+        Some(tag) => format!("choose one: `{}`, or a file with `{}`", named(tag), named(&first.name)),
+        None => format!("choose one: `{}`", named(&first.name)),
     }
 }

@@ -8,7 +8,7 @@ use shardwright_vocabulary::Ignored;
 
 use crate::facts::{Facts, FileFacts};
 use crate::family::Family;
-use crate::reading::{Reading, name_of};
+use crate::reading::{Reading, name_of, of_pass};
 use crate::store::Wanted;
 use crate::{CheckpointError, UnusedTensor, register};
 
@@ -30,6 +30,7 @@ pub struct Checkpoint {
     unused: Vec<UnusedTensor>,
     notes: Vec<String>,
     ignored: Vec<Ignored>,
+    tower_ignored: Vec<(Pass, Vec<Ignored>)>,
     fingerprint: [u8; 32],
 }
 
@@ -72,7 +73,7 @@ impl Checkpoint {
                     .map(|tensor| UnusedTensor { name: format!("{folder}{}", tensor.name), ..tensor }),
             );
         }
-        let Reading { graph, towers, settings, name, notes, ignored, .. } = reading;
+        let Reading { graph, towers, settings, name, notes, ignored, tower_ignored, .. } = reading;
         let tables = graph.assets.iter().map(|asset| &asset.table);
         let dtypes: BTreeSet<_> =
             graph.weights.iter().chain(tables).map(|weight| weight.dtype.name()).collect();
@@ -86,6 +87,7 @@ impl Checkpoint {
             unused,
             notes,
             ignored,
+            tower_ignored,
             fingerprint,
         })
     }
@@ -120,9 +122,9 @@ impl Checkpoint {
         self.graph
     }
 
-    /// Returns the tensors that no part of the graph reads, by file and name. These are towers of a
-    /// multimodal checkpoint, unused keys and values of layers that share a donor's, or an output
-    /// matrix if the embedding is used instead.
+    /// Returns the tensors that no part of the graph reads, by file and name. Most are towers of a
+    /// multimodal checkpoint, or unused keys and values of layers that share a donor's.
+    /// [`Checkpoint::ignored`] lists the ones that may matter.
     pub fn unused_tensors(&self) -> &[UnusedTensor] {
         &self.unused
     }
@@ -135,12 +137,19 @@ impl Checkpoint {
     /// Returns whether a field of `config.json` with this name cannot change a result. A name with
     /// dots is the path of a field in an object. It cannot matter if any of its parts cannot.
     pub fn cannot_matter(field: &str) -> bool {
-        field.split('.').any(register::cannot_matter)
+        register::cannot_matter(field) || field.split('.').any(register::cannot_matter)
     }
 
-    /// Returns the fields of the settings that may matter and that no family reads under this name.
+    /// Returns the fields of the settings, the files and the tensors that may matter and that were
+    /// not read. Tensors with similar names have one entry.
     pub fn ignored(&self) -> &[Ignored] {
         &self.ignored
+    }
+
+    /// Returns the fields and the tensors of a tower that may matter and that it does not use. They
+    /// are not in [`Checkpoint::ignored`]. Empty if the checkpoint was not opened for the pass.
+    pub fn ignored_of(&self, pass: Pass) -> &[Ignored] {
+        of_pass(&self.tower_ignored, pass)
     }
 
     /// Returns the SHA-256 of the settings and, for each weight file, of its length and header. It

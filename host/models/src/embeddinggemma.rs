@@ -4,24 +4,43 @@
 //! The steps after the stack are read from the sentence-transformers files in the same folder:
 //! `modules.json` and a folder per module.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use shardwright_graph::{ComponentBuilder, ComponentKind, Dim, Op, Role, WeightId};
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{DType, Ignored};
 
 use crate::block::{self, KeysOf, Norm};
 use crate::dimensions::Dimensions;
 use crate::gemma3::Gemma3;
 use crate::gemma4::Gemma4;
-use crate::json::{self, Fields};
+use crate::json::{self, CONFIG, Fields};
+use crate::register::Seen;
 use crate::store::{self, TensorStore};
 use crate::translation::Translation;
 use crate::{CheckpointError, limits};
 
 pub(crate) const MODULES_FILE: &str = "modules.json";
 
+/// Settings of the first module, which is the stack.
+const STACK_FILE: &str = "sentence_bert_config.json";
+
 const SUPPORTED_ORDER: &str = "Transformer, Pooling, any number of Dense, Normalize, in this order";
+
+/// The value that modules after the pooling read and write.
+const VECTOR: &str = "sentence_embedding";
+
+/// Objects with arguments of Python's constructors and calls.
+const ARGUMENTS: [&str; 7] = [
+    "model_args",
+    "tokenizer_args",
+    "config_args",
+    "model_kwargs",
+    "processor_kwargs",
+    "config_kwargs",
+    "processing_kwargs",
+];
 
 /// The steps that turn the rows of a text into one vector: their mean, then these layers.
 pub(crate) struct SentenceModel {
@@ -30,6 +49,8 @@ pub(crate) struct SentenceModel {
     pub normalize: bool,
     /// The settings files that were read, by name, for the fingerprint.
     pub documents: Vec<(String, Vec<u8>)>,
+    /// Fields of modules that may matter and were not read.
+    pub ignored: Vec<Ignored>,
 }
 
 /// A linear layer, stored in its own folder.
@@ -45,7 +66,7 @@ impl SentenceModel {
     /// Returns a model that only computes the mean of the rows, as sentence-transformers does with
     /// a checkpoint without modules.
     pub fn mean_only() -> Self {
-        SentenceModel { dense: Vec::new(), normalize: false, documents: Vec::new() }
+        SentenceModel { dense: Vec::new(), normalize: false, documents: Vec::new(), ignored: Vec::new() }
     }
 
     /// Returns the note for reports on a model without modules.
@@ -70,13 +91,13 @@ impl SentenceModel {
         Ok(model)
     }
 
-    /// Reads `modules.json` and the modules that it lists. Returns `None` if the file does not
-    /// exist.
+    /// Reads `modules.json` and the modules that it lists. Returns `None` if neither the file nor
+    /// the folder of a module exists.
     pub fn read(directory: &Path, hidden: u64) -> Result<Option<Self>, CheckpointError> {
         let path = directory.join(MODULES_FILE);
         let bytes = match json::read_capped(&path, limits::CONFIG_BYTES) {
             Ok(bytes) => bytes,
-            Err(CheckpointError::MissingFile { .. }) => return Ok(None),
+            Err(CheckpointError::MissingFile { .. }) if !has_module(directory) => return Ok(None),
             Err(error) => return Err(error),
         };
         let value = json::parse(&path, &bytes)?;
@@ -90,13 +111,21 @@ impl SentenceModel {
         let mut model =
             SentenceModel { documents: vec![(MODULES_FILE.to_owned(), bytes)], ..Self::mean_only() };
         let mut width = hidden;
+        let mut names = BTreeSet::new();
         for (index, module) in modules.iter().enumerate() {
-            let fields = Fields::new(&path, module)?;
+            let seen = Seen::default();
+            let fields = Fields::new(&path, module)?.recorded(&seen);
+            // Modules run in the order of the list. A call of the library may pass arguments of
+            // these names.
+            ["idx", "kwargs"].into_iter().for_each(|name| fields.superseded(name));
+            if fields.text("name")?.is_some_and(|name| !names.insert(name.to_owned())) {
+                return Err(fields.invalid("name", "is that of an earlier module, which it would replace"));
+            }
             let full_type = fields.text("type")?.unwrap_or_default();
             let kind = full_type.rsplit('.').next().unwrap_or_default();
             let folder = fields.text("path")?.unwrap_or_default();
             match (kind, index) {
-                ("Transformer", 0) if folder.is_empty() => {}
+                ("Transformer", 0) if folder.is_empty() => model.read_stack(directory)?,
                 ("Transformer", 0) => {
                     return Err(fields.unsupported("path", "a Transformer in the directory itself"));
                 }
@@ -104,9 +133,12 @@ impl SentenceModel {
                 ("Dense", 2..) if !model.normalize => {
                     width = model.read_dense(directory, store::file_name(&path, folder)?, width)?;
                 }
-                ("Normalize", 2..) if index + 1 == modules.len() => model.normalize = true,
+                ("Normalize", 2..) if index + 1 == modules.len() => {
+                    model.read_normalize(directory, store::file_name(&path, folder)?)?;
+                }
                 _ => return Err(fields.unsupported("type", SUPPORTED_ORDER)),
             }
+            model.report(&seen, &path, module, &format!("[{index}]."));
         }
         if modules.len() < 2 {
             return Err(CheckpointError::InvalidField {
@@ -126,10 +158,52 @@ impl SentenceModel {
         Ok(value)
     }
 
+    /// Adds the fields of a module's file that were not read. `within` precedes their names.
+    fn report(&mut self, seen: &Seen, path: &Path, value: &Value, within: &str) {
+        let unread = seen.ignored(path, value).into_iter().filter_map(|found| found.field);
+        let ignored = unread.map(|field| {
+            Ignored::field(path, format!("{within}{field}"), "the module does not use this field")
+        });
+        self.ignored.extend(ignored);
+    }
+
+    /// Checks the settings of the stack, which may be missing.
+    fn read_stack(&mut self, directory: &Path) -> Result<(), CheckpointError> {
+        let path = directory.join(STACK_FILE);
+        let bytes = match json::read_capped(&path, limits::CONFIG_BYTES) {
+            Ok(bytes) => bytes,
+            Err(CheckpointError::MissingFile { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let value = json::parse(&path, &bytes)?;
+        let seen = Seen::default();
+        let fields = Fields::new(&path, &value)?.recorded(&seen);
+        fields.must_be_off("do_lower_case")?;
+        expect_word(fields, "transformer_task", "feature-extraction")?;
+        expect_word(fields, "module_output_name", "token_embeddings")?;
+        if let Some(inputs) = fields.object("modality_config")? {
+            // Other inputs than texts are not read.
+            inputs.names().filter(|name| *name != "text").for_each(|name| inputs.superseded(name));
+            if let Some(text) = inputs.object("text")? {
+                expect_word(text, "method", "forward")?;
+                expect_word(text, "method_output_name", "last_hidden_state")?;
+            }
+        }
+        // Texts are not truncated, and padding changes no vector.
+        ["max_seq_length", "unpad_inputs"].into_iter().for_each(|name| fields.superseded(name));
+        // Empty objects have no effect.
+        for name in ARGUMENTS {
+            fields.object(name)?;
+        }
+        self.report(&seen, &path, &value, "");
+        Ok(())
+    }
+
     fn read_pooling(&mut self, directory: &Path, folder: &str, hidden: u64) -> Result<(), CheckpointError> {
-        let path = directory.join(folder).join("config.json");
+        let path = directory.join(folder).join(CONFIG);
         let value = self.document(&path, folder)?;
-        let fields = Fields::new(&path, &value)?;
+        let seen = Seen::default();
+        let fields = Fields::new(&path, &value)?.recorded(&seen);
         for name in fields.names().filter(|name| name.starts_with("pooling_mode_")) {
             if fields.flag(name)? == Some(true) && name != "pooling_mode_mean_tokens" {
                 return Err(fields.unsupported(name, "pooling_mode_mean_tokens alone"));
@@ -152,25 +226,26 @@ impl SentenceModel {
                 return Err(fields.invalid(name, format!("is not the hidden size, {hidden}")));
             }
         }
+        self.report(&seen, &path, &value, "");
         Ok(())
     }
 
     /// Reads a dense layer over `width` values and returns its output width.
     fn read_dense(&mut self, directory: &Path, folder: &str, width: u64) -> Result<u64, CheckpointError> {
-        let path = directory.join(folder).join("config.json");
+        let path = directory.join(folder).join(CONFIG);
         let value = self.document(&path, folder)?;
-        let fields = Fields::new(&path, &value)?;
+        let seen = Seen::default();
+        let fields = Fields::new(&path, &value)?.recorded(&seen);
         let (inputs, outputs) = read_extents(fields, width)?;
         // sentence-transformers uses Tanh if no activation is named.
         let activation = fields.text("activation_function")?.unwrap_or("torch.nn.modules.activation.Tanh");
-        if !activation.ends_with(".Identity") {
+        // It uses functions of other packages only if the caller trusts them.
+        if !(activation.starts_with("torch.") && activation.ends_with(".Identity")) {
             return Err(fields.unsupported("activation_function", "`torch.nn.modules.linear.Identity`"));
         }
-        for name in ["module_input_name", "module_output_name"] {
-            if fields.text(name)?.is_some_and(|name| name != "sentence_embedding") {
-                return Err(fields.unsupported(name, "`sentence_embedding`"));
-            }
-        }
+        fields.must_be_off("use_residual")?;
+        expect_word(fields, "module_input_name", VECTOR)?;
+        expect_word(fields, "module_output_name", VECTOR)?;
         self.dense.push(Dense {
             folder: folder.to_owned(),
             directory: directory.join(folder),
@@ -178,8 +253,47 @@ impl SentenceModel {
             outputs,
             bias: fields.flag("bias")?.unwrap_or(true),
         });
+        self.report(&seen, &path, &value, "");
         Ok(outputs)
     }
+
+    /// Reads a division by the length, whose settings may be missing.
+    fn read_normalize(&mut self, directory: &Path, folder: &str) -> Result<(), CheckpointError> {
+        self.normalize = true;
+        let path = directory.join(folder).join(CONFIG);
+        let value = match self.document(&path, folder) {
+            Err(CheckpointError::MissingFile { .. }) => return Ok(()),
+            read => read?,
+        };
+        let seen = Seen::default();
+        let fields = Fields::new(&path, &value)?.recorded(&seen);
+        expect_word(fields, "module_input_name", VECTOR)?;
+        expect_word(fields, "module_output_name", VECTOR)?;
+        self.report(&seen, &path, &value, "");
+        Ok(())
+    }
+}
+
+/// Refuses a field with another word than the supported one.
+fn expect_word(fields: Fields<'_>, name: &str, supported: &'static str) -> Result<(), CheckpointError> {
+    match fields.text(name)? {
+        Some(word) if word != supported => Err(fields.unsupported(name, supported)),
+        _ => Ok(()),
+    }
+}
+
+/// Checks whether the folder contains the folder of a module, such as `2_Dense`.
+fn has_module(directory: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(directory) else { return false };
+    entries.flatten().any(|entry| {
+        let name = entry.file_name();
+        let parts = name.to_str().and_then(|name| name.split_once('_'));
+        let is_module = parts.is_some_and(|(number, kind)| {
+            let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+            is_number && kind.starts_with(|first: char| first.is_ascii_uppercase())
+        });
+        is_module && entry.path().join(CONFIG).is_file()
+    })
 }
 
 /// Reads and checks the input and output widths of a dense layer over `width` values.

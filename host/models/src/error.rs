@@ -189,6 +189,24 @@ pub enum CheckpointError {
         path: PathBuf,
         tensor: String,
     },
+    /// The weight files have more layers than the configuration specifies.
+    #[error(
+        "{path}: `{field}` is {configured}, but the weights have {stored} layers: tensor `{tensor}` of {weights} would be ignored"
+    )]
+    MoreLayers {
+        /// The file with the settings.
+        path: PathBuf,
+        /// The field with the number of layers, or the key of a GGUF file.
+        field: String,
+        /// The number of layers that the field specifies.
+        configured: u32,
+        /// The number of stored layers.
+        stored: u64,
+        /// The file with the tensor, or the index that lists it.
+        weights: PathBuf,
+        /// The first tensor that the configured layers do not have, by its name in the file.
+        tensor: String,
+    },
     /// The shape of a required tensor differs from the shape that the configuration implies.
     #[error("{path}: tensor `{tensor}` has the shape {found:?}; the configuration implies {expected:?}")]
     TensorShape { path: PathBuf, tensor: String, found: Vec<u64>, expected: Vec<u64> },
@@ -286,6 +304,9 @@ impl CheckpointError {
             CheckpointError::MissingFile { path } if path.extension().is_some_and(|e| e == "safetensors") => {
                 "download the weights: they are read from model.safetensors, from the files that model.safetensors.index.json lists, or from *.gguf; other formats must be converted first"
             }
+            CheckpointError::MissingFile { path } if named(path, "modules.json") => {
+                "download modules.json: it lists the modules whose folders, such as `2_Dense`, are here; remove these folders to get the mean of the rows"
+            }
             CheckpointError::UnknownElementType { .. } => {
                 "download the weights, or their headers alone: docs/using.md says how"
             }
@@ -316,6 +337,11 @@ impl CheckpointError {
             }
             CheckpointError::MissingTensor { .. } => {
                 "config.json and the weight files may belong to different models, or a weight file is missing from the index"
+            }
+            CheckpointError::MoreLayers { field, stored, .. } => {
+                return Some(format!(
+                    "set `{field}` to {stored} if the model has these layers; otherwise fetch settings and weight files of the same model"
+                ));
             }
             CheckpointError::TensorShape { path, .. } if path.extension().is_some_and(|e| e == "gguf") => {
                 "config.json and the weight files belong to different models; where only rows of the embedding are missing, llama.cpp left out those that no token has: set `vocab_size` in config.json to the rows there are"

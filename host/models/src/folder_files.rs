@@ -9,36 +9,30 @@ use shardwright_vocabulary::Ignored;
 use crate::{CheckpointError, json, limits};
 
 /// JSON files and templates that this or another crate reads.
-const USED: [&str; 12] = [
+const USED: [&str; 15] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
     "chat_template.jinja",
     "processor_config.json",
     "preprocessor_config.json",
     "model.safetensors.index.json",
     "modules.json",
     "config_sentence_transformers.json",
+    "sentence_bert_config.json",
     "goldens.json",
     "eval.json",
 ];
 
 /// JSON files that cannot change a result, with the reason.
 const CANNOT_MATTER: [(&str, &[&str]); 4] = [
-    (
-        "older copies of what `tokenizer.json` has",
-        &["special_tokens_map.json", "added_tokens.json", "vocab.json", "tokenizer.model.json"],
-    ),
+    ("older copies of what `tokenizer.json` has", &["vocab.json", "tokenizer.model.json"]),
     (
         "settings of other libraries",
-        &[
-            "sentence_bert_config.json",
-            "params.json",
-            "configuration.json",
-            "tekken.json",
-            "video_preprocessor_config.json",
-        ],
+        &["params.json", "configuration.json", "tekken.json", "video_preprocessor_config.json"],
     ),
     (
         "indexes of weights in other formats",

@@ -77,11 +77,7 @@ impl Gemma4 {
             return Err(fields.unsupported("hidden_activation", "`gelu_pytorch_tanh`"));
         }
         let dimensions = Dimensions::read(fields, DEFAULTS)?;
-        let mut types = pattern::read(fields, dimensions.layers)?;
-        // The library forces the last layer to be full, so no checkpoint was trained otherwise.
-        if let Some(last) = types.last_mut() {
-            *last = LayerType::Full;
-        }
+        let types = pattern::read_ending_full(fields, dimensions.layers)?;
         let pad = fields.whole("pad_token_id", &(0..=dimensions.vocabulary - 1))?.unwrap_or(0) as u32;
         Ok(Gemma4 {
             layers: read_layers(fields, &dimensions, &types, None)?,

@@ -96,14 +96,14 @@ pub(crate) fn open(paths: &[PathBuf], family: Family) -> Result<Vec<WeightFile>,
             let alias = if projector { None } else { names::checkpoint_name(family, tensor.name) };
             stored(tensor, alias, family, order)
         });
-        described.push((tensors.collect(), head.data));
+        described.push((tensors.collect(), head.data, projector));
     }
     drop(heads);
     let files = paths.iter().zip(files).zip(described);
     Ok(files
-        .map(|((path, mapped), (tensors, data))| {
+        .map(|((path, mapped), (tensors, data, projector))| {
             let length = mapped.bytes().len() as u64;
-            WeightFile::new(path, tensors, mapped, data, length)
+            WeightFile::new(path, tensors, mapped, data, length).of_projector(projector)
         })
         .collect())
 }

@@ -92,6 +92,14 @@ impl<'a> Fields<'a> {
         self.record(name);
     }
 
+    /// Records that this field contradicts others, which count instead. It is reported with the
+    /// reason.
+    pub fn overruled(&self, name: &str, reason: &'static str) {
+        if let Some(seen) = self.seen {
+            seen.overruled(self.path_of(name), reason);
+        }
+    }
+
     /// Returns the name of a field, prefixed with the names of the objects around it.
     fn path_of(&self, name: &str) -> String {
         let outer = self.outer.iter().filter(|part| !part.is_empty());
@@ -126,7 +134,9 @@ impl<'a> Fields<'a> {
         Fields { keys: Some(keys), ..self }
     }
 
-    fn full_name(&self, name: &str) -> String {
+    /// Returns the name of a field for messages: the key in the file's own format, or the name with
+    /// the objects around it.
+    pub fn full_name(&self, name: &str) -> String {
         let outermost = self.outer[0];
         let known = |name: &str| self.keys.and_then(|keys| keys.get(name));
         if let Some(key) = known(if outermost.is_empty() { name } else { outermost }) {

@@ -58,6 +58,7 @@ mod store;
 mod threads;
 mod towers;
 mod translation;
+mod unused;
 mod weight_file;
 mod yarn;
 

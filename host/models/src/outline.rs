@@ -7,7 +7,7 @@ use shardwright_vocabulary::Ignored;
 
 use crate::family::Family;
 use crate::json::CONFIG;
-use crate::reading::{Reading, configured_dtype};
+use crate::reading::{Reading, configured_dtype, of_pass};
 use crate::store::Wanted;
 use crate::{Checkpoint, CheckpointError};
 
@@ -23,6 +23,7 @@ pub struct Outline {
     name: String,
     notes: Vec<String>,
     ignored: Vec<Ignored>,
+    tower_ignored: Vec<(Pass, Vec<Ignored>)>,
     basis: OutlineBasis,
     lack: Option<CheckpointError>,
     download_bytes: Option<u64>,
@@ -80,7 +81,7 @@ impl Outline {
             });
         }
         let lack = reading.stores().find_map(|(_, store)| store.lack());
-        let Reading { graph, towers, settings, name, notes, ignored, .. } = reading;
+        let Reading { graph, towers, settings, name, notes, ignored, tower_ignored, .. } = reading;
         Ok(Outline {
             family: settings.family(),
             lack,
@@ -89,6 +90,7 @@ impl Outline {
             name,
             notes,
             ignored,
+            tower_ignored,
             basis,
             download_bytes: (basis != OutlineBasis::Configuration).then_some(bytes),
         })
@@ -119,9 +121,16 @@ impl Outline {
         &self.notes
     }
 
-    /// Returns the fields of the settings that may matter and that no family reads under this name.
+    /// Returns the fields of the settings, the files and the tensors that may matter and that were
+    /// not read. Names of tensors are known from headers or an index.
     pub fn ignored(&self) -> &[Ignored] {
         &self.ignored
+    }
+
+    /// Returns the fields and the tensors of a tower that may matter and that it does not use. They
+    /// are not in [`Outline::ignored`]. Empty if the outline was not opened for the pass.
+    pub fn ignored_of(&self, pass: Pass) -> &[Ignored] {
+        of_pass(&self.tower_ignored, pass)
     }
 
     /// Returns the source of the outline. If its parts have different sources, the weakest counts.

@@ -41,15 +41,100 @@ pub(crate) fn read_list(fields: Fields<'_>, layers: u32) -> Result<Option<Vec<La
     Ok(Some(types))
 }
 
+/// The field that specifies the types of layers by a number.
+const PATTERN: &str = "sliding_window_pattern";
+
 /// Reads `layer_types`. Without it, every n-th layer is full. Either spelling of the pattern
-/// specifies n, and the default is 6.
+/// specifies n, and the default is 6. If the file has both, the list counts.
 pub(crate) fn read(fields: Fields<'_>, layers: u32) -> Result<Vec<LayerType>, CheckpointError> {
+    read_from(fields, layers, |types| types)
+}
+
+/// Like [`read`], but the last layer is full in any case. The library forces it to be full, so no
+/// checkpoint was trained otherwise.
+pub(crate) fn read_ending_full(fields: Fields<'_>, layers: u32) -> Result<Vec<LayerType>, CheckpointError> {
+    read_from(fields, layers, |mut types| {
+        if let Some(last) = types.last_mut() {
+            *last = LayerType::Full;
+        }
+        types
+    })
+}
+
+/// Reads the types of layers. `forced` replaces the types that the library forces.
+fn read_from(
+    fields: Fields<'_>,
+    layers: u32,
+    forced: impl Fn(Vec<LayerType>) -> Vec<LayerType>,
+) -> Result<Vec<LayerType>, CheckpointError> {
     if let Some(types) = read_list(fields, layers)? {
+        let types = forced(types);
+        if let Some(value) = fields.get(PATTERN) {
+            let every = value.as_u64().filter(|every| *every > 0);
+            if every.is_none_or(|every| forced(repeated(every, layers)) != types) {
+                fields.overruled(PATTERN, "it contradicts `layer_types`, which counts");
+            }
+        }
         return Ok(types);
     }
-    const PATTERN: RangeInclusive<u64> = 1..=1 << 16;
-    let named = fields.whole("sliding_window_pattern", &PATTERN)?;
-    let every = named.or(fields.whole("_sliding_window_pattern", &PATTERN)?).unwrap_or(6);
+    const RANGE: RangeInclusive<u64> = 1..=1 << 16;
+    let named = fields.whole(PATTERN, &RANGE)?;
+    let every = named.or(fields.whole("_sliding_window_pattern", &RANGE)?).unwrap_or(6);
+    Ok(forced(repeated(every, layers)))
+}
+
+/// Returns types of layers of which every n-th is full.
+fn repeated(every: u64, layers: u32) -> Vec<LayerType> {
     let full = |layer: u32| (u64::from(layer) + 1).is_multiple_of(every);
-    Ok((0..layers).map(|layer| if full(layer) { LayerType::Full } else { LayerType::Sliding }).collect())
+    (0..layers).map(|layer| if full(layer) { LayerType::Full } else { LayerType::Sliding }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::register::Seen;
+
+    /// Returns the types of three layers, and the ignored fields.
+    fn of_three(
+        value: &Value,
+        read: fn(Fields<'_>, u32) -> Result<Vec<LayerType>, CheckpointError>,
+    ) -> (Vec<LayerType>, Vec<String>) {
+        let (seen, path) = (Seen::default(), Path::new("config.json"));
+        let types = read(Fields::new(path, value).unwrap().recorded(&seen), 3).unwrap();
+        (types, seen.ignored(path, value).iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn a_number_counts_if_there_is_no_list_and_is_reported_if_it_contradicts_the_list() {
+        use LayerType::{Full, Sliding};
+        let list = |last: &str| json!(["sliding_attention", "full_attention", last]);
+        let contradiction =
+            "config.json: `sliding_window_pattern` is ignored: it contradicts `layer_types`, which counts";
+        let sliding = list("sliding_attention");
+        for (value, reported) in [
+            (json!({"layer_types": null, "sliding_window_pattern": 2}), None),
+            (json!({"layer_types": sliding, "sliding_window_pattern": 2}), None),
+            (json!({"layer_types": sliding, "sliding_window_pattern": 3}), Some(contradiction)),
+            (json!({"layer_types": sliding, "sliding_window_pattern": 0}), Some(contradiction)),
+            (json!({"layer_types": sliding, "sliding_window_pattern": "LLG"}), Some(contradiction)),
+        ] {
+            let (types, ignored) = of_three(&value, read);
+            assert_eq!(types, [Sliding, Full, Sliding], "{value}");
+            assert_eq!(ignored, reported.into_iter().collect::<Vec<_>>(), "{value}");
+        }
+        // The last layer is forced, which contradicts no number.
+        for value in [
+            json!({"sliding_window_pattern": 2}),
+            json!({"layer_types": sliding, "sliding_window_pattern": 2}),
+            json!({"layer_types": list("full_attention"), "sliding_window_pattern": 2}),
+        ] {
+            let (types, ignored) = of_three(&value, read_ending_full);
+            assert_eq!(types, [Sliding, Full, Full], "{value}");
+            assert_eq!(ignored, [""; 0], "{value}");
+        }
+    }
 }

@@ -27,7 +27,7 @@ mod gptq;
 mod layout;
 mod module;
 
-pub(crate) use gemma::note as unused_scales;
+pub(crate) use gemma::{is_scale as is_unused_scale, note as unused_scales};
 pub(crate) use module::{Found, Module};
 
 use shardwright_graph::{Weight, WeightData};
@@ -92,6 +92,15 @@ impl Scheme {
         match self {
             Scheme::Compressed(scheme) => scheme.note(),
             Scheme::Gptq(_) | Scheme::Awq(_) | Scheme::Gemma(_) => None,
+        }
+    }
+
+    /// Checks whether the tensor belongs to settings that [`Scheme::note`] reports as left to the
+    /// plan.
+    pub fn leaves_out(&self, name: &str) -> bool {
+        match self {
+            Scheme::Compressed(scheme) => scheme.leaves_out(name),
+            Scheme::Gptq(_) | Scheme::Awq(_) | Scheme::Gemma(_) => false,
         }
     }
 

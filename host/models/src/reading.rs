@@ -14,6 +14,7 @@ use crate::settings::{Settings, WITH_TOWERS};
 use crate::source::Source;
 use crate::store::{Origin, TensorStore, Wanted};
 use crate::towers::TOWERS;
+use crate::unused::Reader;
 use crate::{CheckpointError, embeddinggemma, folder_files, threads};
 
 /// A directory, parsed and translated.
@@ -25,8 +26,10 @@ pub(crate) struct Reading {
     pub name: String,
     /// Choices made where the checkpoint specifies none.
     pub notes: Vec<String>,
-    /// Fields that may matter and were not read.
+    /// Fields, files and tensors that may matter and were not read.
     pub ignored: Vec<Ignored>,
+    /// Fields and tensors of towers that may matter and were not read, by pass.
+    pub tower_ignored: Vec<(Pass, Vec<Ignored>)>,
     config: Vec<u8>,
     store: TensorStore,
     /// The tensors of modules, by folder.
@@ -73,6 +76,7 @@ impl Reading {
             }
         };
         notes.extend(translation.take_notes());
+        let prefix = translation.prefix();
         let (graph, store) = translation.finish();
         notes.extend(quantised::unused_scales(&store.unused()));
         let (towers, store) = match &settings {
@@ -81,23 +85,38 @@ impl Reading {
         };
         notes.extend(nameless(&graph));
         let mut ignored = document.ignored();
+        let mut tower_ignored = take_of_towers(&mut ignored);
+        ignored.extend_from_slice(settings.sentence().map_or(&[], |sentence| sentence.ignored.as_slice()));
         if let Source::Folder(folder) = &source {
             let weights = store.files().iter().map(|file| name_of(&file.path)).collect();
             ignored.extend(folder_files::ignored(folder, &weights)?);
         }
+        let scheme = origin.scheme.as_ref();
+        let reader = Reader { settings: &settings, scheme, graph: &graph, towers: &towers, prefix };
+        ignored.extend(reader.ignored(&store, top)?);
+        ignored.extend(module_stores.iter().flat_map(|(_, store)| reader.ignored_of_module(store)));
+        for (pass, own) in &mut tower_ignored {
+            own.extend(reader.ignored_of_tower(&store, *pass));
+        }
         let config = document.bytes;
-        Ok(Reading { settings, graph, towers, name, notes, ignored, config, store, module_stores })
+        Ok(Reading {
+            settings,
+            graph,
+            towers,
+            name,
+            notes,
+            ignored,
+            tower_ignored,
+            config,
+            store,
+            module_stores,
+        })
     }
 
     /// Iterates over the settings files, by name.
     pub fn documents(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        let modules = match &self.settings {
-            Settings::EmbeddingGemma { sentence, .. } | Settings::EmbeddingGemma2 { sentence, .. } => {
-                sentence.documents.as_slice()
-            }
-            _ => &[],
-        };
-        let modules = modules.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
+        let modules = self.settings.sentence().into_iter().flat_map(|sentence| &sentence.documents);
+        let modules = modules.map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
         std::iter::once((CONFIG, self.config.as_slice())).chain(modules)
     }
 
@@ -107,6 +126,23 @@ impl Reading {
         let modules = self.module_stores.iter().map(|(folder, store)| (format!("{folder}/"), store));
         std::iter::once((String::new(), &self.store)).chain(modules)
     }
+}
+
+/// Takes the fields of towers out of `ignored`, by pass.
+fn take_of_towers(ignored: &mut Vec<Ignored>) -> Vec<(Pass, Vec<Ignored>)> {
+    let take = |(pass, object): (Pass, &str)| {
+        let within = format!("{object}.");
+        let is_own = |found: &Ignored| found.field.as_ref().is_some_and(|field| field.starts_with(&within));
+        let (own, rest): (Vec<_>, Vec<_>) = std::mem::take(ignored).into_iter().partition(is_own);
+        *ignored = rest;
+        (pass, own)
+    };
+    TOWERS.into_iter().map(take).collect()
+}
+
+/// Returns the fields of one tower.
+pub(crate) fn of_pass(fields: &[(Pass, Vec<Ignored>)], pass: Pass) -> &[Ignored] {
+    fields.iter().find(|(of, _)| *of == pass).map_or(&[], |(_, found)| found.as_slice())
 }
 
 /// Returns the passes for which a checkpoint's settings describe a graph: a step, and each tower

@@ -100,6 +100,16 @@ impl Settings {
         }
     }
 
+    /// Returns the modules of a sentence model.
+    pub fn sentence(&self) -> Option<&SentenceModel> {
+        match self {
+            Settings::EmbeddingGemma { sentence, .. } | Settings::EmbeddingGemma2 { sentence, .. } => {
+                Some(sentence)
+            }
+            Settings::Gemma3 { .. } | Settings::Gemma4 { .. } | Settings::PreNorm(_) => None,
+        }
+    }
+
     pub fn family(&self) -> Family {
         match self {
             Settings::Gemma3 { .. } => Family::Gemma3,
@@ -132,7 +142,7 @@ fn check_architectures(top: Fields<'_>) -> Result<(), CheckpointError> {
 
 /// Returns the object with the text model's settings: the file itself, or `text_config` in a
 /// multimodal file.
-fn text_fields<'a>(top: Fields<'a>, model_type: &str) -> Result<Fields<'a>, CheckpointError> {
+pub(crate) fn text_fields<'a>(top: Fields<'a>, model_type: &str) -> Result<Fields<'a>, CheckpointError> {
     if !matches!(model_type, "gemma3" | "gemma4" | "embedding_gemma2") {
         return Ok(top);
     }

@@ -32,6 +32,45 @@ pub struct UnusedTensor {
     pub bytes: u64,
 }
 
+/// A tensor whose name is known from a header or an index.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'s> {
+    /// Name in the checkpoint.
+    pub name: &'s str,
+    pub is_used: bool,
+    /// The tensor in its file. `None` if only an index lists it.
+    found: Option<Found<'s>>,
+    listing: &'s Path,
+}
+
+impl<'s> Known<'s> {
+    /// Returns the name in the file.
+    pub fn stored_name(&self) -> &'s str {
+        self.found.map_or(self.name, |found| found.tensor.name.as_str())
+    }
+
+    /// Returns the file that contains the tensor, or the index that lists it.
+    pub fn path(&self) -> &'s Path {
+        self.found.map_or(self.listing, |found| found.file.path.as_path())
+    }
+
+    /// Returns the stored size in bytes, if a header specifies it.
+    pub fn bytes(&self) -> Option<u64> {
+        self.found.map(|found| found.tensor.length)
+    }
+
+    /// Checks whether the file contains only a tower and its projector.
+    pub fn is_of_projector(&self) -> bool {
+        self.found.is_some_and(|found| found.file.is_projector)
+    }
+
+    /// Checks whether every byte is 0. `None` if the values are not present.
+    pub fn is_zero(&self) -> Option<bool> {
+        let stored = self.found.and_then(|found| found.bytes())?;
+        Some(stored.bytes().iter().all(|byte| *byte == 0))
+    }
+}
+
 /// The part of a checkpoint that a store must read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
@@ -291,10 +330,15 @@ impl TensorStore {
                 return scheme.planned(name, part, [outputs, inputs]);
             }
             (Undescribed::Listed(names, _), Some(scheme), &[outputs, inputs]) if quantised(names) => {
+                // The names of the module's own tensors depend on the format.
+                let module = name.strip_suffix("weight").unwrap_or(name);
+                let of_module = names.range(module.to_owned()..).take_while(|name| name.starts_with(module));
+                self.used.extend(of_module.cloned());
                 return scheme.planned(name, part, [outputs, inputs]);
             }
             (Undescribed::Implied(dtype), ..) => return implied_weight(name, part, shape, *dtype),
             (Undescribed::Listed(names, dtype), ..) if names.contains(name) => {
+                self.used.insert(name.to_owned());
                 return implied_weight(name, part, shape, *dtype);
             }
             (Undescribed::None | Undescribed::Listed(..), ..) => {}
@@ -407,6 +451,25 @@ impl TensorStore {
                 bytes: self.files[file].tensors[place].length,
             })
             .collect()
+    }
+
+    /// Iterates over the tensors whose names are known, by name.
+    pub fn known(&self) -> impl Iterator<Item = Known<'_>> {
+        let stored = self.places.iter().map(move |(name, &(file, place))| {
+            let file = &self.files[file];
+            (name, Some(Found { file, tensor: &file.tensors[place] }))
+        });
+        let listed = match &self.undescribed {
+            Undescribed::Listed(names, _) => Some(names),
+            Undescribed::None | Undescribed::Implied(_) => None,
+        };
+        let listed = listed.into_iter().flatten().map(|name| (name, None));
+        stored.chain(listed).map(move |(name, found)| Known {
+            name: name.as_str(),
+            is_used: self.used.contains(name),
+            found,
+            listing: &self.listing,
+        })
     }
 
     /// Returns the files, ordered by name.

@@ -13,7 +13,9 @@ pub(crate) fn start() {
         let count = |threads: usize| ThreadPoolBuilder::new().num_threads(threads);
         // An application may have started the pool already. Then this call has no effect. A pool
         // that could not be started cannot be replaced, so that a temporary pool is tried first.
-        let _ = match [0, 1].into_iter().find(|&threads| count(threads).build().is_ok()) {
+        // Its threads have ended before the next pool starts.
+        let starts = |threads: usize| count(threads).build_scoped(|thread| thread.run(), |_| ()).is_ok();
+        let _ = match [0, 1].into_iter().find(|&threads| starts(threads)) {
             Some(threads) => count(threads).build_global(),
             None => count(1).use_current_thread().build_global(),
         };

@@ -20,7 +20,8 @@ const PREFIXES: [&str; 5] =
 const USUAL_PREFIX: &str = "model.";
 
 /// Names of a separate output matrix in published files, the usual name first.
-const HEADS: [&str; 3] = ["lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight"];
+pub(crate) const HEADS: [&str; 3] =
+    ["lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight"];
 
 const EMBEDDING: &str = "embed_tokens.weight";
 
@@ -72,6 +73,11 @@ impl Translation {
             components: Vec::new(),
         };
         Translation { store, prefix, graph, notes: Vec::new() }
+    }
+
+    /// Returns the prefix of the text model's tensor names.
+    pub fn prefix(&self) -> &'static str {
+        self.prefix
     }
 
     /// Returns the graph so far, which builders of components read.

@@ -96,12 +96,26 @@ pub(crate) struct WeightFile {
     head: u64,
     /// Length of the whole file.
     length: u64,
+    /// Whether the file contains only a tower and its projector, which text models do not use.
+    pub is_projector: bool,
 }
 
 impl WeightFile {
     /// Creates a file whose first `head` bytes describe `tensors`, which are within `length` bytes.
     pub fn new(path: &Path, tensors: Vec<StoredTensor>, mapped: Mapped, head: u64, length: u64) -> Self {
-        WeightFile { path: path.to_owned(), tensors, source: Arc::new(mapped), head, length }
+        WeightFile {
+            path: path.to_owned(),
+            tensors,
+            source: Arc::new(mapped),
+            head,
+            length,
+            is_projector: false,
+        }
+    }
+
+    /// Sets whether the file contains only a tower and its projector.
+    pub fn of_projector(self, is_projector: bool) -> Self {
+        WeightFile { is_projector, ..self }
     }
 
     /// Returns the length of the whole file, even if only its head is present.

@@ -57,9 +57,9 @@ pub fn perplexity(
     let mut predictor = Predictor::new(model)?;
     let mut compared = reference.map(Predictor::new).transpose()?;
     let (path, text) = (text.path.as_path(), &text.content);
-    let tokens = Tokens::of(model.tokenizer()?, text)?;
+    let tokens = Tokens::of(model, text, watch)?;
     if let Some(reference) = reference {
-        same_tokens(model, reference, text, &tokens)?;
+        same_tokens((model, reference), text, &tokens, watch)?;
     }
     let windows = cut(model, reference, &tokens, options).map_err(|error| about(path, &error))?;
     let sha256 = Digest::of(text.as_bytes());
@@ -138,7 +138,12 @@ fn spelled(tokens: &Tokens) -> Option<Notice> {
 }
 
 /// Refuses a reference with another vocabulary, or whose tokenizer splits the text differently.
-fn same_tokens(model: &Model, reference: &Model, text: &str, tokens: &Tokens) -> Result<()> {
+fn same_tokens(
+    (model, reference): (&Model, &Model),
+    text: &str,
+    tokens: &Tokens,
+    watch: &dyn Watch,
+) -> Result<()> {
     let refused = |what: String| {
         Err(Error::new(ErrorKind::Incompatible, what).with_help(
             "compare with a model that has the same tokenizer, such as the same checkpoint in float",
@@ -147,7 +152,7 @@ fn same_tokens(model: &Model, reference: &Model, text: &str, tokens: &Tokens) ->
     if let Some(difference) = reference.vocabulary_difference(model)? {
         return refused(format!("the reference {difference}"));
     }
-    let others = Tokens::of(reference.tokenizer()?, text)?;
+    let others = Tokens::of(reference, text, watch)?;
     if others == *tokens {
         return Ok(());
     }

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use shardwright::{Result, Tokenizer};
+use shardwright::{Model, Result};
 use shardwright_files::read_named;
+use shardwright_shims::Watch;
 use shardwright_text::{TEXT_BYTES_MAX, utf8_text};
 use shardwright_vocabulary::{Error, ErrorKind};
 
@@ -27,7 +28,7 @@ impl Text {
         let text = utf8_text(&bytes, &path.display().to_string())?;
         let text = text.strip_suffix('\n').unwrap_or(text);
         if text.is_empty() {
-            return Err(Error::new(ErrorKind::Argument, format!("{}: the text is empty", path.display()))
+            return Err(Error::new(ErrorKind::Invalid, format!("{}: the text is empty", path.display()))
                 .with_help("use a text of a few thousand words like the model's usual input"));
         }
         Ok(Text { path: path.to_owned(), content: text.to_owned() })
@@ -47,13 +48,14 @@ pub(crate) struct Tokens {
 
 impl Tokens {
     /// Encodes `text` without the EOS token that a tokenizer may add, because the text continues
-    /// from window to window.
-    pub fn of(tokenizer: &Tokenizer, text: &str) -> Result<Self> {
+    /// from window to window. `watch` can cancel it.
+    pub fn of(model: &Model, text: &str, watch: &dyn Watch) -> Result<Self> {
+        let tokenizer = model.tokenizer()?;
         // The special tokens are the same for every text.
         let (plain, special) = (tokenizer.encode("a", false)?, tokenizer.encode("a", true)?);
         let before = special.windows(plain.len().max(1)).position(|ids| ids == plain).unwrap_or(0);
         let bos = special.first().copied().filter(|_| before > 0);
-        let text = tokenizer.encode(text, false)?;
+        let text = model.encode_until(text, false, || watch.cancelled())?;
         let spelled = text.iter().filter(|id| tokenizer.is_special(**id)).count();
         let ids = special[..before].iter().copied().chain(text).collect();
         Ok(Tokens { ids, bos, spelled })

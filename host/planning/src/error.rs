@@ -229,7 +229,7 @@ impl PlannerErrorKind {
             }
             PlannerErrorKind::WrongVersion { .. } => "build the planner against the SDK of this release",
             PlannerErrorKind::WrongWorld { .. } => "the crate must call `export_planner!`",
-            PlannerErrorKind::TooComplex { .. } => {
+            PlannerErrorKind::TooComplex { .. } | PlannerErrorKind::SlowToCompile { .. } => {
                 "build it with optimisation; a planner that large does more than plan"
             }
             PlannerErrorKind::NoCompiler => {

@@ -72,7 +72,7 @@ pub enum PreprocessingError {
         understood: String,
     },
     /// The type of the content is known, but uses a variant that is not supported.
-    #[error("{origin}: {what} is not supported")]
+    #[error("{origin}: unsupported: {what}")]
     UnsupportedCoding {
         /// The file, or the picture or sound passed as bytes.
         origin: String,
@@ -120,6 +120,13 @@ pub enum PreprocessingError {
         max: u64,
         /// The unit of the cap: `pixels`, or `bytes` of pixels as they are stored.
         unit: &'static str,
+    },
+    /// Decoding a picture needs more memory than is allowed.
+    #[error("{origin} needs more than {max} bytes of memory to decode, the most that are allowed")]
+    TooMuchMemory {
+        /// The file, or the picture passed as bytes.
+        origin: String,
+        max: u64,
     },
     /// A picture is so narrow that resizing it would be slow.
     #[error(
@@ -281,7 +288,7 @@ impl PreprocessingError {
                 "fetch or save the file again".into()
             }
             PreprocessingError::NoPixels { .. } => "give a picture of at least one pixel".into(),
-            PreprocessingError::TooManyPixels { .. } => {
+            PreprocessingError::TooManyPixels { .. } | PreprocessingError::TooMuchMemory { .. } => {
                 "make the picture smaller first: a model sees less than two megapixels of it".into()
             }
             PreprocessingError::WrongLength { .. } => "size the array by the grid or the settings".into(),

@@ -208,7 +208,8 @@ fn open<'a>(bytes: &'a [u8], origin: &str) -> Result<Box<dyn ImageDecoder + 'a>>
         "a PNG picture" => {
             let mut limits = Limits::no_limits();
             limits.max_alloc = Some(limits::DECODED_BYTES);
-            let decoder = PngDecoder::with_limits(Cursor::new(bytes), limits).map_err(wrong)?;
+            let decoder = PngDecoder::with_limits(Cursor::new(bytes), limits);
+            let decoder = decoder.map_err(|error| explain_png(error, bytes, origin))?;
             if decoder.is_apng().map_err(wrong)? {
                 return Err(PreprocessingError::Animated { origin: origin.to_owned(), format: "PNG" });
             }
@@ -250,6 +251,21 @@ fn open<'a>(bytes: &'a [u8], origin: &str) -> Result<Box<dyn ImageDecoder + 'a>>
         return Err(PreprocessingError::TooManyPixels { origin, width, height, max, unit });
     }
     Ok(decoder)
+}
+
+/// Like [`explain`], but the decoder reports a huge size as a lack of memory.
+fn explain_png(error: ImageError, bytes: &[u8], origin: &str) -> PreprocessingError {
+    let size = png_size(bytes).filter(|_| matches!(error, ImageError::Limits(_)));
+    let too_large = size.and_then(|(width, height)| expect_size(width, height, origin).err());
+    too_large.unwrap_or_else(|| explain(error, origin))
+}
+
+/// Returns width and height from the header of a PNG.
+fn png_size(bytes: &[u8]) -> Option<(u32, u32)> {
+    const SIGNATURE_AND_LENGTH: usize = 12;
+    let header = bytes.get(SIGNATURE_AND_LENGTH..)?.strip_prefix(b"IHDR")?;
+    let number = |at: usize| Some(u32::from_be_bytes(header.get(at..at + 4)?.try_into().ok()?));
+    Some((number(0)?, number(4)?))
 }
 
 /// Limits a decoder's allocations to the pixels of a file.
@@ -313,6 +329,7 @@ fn explain(error: ImageError, origin: &str) -> PreprocessingError {
     match error {
         ImageError::IoError(error) if is_end(&error) => PreprocessingError::Truncated { origin, reason },
         ImageError::Unsupported(_) => PreprocessingError::UnsupportedCoding { origin, what: reason },
+        ImageError::Limits(_) => PreprocessingError::TooMuchMemory { origin, max: limits::DECODED_BYTES },
         _ => PreprocessingError::Damaged { origin, reason },
     }
 }

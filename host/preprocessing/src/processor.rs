@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Map, Value};
+use shardwright_vocabulary::Ignored;
 
 use crate::{PictureSettings, PreprocessingError, Result, SoundSettings, file, limits};
 
@@ -13,6 +14,8 @@ pub struct ProcessorSettings {
     pub picture: Option<PictureSettings>,
     /// Settings for sounds. `None` if the checkpoint has none.
     pub sound: Option<SoundSettings>,
+    /// Unknown fields of `processor_config.json` outside of the objects for pictures and sounds.
+    pub ignored: Vec<Ignored>,
 }
 
 /// The current file: one object for pictures, one for sounds.
@@ -22,6 +25,9 @@ const FLAT: &str = "preprocessor_config.json";
 
 /// Milliseconds of sound per soft token. Towers support no other number.
 const TOKEN_MILLISECONDS: f64 = 40.0;
+
+/// Objects of the current file. The one for films is unused: films are not read.
+const OBJECTS: &[&str] = &["image_processor", "feature_extractor", "video_processor"];
 
 /// Fields that are names, or that the processors of Gemma 4 do not use.
 const NAMES: &[&str] = &["processor_class", "image_seq_length", "auto_map", "_name_or_path"];
@@ -41,9 +47,10 @@ const SOUND_NAMES: &[&str] =
     &["feature_extractor_type", "return_attention_mask", "preemphasis_htk_flavor", "return_tensors"];
 
 impl ProcessorSettings {
-    /// Reads `processor_config.json` of a checkpoint's directory, or the older
-    /// `preprocessor_config.json`. Missing fields have the library's defaults. A field that is
-    /// unknown or requires an unsupported feature is refused, not ignored.
+    /// Reads `processor_config.json` of a checkpoint's directory, and for pictures or sounds that
+    /// it does not describe the older `preprocessor_config.json`. Missing fields have the library's
+    /// defaults. A field of pictures or sounds that is unknown or requires an unsupported feature
+    /// is refused. Other unknown fields are listed in [`ProcessorSettings::ignored`].
     ///
     /// # Errors
     ///
@@ -63,48 +70,51 @@ impl ProcessorSettings {
     ///
     /// The errors of [`ProcessorSettings::read`] and of `read`.
     pub fn from_files(directory: &Path, read: impl Fn(&str) -> Result<Vec<u8>>) -> Result<Self> {
-        let open = |name: &str| {
-            let bytes = read(name)?;
-            Object::parse(directory.join(name).display().to_string(), &bytes)
+        let open = |name: &str| match read(name) {
+            Ok(bytes) => Object::parse(directory.join(name).display().to_string(), &bytes).map(Some),
+            Err(PreprocessingError::MissingFile { .. }) => Ok(None),
+            Err(error) => Err(error),
         };
-        let read = match open(NESTED) {
-            Err(PreprocessingError::MissingFile { .. }) => None,
-            read => Some(read?),
-        };
-        if let Some((origin, map)) = &read {
-            let top = Object { origin, path: "", map };
+        let nested = open(NESTED)?;
+        let whole = nested.as_ref().map(|(origin, map)| Object { origin, path: "", map });
+        let mut settings = ProcessorSettings { picture: None, sound: None, ignored: Vec::new() };
+        if let Some(top) = &whole {
             let (picture, sound) = (top.object("image_processor")?, top.object("feature_extractor")?);
-            if picture.is_some() || sound.is_some() {
-                let picture = picture.map(|fields| picture_settings(&fields, &[])).transpose()?;
-                let sound = sound.map(|fields| sound_settings(&fields, &[])).transpose()?;
-                let sound = sound.map(|sound| limited(&top, sound)).transpose()?;
-                return Ok(ProcessorSettings { picture, sound });
+            settings.picture = picture.map(|fields| picture_settings(&fields, &[])).transpose()?;
+            settings.sound = sound.map(|fields| sound_settings(&fields, &[])).transpose()?;
+            settings.ignored = top.ignored(&[OBJECTS, PROCESSOR_FIELDS, NAMES]);
+        }
+        if settings.picture.is_none() || settings.sound.is_none() {
+            match (open(FLAT)?, &whole) {
+                (Some((origin, map)), _) => {
+                    settings.complete(&Object { origin: &origin, path: "", map: &map })?
+                }
+                (None, Some(_)) => {}
+                (None, None) => {
+                    let origin = directory.join(NESTED).display().to_string();
+                    return Err(PreprocessingError::MissingFile { origin });
+                }
             }
         }
-        let (origin, map) = match open(FLAT) {
-            // Both files are missing, or the first has no such settings.
-            Err(PreprocessingError::MissingFile { .. }) if read.is_some() => {
-                return Ok(ProcessorSettings { picture: None, sound: None });
-            }
-            Err(PreprocessingError::MissingFile { .. }) => {
-                let origin = directory.join(NESTED).display().to_string();
-                return Err(PreprocessingError::MissingFile { origin });
-            }
-            read => read?,
-        };
-        let fields = Object { origin: &origin, path: "", map: &map };
+        if let Some(top) = &whole {
+            settings.sound = settings.sound.map(|sound| limited(top, sound)).transpose()?;
+        }
+        Ok(settings)
+    }
+
+    /// Adds the settings of the older file for pictures and sounds that have none so far.
+    fn complete(&mut self, fields: &Object) -> Result<()> {
+        let others =
+            [PICTURE_FIELDS, PICTURE_NAMES, SOUND_FIELDS, SOUND_NAMES, PROCESSOR_FIELDS, NAMES].concat();
+        fields.expect_known(&[others.as_slice()])?;
         let any = |names: &[&str]| names.iter().any(|name| fields.get(name).is_some());
-        let is_picture = any(&["image_processor_type", "patch_size", "pooling_kernel_size"]);
-        let is_sound = any(&["feature_extractor_type", "feature_size", "mel_floor"]);
-        // The fields of the file's other half, and of the processor as a whole.
-        let of_pictures = if is_picture { PICTURE_FIELDS } else { &[] };
-        let (of_sounds, of_both) =
-            if is_sound { (SOUND_FIELDS, PROCESSOR_FIELDS) } else { (&[][..], &[][..]) };
-        let others = [of_pictures, of_sounds, of_both, PICTURE_NAMES, SOUND_NAMES].concat();
-        Ok(ProcessorSettings {
-            picture: is_picture.then(|| picture_settings(&fields, &others)).transpose()?,
-            sound: is_sound.then(|| limited(&fields, sound_settings(&fields, &others)?)).transpose()?,
-        })
+        if self.picture.is_none() && (any(&["image_processor_type"]) || any(PICTURE_FIELDS)) {
+            self.picture = Some(picture_settings(fields, &others)?);
+        }
+        if self.sound.is_none() && (any(&["feature_extractor_type"]) || any(SOUND_FIELDS)) {
+            self.sound = Some(limited(fields, sound_settings(fields, &others)?)?);
+        }
+        Ok(())
     }
 }
 
@@ -149,10 +159,16 @@ fn picture_settings(fields: &Object, others: &[&str]) -> Result<PictureSettings>
         fields.expect_all("image_std", 1.0)?;
     }
     let usual = PictureSettings::default();
+    let budget = "max_soft_tokens";
+    let soft_tokens = fields.count(budget, limits::SOFT_TOKENS)?.unwrap_or(usual.soft_tokens);
+    if !PictureSettings::BUDGETS.contains(&soft_tokens) {
+        let budgets = PictureSettings::BUDGETS.map(|budget| budget.to_string());
+        return Err(fields.invalid(budget, format!("one of {}", budgets.join(", "))));
+    }
     Ok(PictureSettings {
         patch: fields.count("patch_size", limits::PATCH)?.unwrap_or(usual.patch),
         pool: fields.count("pooling_kernel_size", limits::POOL)?.unwrap_or(usual.pool),
-        soft_tokens: fields.count("max_soft_tokens", limits::SOFT_TOKENS)?.unwrap_or(usual.soft_tokens),
+        soft_tokens,
     })
 }
 
@@ -366,10 +382,26 @@ impl<'a> Object<'a> {
     /// Refuses fields that are in none of the lists, since ignoring unknown fields could change
     /// results.
     fn expect_known(&self, lists: &[&[&str]]) -> Result<()> {
-        let known = |name: &str| lists.iter().any(|list| list.contains(&name));
-        match self.map.iter().find(|(name, value)| !value.is_null() && !known(name)) {
-            Some((name, _)) => Err(self.unsupported(name, "only the fields of Gemma 4's processors")),
+        match self.unknown(lists).next() {
+            Some(name) => Err(self.unsupported(name, "only the fields of Gemma 4's processors")),
             None => Ok(()),
         }
+    }
+
+    /// Returns a report for each field that is in none of the lists.
+    fn ignored(&self, lists: &[&[&str]]) -> Vec<Ignored> {
+        let reason = |name: &str| match name {
+            "chat_template" => "templates are read from chat_template.jinja and tokenizer_config.json",
+            _ => "the field is not known",
+        };
+        let unknown = self.unknown(lists);
+        unknown.map(|name| Ignored::field(self.origin, self.field(name), reason(name))).collect()
+    }
+
+    /// Iterates over the fields that are present and in none of the lists.
+    fn unknown(&self, lists: &[&[&str]]) -> impl Iterator<Item = &'a str> {
+        let present = self.map.iter().filter(|(_, value)| !value.is_null());
+        let names = present.map(|(name, _)| name.as_str());
+        names.filter(move |name| !lists.iter().any(|list| list.contains(name)))
     }
 }

@@ -36,7 +36,7 @@ impl Sound {
     pub fn from_path(path: impl AsRef<Path>, settings: &SoundSettings) -> Result<Self> {
         let path = path.as_ref();
         let bytes = file::read(path, limits::SOUND_FILE_BYTES)?;
-        Self::decode(&bytes, &path.display().to_string(), settings)
+        Self::decode(&bytes, &path.display().to_string(), settings).map_err(of_file)
     }
 
     /// Decodes the bytes of such a file.
@@ -157,6 +157,20 @@ impl Sound {
         mel::write(&self.samples, &self.settings, sound);
         rest.fill(0.0);
         Ok(valid)
+    }
+}
+
+/// Reports values that an application may not pass as damage of the file that has them.
+fn of_file(error: PreprocessingError) -> PreprocessingError {
+    let damaged = |origin, reason| PreprocessingError::Damaged { origin, reason };
+    match error {
+        PreprocessingError::NotFinite { origin, index, value } => {
+            damaged(origin, format!("the value at index {index} is {value}"))
+        }
+        PreprocessingError::InvalidChannels { origin, channels, .. } => {
+            damaged(origin, format!("it has {channels} channels"))
+        }
+        error => error,
     }
 }
 

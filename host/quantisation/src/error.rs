@@ -296,6 +296,9 @@ impl MeasuredError {
     /// Returns a suggestion for the user, if there is one.
     pub fn help(&self) -> Option<&'static str> {
         match self {
+            MeasuredError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                Some("run the command again: it makes missing files of the cache again")
+            }
             MeasuredError::Io { .. } => None,
             MeasuredError::OtherKind { .. } => Some("name a file that this program wrote for that purpose"),
             MeasuredError::Version { .. } => Some("measure again with this version of the program"),

@@ -300,13 +300,16 @@ impl BundleOptions {
             },
         ));
         notices.extend(loader.shims.skipped_notices(&notices));
+        if self.run.strict {
+            text.ignored_fields().expect_none()?;
+        }
         let fallback = notices.iter().find(|notice| notice.kind == NoticeKind::Fallback);
         if let Some(fallback) = fallback.filter(|_| self.run.strict) {
             return Err(Error::new(ErrorKind::Strict, fallback.text.clone()));
         }
         opened.steps.done();
         let origin = Origin::Bundle(Arc::new(BundleOrigin {
-            verified: Verified::of(&bundle, refused, self.verify),
+            verified: Verified::of(&bundle, refused, self.verify, &self.run),
             policy: loader.policy.clone(),
             #[cfg(feature = "build")]
             plan: match compiled.plan {
@@ -325,7 +328,7 @@ impl BundleOptions {
             true => Some(Arc::new(move || loader.later(rest.clone()))),
         };
         let towers = Towers::of_bundle(bundle, move |pass, watch| tower_loader.tower(variant, pass, watch));
-        Ok(Model::new(chain, next, text, towers, origin, times))
+        Ok(Model::new(chain, next, text, towers.strict(self.run.strict), origin, times))
     }
 
     /// Reads the text side. Hashes the index of the tokenizer here, with progress, unless the
@@ -338,8 +341,7 @@ impl BundleOptions {
             let blocks = &mut |bytes| opened.steps.within(bytes, "hashing the tokenizer");
             bundle.map_watched(&index, blocks)
         });
-        let text = TextSide::of_bundle(&Arc::new(bundle.clone()), start, index.transpose()?)?;
-        Ok(text.strict(self.run.strict))
+        TextSide::of_bundle(&Arc::new(bundle.clone()), start, index.transpose()?)
     }
 }
 

@@ -3,26 +3,24 @@
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-use shardwright_runtime::CancelHandle;
-
 use crate::{Error, ErrorKind, Result};
 
 /// Texts of at least this size are encoded on a separate thread: a megabyte takes about a second.
 const LONG_BYTES: usize = 256 << 10;
 
-/// Interval at which the cancel handle is polled.
+/// Interval at which `cancelled` is polled.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// Calls `encode`, whose texts have `bytes` bytes in total.
+/// Calls `encode`, whose texts have `bytes` bytes in total, until `cancelled` returns true.
 ///
 /// # Errors
 ///
-/// The errors of `encode`, and [`ErrorKind::Cancelled`] once cancellation is requested while a long
+/// The errors of `encode`, and [`ErrorKind::Cancelled`] once `cancelled` returns true while a long
 /// text is encoded. The thread then keeps running until its text is encoded, and its result is
 /// dropped.
 pub(crate) fn cancellable(
     bytes: usize,
-    cancel: &CancelHandle,
+    cancelled: impl Fn() -> bool,
     encode: impl FnOnce() -> Result<Vec<u32>> + Send + 'static,
 ) -> Result<Vec<u32>> {
     if bytes < LONG_BYTES {
@@ -41,7 +39,7 @@ pub(crate) fn cancellable(
     loop {
         match receiver.recv_timeout(GLANCE) {
             Ok(ids) => return ids,
-            Err(RecvTimeoutError::Timeout) if cancel.is_requested() => {
+            Err(RecvTimeoutError::Timeout) if cancelled() => {
                 let what = format!("encoding a text of {bytes} bytes was cancelled");
                 return Err(
                     Error::new(ErrorKind::Cancelled, what).with_help("run it again, or give less text")
@@ -57,6 +55,8 @@ pub(crate) fn cancellable(
 mod tests {
     use std::sync::mpsc::channel;
     use std::time::Instant;
+
+    use shardwright_runtime::CancelHandle;
 
     use super::*;
 
@@ -74,14 +74,15 @@ mod tests {
             other.cancel();
         });
         let begun = Instant::now();
-        let error = cancellable(LONG_BYTES, &cancel, encode).expect_err("cancelled");
+        let requested = || cancel.is_requested();
+        let error = cancellable(LONG_BYTES, requested, encode).expect_err("cancelled");
         assert_eq!(error.kind(), ErrorKind::Cancelled);
         assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
         drop(hold);
         cancel.reset();
-        assert_eq!(cancellable(LONG_BYTES, &cancel, || Ok(vec![2])).expect("ids"), [2]);
-        assert_eq!(cancellable(1, &cancel, || Ok(vec![3])).expect("ids"), [3]);
-        let error = cancellable(LONG_BYTES, &cancel, || panic!("on purpose")).expect_err("a dead thread");
+        assert_eq!(cancellable(LONG_BYTES, requested, || Ok(vec![2])).expect("ids"), [2]);
+        assert_eq!(cancellable(1, requested, || Ok(vec![3])).expect("ids"), [3]);
+        let error = cancellable(LONG_BYTES, requested, || panic!("on purpose")).expect_err("a dead thread");
         assert_eq!(error.kind(), ErrorKind::Memory);
     }
 }

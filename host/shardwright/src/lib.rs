@@ -63,6 +63,7 @@ struct Integrate;
 
 mod bundled;
 mod encoding;
+mod ignored;
 mod load_flags;
 mod memory;
 mod model;
@@ -88,6 +89,7 @@ mod opening;
 mod options;
 
 pub use bundled::BundleOptions;
+pub use ignored::IgnoredFields;
 pub use memory::ModelMemory;
 pub use model::{EmbedOptions, Model, OpeningTimes};
 pub use parts::ChatPart;
@@ -109,8 +111,8 @@ pub use shardwright_text::{
 };
 pub use shardwright_trust::Policy;
 pub use shardwright_vocabulary::{
-    ChosenSpeculation, Error, ErrorKind, FormatTuple, Notice, NoticeKind, Pass, PlannerIdentity, Provenance,
-    Result, UnknownName, WeightFormat,
+    ChosenSpeculation, Error, ErrorKind, FormatTuple, Ignored, Notice, NoticeKind, Pass, PlannerIdentity,
+    Provenance, Result, UnknownName, WeightFormat,
 };
 pub use shardwright_worker::Isolation;
 pub use verified::Verified;

@@ -2,11 +2,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardwright_bundle::Bundle;
-use shardwright_runtime::{Acceptance, Chain, Draft, ModelDraft, NextChain};
+use shardwright_runtime::{Acceptance, CancelHandle, Chain, Draft, ModelDraft, NextChain};
 use shardwright_selection::Selection;
 use shardwright_text::{Message, RenderOptions, Tokenizer};
 use shardwright_vocabulary::{ChosenSpeculation, Notice, Pass};
 
+use crate::ignored::IgnoredFields;
 use crate::policy::FallbackPolicy;
 use crate::session::check_modality;
 use crate::text_side::TextSide;
@@ -93,7 +94,8 @@ pub(crate) struct BundleOrigin {
 /// Options to compute a sentence vector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EmbedOptions {
-    /// Name of a prompt of the checkpoint (`query`, `document`, …) to prepend to the text.
+    /// Name of a prompt of the checkpoint (`query`, `document`, …) to prepend to the text. `None`
+    /// for the checkpoint's default prompt, if it has one. An empty name for no prompt.
     pub prompt_name: Option<String>,
     /// Number of leading values to keep. The rest is cut and the vector normalised again, which
     /// these models are trained for.
@@ -217,23 +219,31 @@ impl Model {
     /// Computes the sentence vector of `text`, of length 1, with an embedding model. A NaN or
     /// infinite value in the vector is an error that names the first shard that produced one.
     pub fn embed(&self, text: &str, options: &EmbedOptions) -> Result<Vec<f32>> {
+        self.embed_until(text, options, &CancelHandle::default())
+    }
+
+    /// Like [`embed`](Self::embed), but `cancel` can stop it from any thread, also while a long
+    /// text is encoded.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`embed`](Self::embed), and [`ErrorKind::Cancelled`], which clears the request
+    /// of `cancel`.
+    pub fn embed_until(&self, text: &str, options: &EmbedOptions, cancel: &CancelHandle) -> Result<Vec<f32>> {
         if self.inner.chain.is_generative() {
             return Err(Error::new(ErrorKind::Unsupported, "this model generates text and cannot embed")
                 .with_help(
                     "`shardwright run` generates; embed with an embedding model such as EmbeddingGemma",
                 ));
         }
-        let mut prompt = match &options.prompt_name {
-            Some(name) => self.inner.text.sentence_prompt(name)?,
-            None => String::new(),
-        };
-        prompt.push_str(text);
-        let ids = self.tokenizer()?.encode(&prompt, true)?;
+        let prompt = self.inner.text.sentence_prompt(options.prompt_name.as_deref())?;
+        let ids = self.inner.text.encode_text_until(&format!("{prompt}{text}"), cancel)?;
         check_modality(&self.inner.chain, self.tokenizer()?, &ids.clone().into())?;
         let mut session = match &self.inner.next {
             Some(next) => self.inner.chain.session_with(next())?,
             None => self.inner.chain.session()?,
         };
+        session.set_cancel_handle(cancel.clone());
         let mut vector = session.encode(&ids)?;
         if let Some(dimensions) = options.dimensions {
             if dimensions == 0 || dimensions > vector.len() {
@@ -310,7 +320,8 @@ impl Model {
     }
 
     /// Returns the part of [`Model::bundle_notices`] that stems from the bundle's compilation.
-    /// These are the same at every opening and are meant for the author of the bundle.
+    /// These are the same at every opening and are meant for the author of the bundle. Notices of
+    /// the kind [`NoticeKind::Making`](crate::NoticeKind::Making) do not concern a run.
     pub fn notices_of_making(&self) -> &[Notice] {
         self.split_notices().0
     }
@@ -349,9 +360,15 @@ impl Model {
     }
 
     /// Returns a notice for each unknown field of the tokenizer's file. Such a field has no effect.
-    /// Waits until the tokenizer is loaded, and fails under `strict` if there is such a field.
+    /// Waits until the tokenizer is loaded.
     pub fn notices_of_tokenizer(&self) -> Result<Vec<Notice>> {
         Ok(self.inner.text.tokenizer_notices()?.collect())
+    }
+
+    /// Returns the fields of the model's text files that have no effect. Waits until the tokenizer
+    /// is loaded, but does not require one.
+    pub fn ignored_fields(&self) -> IgnoredFields {
+        self.inner.text.ignored_fields()
     }
 
     /// Returns whether there is a chat template, so that the model supports conversations.
@@ -371,6 +388,21 @@ impl Model {
     /// set.
     pub fn encode_chat(&self, messages: &[Message], options: &RenderOptions) -> Result<Vec<u32>> {
         self.inner.text.encode(messages, options)
+    }
+
+    /// Encodes a text as token ids like [`Tokenizer::encode`], until `cancelled` returns true. It is
+    /// called several times a second while a long text is encoded, and not for a short one.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Cancelled`], and errors of the tokenizer.
+    pub fn encode_until(
+        &self,
+        text: &str,
+        add_special: bool,
+        cancelled: impl Fn() -> bool,
+    ) -> Result<Vec<u32>> {
+        self.inner.text.encode_plain(text, add_special, cancelled)
     }
 
     /// Returns the graphs that each shard was compiled from, if the model was opened with

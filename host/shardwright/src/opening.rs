@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use shardwright_build::{
-    BuildTimes, CheckpointSource, Keeping, PlanOptions, Purpose, Settled, Trying, expect_checkpoint, settle,
-    settle_trying,
+    BuildTimes, CheckpointSource, Keeping, PlanOptions, Purpose, Settled, Trying, expect_checkpoint,
+    expect_towers, settle, settle_trying,
 };
 use shardwright_models::Checkpoint;
 use shardwright_runtime::Chain;
@@ -32,11 +32,11 @@ pub(crate) fn open(
 ) -> Result<Model> {
     let started = Instant::now();
     expect_checkpoint(directory)?;
+    expect_towers(directory, &options.towers)?;
     // Loading of the tokenizer starts before the checkpoint is read, on its own thread.
-    let text = TextSide::load(directory, options.cache.as_deref(), start)?.strict(options.strict);
-    let ignored: Vec<Notice> = text.notices().collect();
-    if let Some(field) = ignored.first().filter(|_| options.strict) {
-        return Err(Error::new(ErrorKind::Strict, field.text.clone()));
+    let text = TextSide::load(directory, options.cache.as_deref(), options.cache_bytes_max(), start)?;
+    if options.strict {
+        text.ignored_fields().expect_none()?;
     }
     let checkpoint = Checkpoint::open(directory)?;
     let reading = started.elapsed();
@@ -72,7 +72,7 @@ pub(crate) fn open(
     let plan_id = settled.plan_id();
     let next = failover(directory, options, &settled);
     let mut plan = settled.report_now();
-    plan.notices.extend(ignored);
+    plan.notices.extend(text.notices());
     plan.notices.extend(flags);
     let prepared = planning + quantising + compiling;
     plan.notices.extend(keeping.notice(prepared));

@@ -7,6 +7,7 @@ use shardwright_build::{
 use shardwright_shims::Watch;
 use shardwright_vocabulary::Pass;
 
+use crate::ignored::reading_texts;
 use crate::run_options::{RunOptions, run_option_setters};
 use crate::{Model, Notice, Result, SensitivityReport};
 
@@ -119,7 +120,8 @@ impl OpenOptions {
 
     /// Offers these formats for the towers for pictures and sounds, best first, such as
     /// `w8-per-channel/a8-dynamic/f32`. May be called several times. Default: on a CPU the stored
-    /// formats, for a chip the formats of its profile that keep eight bits of every weight.
+    /// formats, for a chip the formats of its profile that keep eight bits of every weight. Opening
+    /// a model without towers fails with this setting, as it does with sizes of towers.
     #[must_use]
     pub fn tower_formats(mut self, choice: FormatChoice) -> Self {
         self.plan.towers.formats.push(choice);
@@ -336,9 +338,10 @@ impl OpenOptions {
         directory: impl AsRef<Path>,
         watch: &mut dyn Watch,
     ) -> Result<CompileReport> {
-        let into = directory.as_ref();
-        let report = shardwright_build::compile(checkpoint.as_ref(), into, &self.plan_options(), watch)?;
-        self.with_goldens(report, into)
+        let (from, into, options) = (checkpoint.as_ref(), directory.as_ref(), self.plan_options());
+        let compile = || shardwright_build::compile(from, into, &options, watch);
+        let (report, notices) = reading_texts(from, &options, compile)?;
+        self.with_goldens(noting(report, &notices), into)
     }
 
     /// Adds goldens to a bundle for a chip: outputs of the model on the CPU, which machines use for
@@ -366,10 +369,10 @@ impl OpenOptions {
         watch: &mut dyn Watch,
     ) -> Result<CompileReport> {
         let variants: Vec<PlanOptions> = socs.iter().map(|soc| self.for_chip(soc).plan_options()).collect();
-        let into = directory.as_ref();
-        let report =
-            shardwright_build::compile_variants(checkpoint.as_ref(), into, &variants, self.jobs, watch)?;
-        self.with_goldens(report, into)
+        let (from, into) = (checkpoint.as_ref(), directory.as_ref());
+        let compile = || shardwright_build::compile_variants(from, into, &variants, self.jobs, watch);
+        let (report, notices) = reading_texts(from, &self.plan_options(), compile)?;
+        self.with_goldens(noting(report, &notices), into)
     }
 
     /// Plans without compiling. If the weights are missing, the headers of their files or
@@ -381,7 +384,11 @@ impl OpenOptions {
     /// Plans like [`OpenOptions::plan`], with progress and cancellation. A vendor's compiler may be
     /// queried for times.
     pub fn plan_watched(&self, checkpoint: impl AsRef<Path>, watch: &mut dyn Watch) -> Result<Planned> {
-        shardwright_build::plan_checkpoint(checkpoint.as_ref(), &self.plan_options(), watch)
+        let (from, options) = (checkpoint.as_ref(), self.plan_options());
+        let plan = || shardwright_build::plan_checkpoint(from, &options, watch);
+        let (mut planned, notices) = reading_texts(from, &options, plan)?;
+        planned.report.notices.extend(notices);
+        Ok(planned)
     }
 
     /// Plans like [`plan_watched`](Self::plan_watched), and also returns the plans of all chains in
@@ -391,7 +398,11 @@ impl OpenOptions {
         checkpoint: impl AsRef<Path>,
         watch: &mut dyn Watch,
     ) -> Result<(Planned, Vec<ChainPlan>)> {
-        shardwright_build::plan_all_chains(checkpoint.as_ref(), &self.plan_options(), watch)
+        let (from, options) = (checkpoint.as_ref(), self.plan_options());
+        let plan = || shardwright_build::plan_all_chains(from, &options, watch);
+        let ((mut planned, chains), notices) = reading_texts(from, &options, plan)?;
+        planned.report.notices.extend(notices);
+        Ok((planned, chains))
     }
 
     /// Measures the losses of formats on a checkpoint, for as long as `time` allows. `None`
@@ -436,6 +447,14 @@ impl OpenOptions {
     pub fn bundle_options(&self) -> crate::BundleOptions {
         crate::BundleOptions::of(self.run.clone())
     }
+}
+
+/// Adds notices about the checkpoint to the plan of each variant.
+fn noting(mut report: CompileReport, notices: &[Notice]) -> CompileReport {
+    for variant in &mut report.variants {
+        variant.plan.notices.extend(notices.iter().cloned());
+    }
+    report
 }
 
 fn micros(time: std::time::Duration) -> u64 {

@@ -1,7 +1,8 @@
 //! Options shared by opening a checkpoint and opening a bundle.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use shardwright_files::room;
 use shardwright_shims::RegistryBuilder;
 use shardwright_trust::{Trust, TrustOptions};
 use shardwright_worker::{Isolation, Shims};
@@ -11,6 +12,9 @@ use crate::{Result, SearchPath};
 
 /// Folder of the cache for values of flags that shims measured.
 const MEASURED: &str = "measured";
+
+/// Folder of the cache for proofs that files were verified.
+pub(crate) const PROOFS: &str = "proofs";
 
 /// Locations of files, and how shims run.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +26,7 @@ pub(crate) struct RunOptions {
     pub(crate) tokenizer_when_asked: bool,
     #[cfg(feature = "build")]
     pub(crate) cache: Option<PathBuf>,
+    pub(crate) cache_limit: Option<u64>,
     pub(crate) trust: TrustOptions,
 }
 
@@ -55,6 +60,15 @@ impl RunOptions {
         crate::user_cache_directory()
     }
 
+    /// Frees space in the cache directory after proofs were written to `proofs`, unless that is
+    /// another directory.
+    pub(crate) fn make_room_for(&self, proofs: &Path) {
+        if let Some(cache) = self.cache_directory().filter(|cache| cache.join(PROOFS) == proofs) {
+            // Ignore the error: `doctor` reports a cache that exceeds its limit.
+            let _ = room::trim(&cache, self.cache_limit.unwrap_or(room::CACHE_BYTES_MAX), |_| false);
+        }
+    }
+
     pub(crate) fn tokenizer_start(&self) -> TokenizerStart {
         match self.tokenizer_when_asked {
             true => TokenizerStart::WhenAsked,
@@ -74,6 +88,7 @@ impl RunOptions {
             strict: self.strict,
             threads: self.threads,
             cache: self.cache_directory(),
+            cache_limit: self.cache_limit,
             trust: self.trust.clone(),
             ..plan
         }
@@ -118,7 +133,8 @@ macro_rules! run_option_setters {
             self
         }
 
-        /// Turns every fallback into an error. Default: off, so that fallbacks are only reported.
+        /// Turns every fallback, and every field or file of the model that has no effect, into an
+        /// error. Default: off, so that they are only reported.
         #[must_use]
         pub fn strict(mut self, strict: bool) -> Self {
             self.run.strict = strict;
@@ -126,7 +142,8 @@ macro_rules! run_option_setters {
         }
 
         /// Loads the tokenizer on its first use, not in parallel with planning, compiling and
-        /// loading. For programs that supply token ids. Default: off.
+        /// loading. For programs that supply token ids. Default: off. No effect with
+        /// [`strict`](Self::strict), which checks the tokenizer when the model is opened.
         #[must_use]
         pub fn tokenizer_when_asked(mut self, when_asked: bool) -> Self {
             self.run.tokenizer_when_asked = when_asked;
@@ -140,6 +157,14 @@ macro_rules! run_option_setters {
         #[must_use]
         pub fn cache_directory(mut self, directory: impl Into<std::path::PathBuf>) -> Self {
             self.run.cache = Some(directory.into());
+            self
+        }
+
+        /// Sets the most bytes of files in the cache directory that can be made again. When such
+        /// files are written, the least recently used ones are removed. Default: 24 GiB.
+        #[must_use]
+        pub fn cache_limit(mut self, bytes: u64) -> Self {
+            self.run.cache_limit = Some(bytes);
             self
         }
 
@@ -163,7 +188,8 @@ macro_rules! run_option_setters {
 
         /// Sets a list, signed by a trusted key, of revoked keys and of the oldest releases that
         /// may be used. A list that is older than one used here before is refused, if there is a
-        /// cache directory to remember it in. Default: none.
+        /// cache directory to remember it in. With any list, the lists of all trusted keys that
+        /// were used here before are needed. Default: none.
         #[must_use]
         pub fn revocations(mut self, list: impl Into<std::path::PathBuf>) -> Self {
             self.run.trust.lists.push(list.into());

@@ -5,18 +5,19 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use serde::Deserialize;
 use shardwright_bundle::{Bundle, MappedFile, TextFile};
 #[cfg(feature = "build")]
 use shardwright_files::room;
 use shardwright_runtime::CancelHandle;
 use shardwright_text::{
-    ChatTemplate, Content, GenerationConfig, Message, PromptTokens, RenderOptions, StopRules, TextError,
-    Tokenizer, TokenizerConfig, TokenizerLoading,
+    ChatTemplate, Content, GenerationConfig, Message, PromptTokens, RenderOptions, SentenceConfig, StopRules,
+    TextError, Tokenizer, TokenizerConfig, TokenizerLoading,
 };
 use shardwright_vocabulary::{Ignored, Notice};
 
 use crate::encoding::cancellable;
+use crate::ignored::{IgnoredFields, notice_of};
+use crate::towers::consume;
 use crate::{Error, ErrorKind, Result};
 
 /// Location of the files.
@@ -40,10 +41,6 @@ pub(crate) enum TokenizerStart {
     WhenAsked,
 }
 
-fn notices(ignored: &[Ignored]) -> impl Iterator<Item = Notice> + '_ {
-    ignored.iter().map(|field| Notice::fallback(field.to_string()))
-}
-
 /// Tokenizer, template and settings.
 pub(crate) struct TextSide {
     source: Source,
@@ -52,17 +49,23 @@ pub(crate) struct TextSide {
     template: Option<ChatTemplate>,
     pub(crate) generation: GenerationConfig,
     pub(crate) stop: StopRules,
+    /// Prompts of an embedding model.
+    sentence: Option<SentenceConfig>,
     /// Fields without effect in all text files except the tokenizer's.
     ignored: Vec<Ignored>,
     prompt_tokens: PromptTokens,
-    /// Whether a tokenizer with fields that have no effect is rejected.
-    strict: bool,
 }
 
 impl TextSide {
-    /// Loads the text side of a checkpoint directory.
+    /// Loads the text side of a checkpoint directory. The tokenizer's index is kept in `cache`, whose
+    /// files that can be made again have at most `limit` bytes.
     #[cfg(feature = "build")]
-    pub(crate) fn load(directory: &Path, cache: Option<&Path>, start: TokenizerStart) -> Result<Self> {
+    pub(crate) fn load(
+        directory: &Path,
+        cache: Option<&Path>,
+        limit: u64,
+        start: TokenizerStart,
+    ) -> Result<Self> {
         let indexes = cache.map(|cache| cache.join("tokenizers"));
         let loading = (start == TokenizerStart::Beside).then(|| {
             let (path, indexes) = (directory.to_owned(), indexes.clone());
@@ -71,15 +74,18 @@ impl TextSide {
                 let tokenizer = read_tokenizer(&inside, indexes.as_deref());
                 if let Some(cache) = cache {
                     // Ignore the error: `doctor` reports a cache that exceeds its limit.
-                    let _ = room::trim(&cache, room::CACHE_BYTES_MAX, |_| false);
+                    let _ = room::trim(&cache, limit, |_| false);
                 }
                 tokenizer
             })
         });
         let generation = GenerationConfig::from_directory(directory)?;
-        let ignored = [&*generation.ignored, &*TokenizerConfig::from_directory(directory)?.ignored].concat();
+        let sentence = SentenceConfig::from_directory(directory)?;
+        let of_sentences = sentence.as_ref().map_or(&[][..], |config| config.ignored.as_slice());
+        let tokenizer = TokenizerConfig::from_directory(directory)?;
         Ok(TextSide {
-            ignored,
+            ignored: [&*generation.ignored, &*tokenizer.ignored, of_sentences].concat(),
+            sentence,
             template: ChatTemplate::from_directory(directory)?,
             stop: StopRules::from_generation(&generation)?,
             generation,
@@ -87,7 +93,6 @@ impl TextSide {
             source: Source::Checkpoint { directory: directory.to_owned(), indexes },
             loading: Mutex::new(loading),
             tokenizer: OnceLock::new(),
-            strict: false,
         })
     }
 
@@ -109,10 +114,12 @@ impl TextSide {
             |name: &str| texts.iter().find(|(existing, _)| *existing == name).map(|(_, bytes)| bytes.clone());
         let directory = bundle.path();
         let generation = GenerationConfig::from_files(directory, read)?;
-        let ignored =
-            [&*generation.ignored, &*TokenizerConfig::from_files(directory, read)?.ignored].concat();
+        let sentence = SentenceConfig::from_files(directory, read)?;
+        let of_sentences = sentence.as_ref().map_or(&[][..], |config| config.ignored.as_slice());
+        let tokenizer = TokenizerConfig::from_files(directory, read)?;
         Ok(TextSide {
-            ignored,
+            ignored: [&*generation.ignored, &*tokenizer.ignored, of_sentences].concat(),
+            sentence,
             template: ChatTemplate::from_files(directory, read)?,
             stop: StopRules::from_generation(&generation)?,
             generation,
@@ -120,13 +127,7 @@ impl TextSide {
             loading: Mutex::new(loading),
             source: Source::Bundle(Arc::clone(bundle)),
             tokenizer: OnceLock::new(),
-            strict: false,
         })
-    }
-
-    /// Sets whether a tokenizer with fields that have no effect is rejected when it is needed.
-    pub(crate) fn strict(self, strict: bool) -> Self {
-        TextSide { strict, ..self }
     }
 
     /// Returns the tokens that surround pictures and sounds, and their placeholders.
@@ -161,9 +162,6 @@ impl TextSide {
                 },
             },
         };
-        if let Some(field) = tokenizer.ignored().first().filter(|_| self.strict) {
-            return Err(Error::new(ErrorKind::Strict, field.to_string()));
-        }
         Ok(self.tokenizer.get_or_init(|| tokenizer))
     }
 
@@ -174,33 +172,48 @@ impl TextSide {
 
     /// Returns a notice for each field of the text settings that has no effect.
     pub(crate) fn notices(&self) -> impl Iterator<Item = Notice> + '_ {
-        notices(&self.ignored)
+        self.ignored.iter().map(notice_of)
     }
 
     /// Like [`notices`](Self::notices), but for the tokenizer's file, which it waits for.
     pub(crate) fn tokenizer_notices(&self) -> Result<impl Iterator<Item = Notice> + '_> {
-        Ok(notices(self.tokenizer()?.ignored()))
+        Ok(self.tokenizer()?.ignored().iter().map(notice_of))
+    }
+
+    /// Returns the fields of all text files that have no effect. Waits until the tokenizer is
+    /// loaded. A missing tokenizer has no fields.
+    pub(crate) fn ignored_fields(&self) -> IgnoredFields {
+        let mut fields = self.ignored.clone();
+        let unread = match self.tokenizer() {
+            Ok(tokenizer) => {
+                fields.extend_from_slice(tokenizer.ignored());
+                None
+            }
+            Err(error) => Some(error).filter(|error| !is_missing(error)),
+        };
+        IgnoredFields { fields, unread }
     }
 
     pub(crate) fn has_template(&self) -> bool {
         self.template.is_some()
     }
 
-    /// Returns the prompt of an embedding model that is prepended to a text.
-    pub(crate) fn sentence_prompt(&self, name: &str) -> Result<String> {
-        let path = self.directory().join(TextFile::SentenceTransformers.name());
-        let fault =
-            |kind, what: &dyn std::fmt::Display| Error::new(kind, format!("{}: {what}", path.display()));
-        let bytes = match &self.source {
-            Source::Bundle(bundle) => bundle
-                .text(TextFile::SentenceTransformers)?
-                .ok_or_else(|| fault(ErrorKind::Missing, &"the bundle has no prompts"))?,
-            #[cfg(feature = "build")]
-            Source::Checkpoint { .. } => shardwright_files::read_named(&path, SENTENCE_CONFIG_BYTES_MAX)?,
+    /// Returns the prompt of an embedding model that is prepended to a text: the named one, or the
+    /// checkpoint's default. An empty name selects none.
+    pub(crate) fn sentence_prompt(&self, name: Option<&str>) -> Result<&str> {
+        let Some(name) = name else {
+            return Ok(self.sentence.as_ref().map_or("", SentenceConfig::default_prompt));
         };
-        let config: SentencePrompts =
-            serde_json::from_slice(&bytes).map_err(|error| fault(ErrorKind::Invalid, &error))?;
-        config.prompts.get(name).cloned().ok_or_else(|| {
+        if name.is_empty() {
+            return Ok("");
+        }
+        let path = self.directory().join(TextFile::SentenceTransformers.name());
+        let fault = |kind, what: &str| Error::new(kind, format!("{}: {what}", path.display()));
+        let Some(config) = &self.sentence else {
+            return Err(fault(ErrorKind::Missing, "no such file, so the model has no prompts")
+                .with_help("download the file, or embed without a named prompt"));
+        };
+        config.prompts.get(name).map(String::as_str).ok_or_else(|| {
             let known: Vec<&str> = config.prompts.keys().map(String::as_str).collect();
             fault(ErrorKind::Argument, &format!("no prompt is named `{name}`"))
                 .with_help(format!("prompts there are: {}", known.join(", ")))
@@ -227,20 +240,34 @@ impl TextSide {
         let (template, tokenizer) = (self.template()?.clone(), self.tokenizer()?.clone());
         let (messages, options) = (messages.to_vec(), options.clone());
         let texts = messages.iter().filter_map(|message| message.content.as_ref());
-        let bytes = texts.map(|content| match content {
-            Content::Text(text) => text.len(),
-            Content::Parts(parts) => {
-                parts.iter().filter_map(|part| part.text.as_ref()).map(String::len).sum()
-            }
-        });
-        cancellable(bytes.sum(), cancel, move || Ok(template.encode(&tokenizer, &messages, &options)?))
+        let bytes: usize = texts
+            .map(|content| match content {
+                Content::Text(text) => text.len(),
+                Content::Parts(parts) => {
+                    parts.iter().filter_map(|part| part.text.as_ref()).map(String::len).sum()
+                }
+            })
+            .sum();
+        let encode = move || Ok(template.encode(&tokenizer, &messages, &options)?);
+        cancellable(bytes, || cancel.is_requested(), encode).inspect_err(|error| consume(error, cancel))
     }
 
     /// Encodes a text, preceded by the special tokens of the tokenizer, until `cancel` is
     /// requested.
     pub(crate) fn encode_text_until(&self, text: &str, cancel: &CancelHandle) -> Result<Vec<u32>> {
+        self.encode_plain(text, true, || cancel.is_requested()).inspect_err(|error| consume(error, cancel))
+    }
+
+    /// Encodes a text until `cancelled` returns true. With `add_special`, adds the special tokens
+    /// of the tokenizer.
+    pub(crate) fn encode_plain(
+        &self,
+        text: &str,
+        add_special: bool,
+        cancelled: impl Fn() -> bool,
+    ) -> Result<Vec<u32>> {
         let (tokenizer, text) = (self.tokenizer()?.clone(), text.to_owned());
-        cancellable(text.len(), cancel, move || Ok(tokenizer.encode(&text, true)?))
+        cancellable(text.len(), cancelled, move || Ok(tokenizer.encode(&text, add_special)?))
     }
 
     fn template(&self) -> Result<&ChatTemplate> {
@@ -252,6 +279,12 @@ impl TextSide {
             .with_help("continue plain text instead, or put a chat_template.jinja beside the checkpoint")
         })
     }
+}
+
+/// Returns whether an error is that of a file that does not exist.
+fn is_missing(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|source| source.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Reads a checkpoint's tokenizer, through its index if indexes are kept.
@@ -272,18 +305,23 @@ fn load_tokenizer(bundle: &Arc<Bundle>, index: Option<MappedFile>) -> TokenizerL
             Some(index) => Some(index),
             None => bundle.tokenizer_index().map_err(|error| fault(std::io::Error::other(error)))?,
         };
-        let config =
-            bundle.text(TextFile::TokenizerConfig).map_err(|error| fault(std::io::Error::other(error)))?;
-        let config = TokenizerConfig::from_files(bundle.path(), |_| config.clone())?;
+        let mut texts = Vec::new();
+        for file in [TextFile::TokenizerConfig, TextFile::SpecialTokensMap, TextFile::AddedTokens] {
+            let bytes = bundle.text(file).map_err(|error| fault(std::io::Error::other(error)))?;
+            texts.extend(bytes.map(|bytes| (file.name(), bytes)));
+        }
+        let config = TokenizerConfig::from_files(bundle.path(), |name| {
+            texts.iter().find(|(existing, _)| *existing == name).map(|(_, bytes)| bytes.clone())
+        })?;
         let source = bundle.manifest().texts.get(&TextFile::Tokenizer);
         if let (Some(index), Some(source)) = (index, source) {
             match Tokenizer::from_index(Arc::new(index), *source.sha256.bytes(), &inside) {
-                Ok(tokenizer) => return Ok(tokenizer.with_config(&config)),
+                Ok(tokenizer) => return tokenizer.with_config(&config),
                 Err(error) => tracing::warn!("the bundle's tokenizer is read without its index: {error}"),
             }
         }
         match bundle.text(TextFile::Tokenizer) {
-            Ok(Some(bytes)) => Ok(Tokenizer::from_bytes(&bytes, &inside)?.with_config(&config)),
+            Ok(Some(bytes)) => Tokenizer::from_bytes(&bytes, &inside)?.with_config(&config),
             Ok(None) => {
                 let missing = std::io::ErrorKind::NotFound;
                 Err(fault(std::io::Error::new(missing, "the bundle has no tokenizer")))
@@ -292,14 +330,3 @@ fn load_tokenizer(bundle: &Arc<Bundle>, index: Option<MappedFile>) -> TokenizerL
         }
     })
 }
-
-/// Fields of `config_sentence_transformers.json`.
-#[derive(Deserialize)]
-struct SentencePrompts {
-    #[serde(default)]
-    prompts: std::collections::BTreeMap<String, String>,
-}
-
-/// Maximum size of a `config_sentence_transformers.json`. Published ones have a few hundred bytes.
-#[cfg(feature = "build")]
-const SENTENCE_CONFIG_BYTES_MAX: u64 = 1 << 20;

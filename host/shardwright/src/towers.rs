@@ -11,6 +11,7 @@ use shardwright_runtime::{CancelHandle, Chain, NextChain, SoftRows, Tower, Tower
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{EntryName, Notice, Pass};
 
+use crate::ignored::notice_of;
 use crate::parts::{OTHER_MODEL, Prepared, Sense};
 use crate::verified::Verified;
 use crate::{Error, ErrorKind, Result};
@@ -72,6 +73,8 @@ pub(crate) struct Towers {
     recent: Mutex<VecDeque<(Sense, Arc<SoftRows>)>>,
     notices: Mutex<Vec<Notice>>,
     verified: Mutex<Vec<(Pass, Verified)>>,
+    /// Whether settings with fields that have no effect are rejected.
+    strict: bool,
 }
 
 impl Towers {
@@ -83,7 +86,13 @@ impl Towers {
             recent: Mutex::default(),
             notices: Mutex::default(),
             verified: Mutex::default(),
+            strict: false,
         }
+    }
+
+    /// Sets whether settings with fields that have no effect are rejected when they are needed.
+    pub fn strict(self, strict: bool) -> Self {
+        Towers { strict, ..self }
     }
 
     /// Returns the towers of a bundle. `load` loads the tower of a pass.
@@ -122,8 +131,25 @@ impl Towers {
     }
 
     /// Returns the settings that convert pictures and sounds to the towers' inputs, for a bundle
-    /// limited to the inputs that its towers support.
+    /// limited to the inputs that its towers support. Adds a notice for each of their fields that
+    /// has no effect.
     pub fn processor(&self) -> Result<ProcessorSettings> {
+        let settings = self.read_processor()?;
+        if let Some(field) = settings.ignored.first().filter(|_| self.strict) {
+            return Err(Error::new(ErrorKind::Strict, field.to_string()));
+        }
+        let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
+        for notice in settings.ignored.iter().map(notice_of) {
+            // The settings are read for every turn with a picture or a sound.
+            if !notices.contains(&notice) {
+                notices.push(notice);
+            }
+        }
+        drop(notices);
+        Ok(settings)
+    }
+
+    fn read_processor(&self) -> Result<ProcessorSettings> {
         let missing = |origin: &str, help: &str| {
             Error::new(
                 ErrorKind::Unsupported,
@@ -224,7 +250,7 @@ impl Towers {
         let width = tower.feature_width();
         let moved = tower.moves().len();
         let rows = prepared.with_features(width, |features| tower.encode(features, prepared.origin))?;
-        let moves = tower.moves()[moved..].iter().map(|moved| notice_of(prepared.sense, moved));
+        let moves = tower.moves()[moved..].iter().map(|moved| notice_of_move(prepared.sense, moved));
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).extend(moves);
         if rows.rows() != prepared.soft_tokens {
             let (found, wanted) = (rows.rows(), prepared.soft_tokens);
@@ -251,7 +277,7 @@ impl Towers {
 }
 
 /// Returns the notice of a tower that was lost and resumed elsewhere.
-fn notice_of(sense: Sense, moved: &TowerMove) -> Notice {
+fn notice_of_move(sense: Sense, moved: &TowerMove) -> Notice {
     let to = moved.to.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let passed = moved.passed_over.iter().map(|reason| format!("; passed over: {reason}"));
     let passed: String = passed.collect();
@@ -314,7 +340,7 @@ pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOp
     use shardwright_models::Checkpoint;
     use shardwright_vocabulary::Beforehand;
 
-    let from = directory.to_owned();
+    let (from, strict) = (directory.to_owned(), options.strict);
     let open = move |sense: Sense, processor: &ProcessorSettings, soft_tokens: u32, watch: &mut dyn Watch| {
         let pass = sense.pass();
         let checkpoint = Checkpoint::open_for(&from, &[Pass::Step, pass])?;
@@ -347,7 +373,7 @@ pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOp
         });
         Ok(Opened { chain, picture_tokens, notices, verified: None, next })
     };
-    Towers::new(Settings::Checkpoint(directory.to_owned()), Box::new(open))
+    Towers::new(Settings::Checkpoint(directory.to_owned()), Box::new(open)).strict(strict)
 }
 
 /// Watches work until its session or its watcher requests to stop.
@@ -371,7 +397,7 @@ impl Watch for Until<'_> {
 }
 
 /// Resets a cancellation that ended this work, so that it does not end later work.
-fn consume(error: &Error, cancel: &CancelHandle) {
+pub(crate) fn consume(error: &Error, cancel: &CancelHandle) {
     if error.kind() == ErrorKind::Cancelled {
         cancel.reset();
     }

@@ -7,6 +7,8 @@ use shardwright_bundle::{Bundle, Forgotten, Hashed, Proofs};
 use shardwright_files::FileError;
 use shardwright_vocabulary::units;
 
+use crate::run_options::{PROOFS, RunOptions};
+
 /// Location of the proofs that files were verified.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum ProofsPlace {
@@ -33,10 +35,19 @@ pub struct Verified {
 }
 
 impl Verified {
-    /// Returns the files hashed since the last call.
-    pub(crate) fn of(bundle: &Bundle, refused: Option<&FileError>, verify_all: bool) -> Verified {
+    /// Returns the files hashed since the last call. Frees space in the cache of `run` for the
+    /// proofs that were written since.
+    pub(crate) fn of(
+        bundle: &Bundle,
+        refused: Option<&FileError>,
+        verify_all: bool,
+        run: &RunOptions,
+    ) -> Verified {
         let hashed = bundle.take_hashed();
         let directory = bundle.proofs().map(|proofs| proofs.directory().to_owned());
+        if let Some(directory) = directory.as_deref().filter(|_| hashed.bytes > 0) {
+            run.make_room_for(directory);
+        }
         let again = match (verify_all, &hashed.forgotten) {
             (true, _) => Some("every file was to be verified".to_owned()),
             (false, Some(Forgotten::NoPlace)) => {
@@ -75,7 +86,7 @@ impl ProofsPlace {
     /// Returns the proofs, where `cache` is the user's cache directory.
     pub(crate) fn proofs(&self, cache: Option<PathBuf>) -> Option<Proofs> {
         match self {
-            ProofsPlace::Usual => cache.map(|cache| Proofs::kept_in(cache.join("proofs"))),
+            ProofsPlace::Usual => cache.map(|cache| Proofs::kept_in(cache.join(PROOFS))),
             ProofsPlace::At(directory) => Some(Proofs::kept_in(directory)),
             ProofsPlace::Nowhere => None,
         }

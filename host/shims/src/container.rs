@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use memmap2::{Mmap, MmapMut};
 use sha2::{Digest, Sha256};
 use shardwright_files::{FileError, Links, Mapping, Section, hex};
+use shardwright_vocabulary::Shortage;
 
 /// Alignment in memory of everything passed to a shim, as the shim contract requires.
 pub(crate) const SHOWN_ALIGNMENT: u64 = 4096;
@@ -68,7 +69,9 @@ impl ContainerError {
     /// Returns advice for the user.
     pub fn help(&self) -> Option<&'static str> {
         match self {
-            ContainerError::Io { .. } => Some("check the path and the free space"),
+            ContainerError::Io { source, .. } => {
+                Some(Shortage::of(source).map_or("check the path and its permissions", Shortage::help))
+            }
             ContainerError::Magic { .. } => Some("check which file this is"),
             ContainerError::Version { .. } => Some("write it again with this release"),
             ContainerError::Length { .. } | ContainerError::Hash { .. } => {

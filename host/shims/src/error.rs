@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use shardwright_trust::TrustError;
-use shardwright_vocabulary::{ErrorClass, ErrorKind};
+use shardwright_vocabulary::{ErrorClass, ErrorKind, Shortage};
 
 use crate::artefact::ArtefactError;
 use crate::work_order::WorkOrderError;
@@ -188,8 +188,26 @@ impl LoadError {
         LoadError::Elsewhere { path, reason, message }
     }
 
+    /// Returns kind and advice if the system had too little of a resource. In that case the library
+    /// may still be valid.
+    pub(crate) fn on_shortage(&self) -> Option<(ErrorKind, &'static str)> {
+        match self {
+            LoadError::Read { source, .. } => {
+                Shortage::of(source).map(|shortage| (shortage.kind(), shortage.help()))
+            }
+            LoadError::Process { source, .. } => match &**source {
+                ShimError::Process(error) if error.is_of_shortage() => Some((error.kind, error.help?)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Returns advice for the user.
     pub fn help(&self) -> Option<&'static str> {
+        if let Some((_, help)) = self.on_shortage() {
+            return Some(help);
+        }
         match self {
             LoadError::NotFound { .. } => Some("build the shim, or correct the path"),
             LoadError::Read { .. } => Some("check that the path is readable"),
@@ -320,6 +338,13 @@ pub struct ProcessError {
     pub help: Option<&'static str>,
     /// The cause, as a type of the crate that runs such processes.
     pub cause: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl ProcessError {
+    /// Returns whether the system had too little of a resource for the process.
+    pub fn is_of_shortage(&self) -> bool {
+        matches!(self.kind, ErrorKind::Memory | ErrorKind::Resource)
+    }
 }
 
 impl ShimError {

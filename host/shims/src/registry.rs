@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use shardwright_shim_abi::raw::SwEntryFunction;
 use shardwright_trust::Trust;
+use shardwright_vocabulary::ErrorClass;
 
-use crate::error::{LoadError, ShimError};
+use crate::error::{LoadError, ProcessError, ShimError};
 use crate::functions::Opener;
 use crate::instance::ShimInstance;
 use crate::manifest::{MANIFEST_SUFFIX, Manifest, Search};
@@ -220,8 +221,19 @@ impl ShimRegistry {
     }
 
     /// Creates the error for a missing name. It lists the shims found and the skipped ones, which
-    /// may include the requested one.
+    /// may include the requested one. If a shim was skipped because the system had too little of a
+    /// resource, the error is about that.
     pub fn missing(&self, name: &str) -> ShimError {
+        let short = |skipped: &SkippedShim| Some((skipped.error.to_string(), skipped.error.on_shortage()?));
+        if let Some((error, (kind, help))) = self.skipped.iter().find_map(short) {
+            return ShimError::Process(Box::new(ProcessError {
+                kind,
+                class: Some(ErrorClass::Internal),
+                details: Vec::new(),
+                help: Some(help),
+                cause: format!("shim `{name}` could not be opened: {error}").into(),
+            }));
+        }
         let known: Vec<&str> = self.shims.iter().map(Shim::name).collect();
         let skipped = self.skipped.iter().map(|skipped| format!("; skipped: {}", skipped.error));
         ShimError::NoShim {

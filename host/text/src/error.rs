@@ -1,7 +1,7 @@
 //! The error type of the crate.
 
 use shardwright_gguf::GgufError;
-use shardwright_vocabulary::ErrorKind;
+use shardwright_vocabulary::{ErrorKind, Shortage};
 use std::path::PathBuf;
 
 pub type Result<T, E = TextError> = std::result::Result<T, E>;
@@ -66,6 +66,17 @@ pub enum TextError {
     /// `tokenizer.json` requires a feature that has no place in inference.
     #[error("{} asks for {what}, which is not supported", path.display())]
     UnsupportedTokenizer { path: PathBuf, what: &'static str },
+    /// A text should begin or end with a token that the tokenizer does not have.
+    #[error("{}: `{field}` is `{token}`, which {} does not have", path.display(), tokenizer.display())]
+    MissingToken {
+        path: PathBuf,
+        /// The field that names the token, with dots between levels.
+        field: String,
+        token: String,
+        /// The flag by which the token is added to a text.
+        flag: &'static str,
+        tokenizer: PathBuf,
+    },
     /// A GGUF file's metadata has a value that is not supported.
     #[error("{}: metadata `{key}` is {found}, which is not supported", path.display())]
     UnsupportedGguf {
@@ -81,7 +92,12 @@ pub enum TextError {
     Gguf(#[from] GgufError),
     /// The thread that loads a tokenizer could not be started, or died.
     #[error("cannot load {} on a thread of its own: {reason}", path.display())]
-    LoadingThread { path: PathBuf, reason: String },
+    LoadingThread {
+        path: PathBuf,
+        reason: String,
+        /// The limit of the system because of which the thread was not started.
+        shortage: Option<Shortage>,
+    },
     /// A text to encode is longer than the cap.
     #[error("the text has {bytes} bytes; at most {max} are encoded at once")]
     TextTooLong { bytes: usize, max: usize },
@@ -116,7 +132,7 @@ pub enum TextError {
         reason: String,
     },
     /// A chat template uses a filter, test, function, method or directive that is not supported.
-    #[error("chat template {}, line {line}: {what} is not supported", path.display())]
+    #[error("chat template {}, line {line}: unsupported: {what}", path.display())]
     UnsupportedTemplate {
         path: PathBuf,
         /// Line of the template, counted from 1, or 0 if unknown.
@@ -197,10 +213,15 @@ impl TextError {
             TextError::InvalidTokenizer { .. } => {
                 "save the tokenizer again with a `tokenizers` release of the 0.2x line".into()
             }
+            TextError::MissingToken { field, flag, .. } => {
+                format!("name a token of the vocabulary in `{field}`, or set `{flag}` to false")
+            }
             TextError::UnsupportedGguf { supported, .. } => format!("supported: {supported}"),
             TextError::Gguf(error) => return error.help().map(str::to_owned),
             TextError::UnsupportedTokenizer { .. } => "remove the setting from the file".into(),
-            TextError::LoadingThread { .. } => "load the tokenizer on the calling thread instead".into(),
+            TextError::LoadingThread { shortage, .. } => {
+                shortage.map_or("load the tokenizer on the calling thread instead", Shortage::help).into()
+            }
             TextError::TextTooLong { .. } => "shorten the text, or encode it in parts".into(),
             TextError::NoSuchTemplate { available, .. } => match available.first() {
                 Some(name) => format!("ask for one of the templates there are, for example `{name}`"),
@@ -245,9 +266,9 @@ impl From<TextError> for shardwright_vocabulary::Error {
             }
             TextError::InvalidStopString { .. }
             | TextError::InvalidSampling { .. }
-            | TextError::NotUtf8 { .. }
             | TextError::TextTooLong { .. }
             | TextError::NoSuchTemplate { .. } => ErrorKind::Argument,
+            TextError::LoadingThread { shortage: Some(shortage), .. } => shortage.kind(),
             TextError::LoadingThread { .. } => ErrorKind::Internal,
             _ => ErrorKind::Invalid,
         };

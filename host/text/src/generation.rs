@@ -92,6 +92,16 @@ impl GenerationConfig {
             }
         }
         config.rules.stop_ids = config.stop_ids.clone();
+        let limits = [
+            ("min_new_tokens", config.rules.min_new_tokens, "max_new_tokens", config.max_new_tokens),
+            ("min_length", config.rules.min_length, "max_length", config.max_length),
+        ];
+        for (field, least, limit, most) in limits {
+            if let Some(most) = most.filter(|most| least > *most) {
+                let reason = format!("a reply ends at `{limit}`, which is {most}");
+                config.ignored.push(Ignored::field(&generation.path, field, reason));
+            }
+        }
         Ok(config)
     }
 }
@@ -336,6 +346,32 @@ mod tests {
         assert_eq!((config.max_new_tokens, config.max_length), (Some(50), Some(80)));
         assert_eq!(config.stop_strings, ["END"]);
         assert_eq!(config.ignored.len(), 1);
+    }
+
+    /// As in Hugging Face, which warns, a reply ends at the limit.
+    #[test]
+    fn a_minimum_above_the_limit_is_reported() {
+        let reports = |text: &str| {
+            let config = read(Some(text), None).unwrap();
+            let of = |found: &Ignored| (found.field.clone().unwrap_or_default(), found.reason.clone());
+            config.ignored.iter().map(of).collect::<Vec<_>>()
+        };
+        let expected = |field: &str, reason: &str| [(field.to_owned(), reason.to_owned())];
+        assert_eq!(
+            reports(r#"{"min_new_tokens": 9, "max_new_tokens": 8}"#),
+            expected("min_new_tokens", "a reply ends at `max_new_tokens`, which is 8")
+        );
+        assert_eq!(
+            reports(r#"{"min_length": 9, "max_length": 8}"#),
+            expected("min_length", "a reply ends at `max_length`, which is 8")
+        );
+        for text in [
+            r#"{"min_new_tokens": 8, "max_new_tokens": 8, "min_length": 8, "max_length": 8}"#,
+            r#"{"min_new_tokens": 9, "min_length": 9}"#,
+            r#"{"max_new_tokens": 0, "max_length": 0}"#,
+        ] {
+            assert!(reports(text).is_empty(), "{text}");
+        }
     }
 
     #[test]

@@ -74,10 +74,7 @@ const CANNOT_MATTER: [(&str, &[&str]); 6] = [
             "return_dict_in_generate",
         ],
     ),
-    (
-        "settings of encoders, which no supported model has",
-        &["decoder_start_token_id", "encoder_repetition_penalty", "encoder_no_repeat_ngram_size"],
-    ),
+    ("settings of encoders, which no supported model has", &["decoder_start_token_id"]),
     (
         "settings of beam search and of normalisation, which change no choice of one sequence",
         &["early_stopping", "length_penalty", "renormalize_logits", "remove_invalid_values"],
@@ -94,6 +91,8 @@ fn unsupported(name: &str) -> Option<(Value, &'static str)> {
         "num_return_sequences" => (json!(1), "one reply is made at a time"),
         "typical_p" | "top_h" => (json!(1), "this kind of sampling is not supported"),
         "epsilon_cutoff" | "eta_cutoff" => (json!(0), "this kind of sampling is not supported"),
+        "encoder_repetition_penalty" => (json!(1), "favouring tokens of the prompt is not supported"),
+        "encoder_no_repeat_ngram_size" => (json!(0), "avoiding sequences of the prompt is not supported"),
         "penalty_alpha" => (json!(0), "contrastive search is not supported"),
         "dola_layers" => (json!([]), "contrasting layers is not supported"),
         "guidance_scale" => (json!(1), "guidance by a second prompt is not supported"),
@@ -152,17 +151,19 @@ mod tests {
         let off = json!({
             "num_beams": 1, "typical_p": 1.0, "guidance_scale": null, "sequence_bias": {}, "token_healing": false,
             "epsilon_cutoff": 0.0, "use_cache": true, "top_k": 3, "constraints": [],
+            "encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0,
         });
         assert_eq!(names(&off), [""; 0]);
         let on = json!({
             "num_beams": 4, "typical_p": 0.9, "guidance_scale": 1.5, "sequence_bias": [[[1], 2.0]],
             "token_healing": true, "max_time": 3.0, "forced_eos_token_id": 2, "mirostat": 2,
+            "encoder_repetition_penalty": 1.5, "encoder_no_repeat_ngram_size": 2,
         });
         let mut expected: Vec<&str> = on.as_object().unwrap().keys().map(String::as_str).collect();
         expected.sort_unstable();
         assert_eq!(names(&on), expected);
         let found = ignored(Path::new("m/generation_config.json"), on.as_object().unwrap());
-        let text = found[3].to_string();
+        let text = found[5].to_string();
         assert_eq!(text, "m/generation_config.json: `mirostat` is ignored: the field is not known");
     }
 }

@@ -88,7 +88,7 @@ fn sentence_pieces(metadata: &Metadata<'_>, special: &Special<'_>, order: Order)
     let is_matched = |token: &str| spelled(&token) == token || order == Order::Scores;
     Ok(json!({
         "version": "1.0", "truncation": null, "padding": null,
-        "added_tokens": added(special, |token| is_matched(token).then(|| token.to_owned())),
+        "added_tokens": added(special, &model["vocab"], is_matched),
         "normalizer": normalizer,
         "pre_tokenizer": null,
         "post_processor": post_processor(metadata, special, adds_bos)?,
@@ -187,11 +187,12 @@ fn byte_level(metadata: &Metadata<'_>, special: &Special<'_>) -> Result<Json> {
     steps.push(byte_level);
     let adds_bos = metadata.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(split.bos);
     let is_spelled = |token: &str| token.chars().all(|c| known.contains_key(&c));
+    let ids = vocabulary(&tokens);
     Ok(json!({
         "version": "1.0", "truncation": null, "padding": null,
         // The converter wrongly marks some tokens as control tokens. They have characters outside
         // the alphabet.
-        "added_tokens": added(special, |token| is_spelled(token).then(|| token.to_owned())),
+        "added_tokens": added(special, &ids, is_spelled),
         "normalizer": null,
         "pre_tokenizer": { "type": "Sequence", "pretokenizers": steps },
         "post_processor": post_processor(metadata, special, adds_bos)?,
@@ -199,7 +200,7 @@ fn byte_level(metadata: &Metadata<'_>, special: &Special<'_>) -> Result<Json> {
         "model": {
             "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
             "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
-            "ignore_merges": split.whole_words, "vocab": vocabulary(&tokens), "merges": merges,
+            "ignore_merges": split.whole_words, "vocab": ids, "merges": merges,
         },
     }))
 }
@@ -214,17 +215,20 @@ fn vocabulary(tokens: &[String]) -> Json {
         .into()
 }
 
-/// Returns the tokens that are matched as a whole: control tokens and user-defined tokens.
-fn added(special: &Special<'_>, content: impl Fn(&str) -> Option<String>) -> Vec<Json> {
+/// Returns the tokens that are matched as a whole: control tokens and user-defined tokens. They
+/// have the ids of the vocabulary `ids`.
+fn added(special: &Special<'_>, ids: &Json, is_matched: impl Fn(&str) -> bool) -> Vec<Json> {
     let of_kind = |(id, kind): (usize, &u32)| {
         let content = match *kind {
-            CONTROL | USER_DEFINED => content(special.tokens[id])?,
+            CONTROL | USER_DEFINED => special.tokens[id],
             _ => return None,
         };
-        Some(json!({
-            "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
-            "special": *kind == CONTROL,
-        }))
+        is_matched(content).then(|| {
+            json!({
+                "id": ids[content], "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": *kind == CONTROL,
+            })
+        })
     };
     special.kinds.iter().enumerate().filter_map(of_kind).collect()
 }

@@ -83,7 +83,7 @@ fn growth_of(step: &Value) -> std::result::Result<u64, &'static str> {
         "Strip" | "StripAccents" | "Nmt" | "BertPreTokenizer" | "CharDelimiterSplit" | "Whitespace"
         | "WhitespaceSplit" | "Split" | "Punctuation" | "Digits" | "UnicodeScripts" | "FixedLength"
         | "Fuse" | "ByteFallback" => 1,
-        _ => return Err("a step whose growth is unknown"),
+        _ => return Err("a step of an unknown type"),
     })
 }
 

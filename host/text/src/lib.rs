@@ -3,9 +3,11 @@
 //!
 //! This crate knows ids and rows of logits. It does **not** know tensors, models or sessions. The
 //! only files it knows are indexes of tokenizers and the text files of a checkpoint:
-//! `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`, `generation_config.json`, the
-//! stop ids of `config.json`, or the metadata of a GGUF file that replace them. It depends on no
-//! other crate of the project except `vocabulary`, `files` and `gguf`.
+//! `tokenizer.json`, `tokenizer_config.json`, `special_tokens_map.json`, `added_tokens.json`,
+//! `chat_template.jinja`, `generation_config.json`, the prompts of
+//! `config_sentence_transformers.json`, the stop ids of `config.json`, or the metadata of a GGUF
+//! file that replace them. It depends on no other crate of the project except `vocabulary`, `files`
+//! and `gguf`.
 //!
 //! All input is treated as hostile. Sizes and nesting are capped by named constants. Templates run
 //! with limits on fuel, bytes and time. Each failure is a [`TextError`] that names the file and
@@ -44,6 +46,7 @@
 
 #![forbid(unsafe_code)]
 
+mod contradictions;
 mod decoding;
 mod distribution;
 mod engine;
@@ -55,15 +58,18 @@ mod gguf_tokenizer;
 mod growth;
 mod index;
 mod input;
+mod panics;
 mod part_tokens;
 mod random;
 mod reply;
 mod sampler;
+mod sentence_config;
 mod spelled;
 mod stop;
 mod stream;
 mod template;
 mod thoughts;
+mod token_files;
 mod token_rules;
 mod tokenizer;
 mod tokenizer_config;
@@ -80,6 +86,7 @@ pub use part_tokens::{PartTokens, PromptTokens};
 pub use random::Random;
 pub use reply::{Reply, ReplyStep, Stop};
 pub use sampler::{Sampler, SamplingParameters};
+pub use sentence_config::SentenceConfig;
 pub use stop::{STOP_STRING_BYTES_MAX, STOP_STRINGS_MAX, StopMatch, StopMatcher, StopRules};
 pub use stream::{PENDING_BYTE_TOKENS_MAX, TextStream};
 pub use template::{

@@ -1,19 +1,20 @@
 //! The tokenizer of a checkpoint: text to ids and back.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use serde_json::Value;
-use shardwright_vocabulary::Ignored;
+use shardwright_vocabulary::{Ignored, Shortage};
 use tokenizers::models::ModelWrapper;
 use tokenizers::tokenizer::normalizer::Range as Slice;
 use tokenizers::{
-    Model, NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer,
-    Token,
+    AddedToken, Encoding, Model, NormalizedString, Normalizer, OffsetReferential, OffsetType, PostProcessor,
+    PreTokenizedString, PreTokenizer, Token,
 };
 
+use crate::contradictions::{contradictions, prefixes_space};
 use crate::decoding::Decoding;
 use crate::engine::{Engine, each};
 use crate::error::{Result, TextError};
@@ -21,6 +22,7 @@ use crate::gguf::{GgufTexts, TOKENIZER_FILE};
 use crate::growth::growth;
 use crate::index::{self, IndexBytes, IndexedTokenizer};
 use crate::input::{TOKENIZER_BYTES_MAX, check_nesting, invalid_json, read_capped, utf8_text};
+use crate::panics::{guarded, panic_message};
 use crate::spelled::{ControlTokens, SeparatedText};
 use crate::tokenizer_config::TokenizerConfig;
 use crate::unknown_fields::Written;
@@ -40,8 +42,7 @@ const GROWN_BYTES_MAX: u64 = 12 * TEXT_BYTES_MAX as u64;
 #[derive(Clone)]
 pub struct Tokenizer {
     shared: Arc<Shared>,
-    /// Ids before and after a text, if they differ from the file's post-processor.
-    ends: Option<[Option<u32>; 2]>,
+    ignored: Arc<[Ignored]>,
 }
 
 struct Shared {
@@ -51,7 +52,8 @@ struct Shared {
     special_ids: Vec<u32>,
     /// Bytes of the longest text that is accepted.
     longest: usize,
-    ignored: Vec<Ignored>,
+    /// Whether one of the steps puts a space before a text.
+    prefixes_space: bool,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -80,20 +82,25 @@ impl Tokenizer {
         match GgufTexts::at(path)? {
             None => {
                 let config = TokenizerConfig::from_directory(path)?;
-                Ok(Tokenizer::from_file(path.join(TOKENIZER_FILE))?.with_config(&config))
+                Tokenizer::from_file(path.join(TOKENIZER_FILE))?.with_config(&config)
             }
             Some(texts) => Tokenizer::from_gguf(&texts, None),
         }
     }
 
-    /// Adds the tokens before and after a text that `tokenizer_config.json` specifies. They replace
-    /// the tokens that `tokenizer.json` specifies, as in `transformers`. Tokens that are not in the
-    /// vocabulary are left out.
-    #[must_use]
-    pub fn with_config(self, config: &TokenizerConfig) -> Tokenizer {
-        let id = |token: &Option<String>| self.token_to_id(token.as_deref()?);
-        let ends = config.ends.as_ref().map(|[begin, end]| [id(begin), id(end)]);
-        Tokenizer { ends, ..self }
+    /// Compares the tokenizer with the other files of the checkpoint that name tokens. If they
+    /// contradict `tokenizer.json`, it is used, and [`ignored`](Tokenizer::ignored) has their fields.
+    ///
+    /// The tokens before and after a text are the post-processor's. `transformers` 5.23 also uses
+    /// `add_bos_token` and `add_eos_token` only if there is no `tokenizer.json`.
+    ///
+    /// # Errors
+    ///
+    /// [`TextError::MissingToken`] if a text should begin or end with a token that does not exist.
+    pub fn with_config(self, config: &TokenizerConfig) -> Result<Tokenizer> {
+        let found = contradictions(config, &self)?;
+        let ignored = self.ignored.iter().cloned().chain(found).collect();
+        Ok(Tokenizer { ignored, ..self })
     }
 
     /// Like [`Tokenizer::from_checkpoint`], but uses the tokenizer's index in `folder`, or makes
@@ -103,7 +110,7 @@ impl Tokenizer {
         match GgufTexts::at(path)? {
             None => {
                 let config = TokenizerConfig::from_directory(path)?;
-                Ok(Tokenizer::from_file_indexed(path.join(TOKENIZER_FILE), folder)?.with_config(&config))
+                Tokenizer::from_file_indexed(path.join(TOKENIZER_FILE), folder)?.with_config(&config)
             }
             Some(texts) => index::kept::read(
                 texts.path(),
@@ -153,6 +160,12 @@ impl Tokenizer {
         if let Some(name) = written.unknown_part() {
             return Err(invalid(format!("the field `{name}` is not known")));
         }
+        // The library panics on such a merge.
+        if let Some(prefix) = written.prefix()
+            && let Some((left, right)) = index::merge_without(prefix, bytes)
+        {
+            return Err(invalid(format!("the merge of `{left}` and `{right}` lacks the prefix `{prefix}`")));
+        }
         let mut engine = guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(invalid)?;
         engine.with_padding(None);
         engine.with_truncation(None).map_err(|error| invalid(error.to_string()))?;
@@ -198,6 +211,14 @@ impl Tokenizer {
         ];
         let unused = written.unused(&used).into_iter();
         let ignored = unused.map(|field| Ignored::field(path, field, "the field is not known")).collect();
+        for (token, id) in written.added_tokens() {
+            let found = each!(&engine, engine => engine.token_to_id(token));
+            if let Some(found) = found.filter(|found| u64::from(*found) != id) {
+                let reason =
+                    format!("the added token `{token}` has id {id}, but id {found} in the vocabulary");
+                return Err(invalid(reason));
+            }
+        }
         growth(&decoder, path)?;
         let grown = growth(&normalizer, path)?.saturating_mul(growth(&pieces, path)?);
         let added = each!(&engine, engine => engine.get_added_tokens_decoder());
@@ -206,9 +227,10 @@ impl Tokenizer {
         special_ids.sort_unstable();
         let decoding = Decoding::of(Some(&decoder).filter(|decoder| !decoder.is_null()));
         let longest = usize::try_from(GROWN_BYTES_MAX / grown).unwrap_or(usize::MAX).min(TEXT_BYTES_MAX);
+        let prefixes_space = prefixes_space(&normalizer) || prefixes_space(&pieces);
         let path = path.to_owned();
-        let shared = Arc::new(Shared { path, engine, decoding, special_ids, longest, ignored });
-        Ok(Tokenizer { shared, ends: None })
+        let shared = Arc::new(Shared { path, engine, decoding, special_ids, longest, prefixes_space });
+        Ok(Tokenizer { shared, ignored })
     }
 
     /// Returns the index for [`Tokenizer::from_index`], to be stored. `None` if only the library
@@ -249,26 +271,50 @@ impl Tokenizer {
         &self.shared.path
     }
 
-    /// Returns the unknown fields of the file, which have no effect.
+    /// Returns the unknown fields of the file, which have no effect, and the fields of other files
+    /// that contradict it (see [`with_config`](Tokenizer::with_config)).
     pub fn ignored(&self) -> &[Ignored] {
-        &self.shared.ignored
+        &self.ignored
     }
 
     /// Returns the ids of `text`, which may have at most [`TEXT_BYTES_MAX`] bytes. With
-    /// `add_special`, adds the tokens of the file's post-processor (`<bos>`, for some also `<eos>`)
-    /// or of [`with_config`](Tokenizer::with_config). Special tokens spelled out in the text become
-    /// their ids in either case, regardless of their origin. For a conversation use
+    /// `add_special`, adds the tokens of the file's post-processor (`<bos>`, for some also
+    /// `<eos>`). Special tokens spelled out in the text become their ids in either case, regardless
+    /// of their origin. For a conversation use
     /// [`ChatTemplate::encode`](crate::ChatTemplate::encode).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         if text.len() > self.shared.longest {
             return Err(TextError::TextTooLong { bytes: text.len(), max: self.shared.longest });
         }
-        let ends = self.ends.filter(|_| add_special);
-        let processed = add_special && ends.is_none();
-        let [begin, end] = ends.unwrap_or_default();
-        guarded(|| each!(&self.shared.engine, engine => engine.encode_fast(text, processed)))
-            .map(|encoding| begin.into_iter().chain(encoding.get_ids().iter().copied()).chain(end).collect())
+        guarded(|| each!(&self.shared.engine, engine => engine.encode_fast(text, add_special)))
+            .map(|encoding| encoding.get_ids().to_vec())
             .map_err(|reason| TextError::Encode { path: self.shared.path.clone(), reason })
+    }
+
+    /// Returns the ids that the post-processor adds before and after a text.
+    pub(crate) fn around(&self) -> Result<[Vec<u32>; 2]> {
+        /// Placeholder for the text.
+        const TEXT: u32 = u32::MAX;
+        let post = each!(&self.shared.engine, engine => engine.get_post_processor());
+        let Some(post) = post else { return Ok([Vec::new(), Vec::new()]) };
+        let text = Encoding::from_tokens(vec![Token::new(TEXT, "a".to_owned(), (0, 1))], 0);
+        let whole = guarded(|| post.process(text, None, true))
+            .map_err(|reason| TextError::Encode { path: self.shared.path.clone(), reason })?;
+        let ids = whole.get_ids();
+        let at = ids.iter().position(|id| *id == TEXT).unwrap_or(ids.len());
+        let after = ids.get(at + 1..).unwrap_or_default();
+        Ok([ids[..at].to_vec(), after.to_vec()])
+    }
+
+    /// Returns the added tokens with their ids, by their text.
+    pub(crate) fn added_tokens(&self) -> HashMap<String, (u32, AddedToken)> {
+        let added = each!(&self.shared.engine, engine => engine.get_added_tokens_decoder());
+        added.into_iter().map(|(id, token)| (token.content.clone(), (id, token))).collect()
+    }
+
+    /// Checks whether one of the steps puts a space before a text.
+    pub(crate) fn prefixes_space(&self) -> bool {
+        self.shared.prefixes_space
     }
 
     /// Returns the added tokens that a template may write and a message may not.
@@ -413,15 +459,12 @@ fn cut(
 #[derive(Debug)]
 pub struct TokenizerLoading {
     path: PathBuf,
-    thread: Result<JoinHandle<Result<Tokenizer>>, String>,
+    thread: std::io::Result<JoinHandle<Result<Tokenizer>>>,
 }
 
 impl TokenizerLoading {
     fn start(path: PathBuf, read: impl FnOnce() -> Result<Tokenizer> + Send + 'static) -> Self {
-        let thread = std::thread::Builder::new()
-            .name("tokenizer".into())
-            .spawn(read)
-            .map_err(|error| error.to_string());
+        let thread = std::thread::Builder::new().name("tokenizer".into()).spawn(read);
         TokenizerLoading { path, thread }
     }
 
@@ -435,33 +478,21 @@ impl TokenizerLoading {
         let path = self.path;
         match self.thread {
             Ok(thread) => thread.join().unwrap_or_else(|panic| {
-                Err(TextError::LoadingThread { path, reason: panic_message(panic.as_ref()) })
+                let reason = panic_message(panic.as_ref());
+                Err(TextError::LoadingThread { path, reason, shortage: None })
             }),
-            Err(reason) => Err(TextError::LoadingThread { path, reason }),
+            Err(error) => {
+                let (reason, shortage) = (error.to_string(), Shortage::of_start(&error));
+                Err(TextError::LoadingThread { path, reason, shortage })
+            }
         }
     }
 }
 
-/// Calls the tokenizer library and turns panics into errors. It asserts properties of its input
-/// that a hostile file can violate. A panic leaves no state behind that is read later: the
-/// tokenizer is only borrowed immutably, or dropped.
-fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(panic) => Err(panic_message(panic.as_ref())),
-    }
-}
-
-fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
-    let words = panic
-        .downcast_ref::<&str>()
-        .map(|words| (*words).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned());
-    format!("internal failure: {}", words.as_deref().unwrap_or("no message"))
-}
-
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
     use crate::spelled::Marks;
 
@@ -492,13 +523,17 @@ mod tests {
     fn a_thread_that_does_not_start_or_dies_is_an_error() {
         let path = PathBuf::from("tokenizer.json");
         let dead = std::thread::spawn(|| -> Result<Tokenizer> { panic!("on purpose") });
-        for (thread, words) in
-            [(Err("no more threads".to_owned()), "no more threads"), (Ok(dead), "on purpose")]
-        {
+        let none = std::io::Error::from(std::io::ErrorKind::WouldBlock);
+        for (thread, words, help, kind) in [
+            (Err(none), "would block", "ulimit -u", ErrorKind::Resource),
+            (Ok(dead), "on purpose", "calling thread", ErrorKind::Internal),
+        ] {
             let loading = TokenizerLoading { path: path.clone(), thread };
             let error = loading.join().unwrap_err();
             assert!(matches!(error, TextError::LoadingThread { .. }), "{error}");
-            assert!(error.to_string().contains(words) && error.help().is_some(), "{error}");
+            assert!(error.to_string().contains(words), "{error}");
+            assert!(error.help().is_some_and(|said| said.contains(help)), "{error}");
+            assert_eq!(shardwright_vocabulary::Error::from(error).kind(), kind);
         }
     }
 }

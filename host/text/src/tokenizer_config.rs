@@ -1,18 +1,18 @@
-//! `tokenizer_config.json`: tokens around a text, and fields that have no effect.
+//! `tokenizer_config.json` and older files: fields that have no effect, and tokens that should be
+//! those of `tokenizer.json`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use shardwright_vocabulary::Ignored;
 
 use crate::error::Result;
 use crate::input::{Files, invalid_field};
-
-const FILE: &str = "tokenizer_config.json";
+use crate::token_files::{END_FLAGS, Role, Statement, TOKEN_FIELDS, TokenFiles};
 
 /// Fields that cannot change ids or texts here, with the reason. Fields that end in `_token` are
 /// variables of chat templates.
-const CANNOT_MATTER: [(&str, &[&str]); 5] = [
+const CANNOT_MATTER: [(&str, &[&str]); 4] = [
     (
         "names of Python's classes and files, of which `tokenizer.json` is independent",
         &[
@@ -60,42 +60,57 @@ const CANNOT_MATTER: [(&str, &[&str]); 5] = [
         &["clean_up_tokenization_spaces", "spaces_between_special_tokens", "errors"],
     ),
     (
-        "tokens that `tokenizer.json` has too",
-        &["added_tokens_decoder", "additional_special_tokens", "extra_special_tokens", "add_prefix_space"],
-    ),
-    (
         "settings of programs that use a reply",
-        &[
-            "response_schema",
-            "response_template",
-            "use_default_system_prompt",
-            "model_specific_special_tokens",
-        ],
+        &["response_schema", "response_template", "use_default_system_prompt"],
     ),
 ];
 
-/// Settings of `tokenizer_config.json`, checked.
+/// Fields whose kind of value is checked here, and the expected kind.
+const KINDS: [(&str, &str, IsExpected); 2] = [
+    ("model_max_length", "a number", Value::is_number),
+    ("chat_template", "a string, or a list of objects with `name` and `template`", |value| {
+        value.is_string() || value.is_array()
+    }),
+];
+
+/// Checks the kind of a field's value.
+type IsExpected = fn(&Value) -> bool;
+
+/// The token at an end of a text, as `tokenizer_config.json` specifies it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct End {
+    /// Whether a text has the token, if the file specifies it.
+    pub flag: Option<bool>,
+    pub token: Option<Role>,
+}
+
+/// Settings of `tokenizer_config.json` and of older files with tokens, checked.
+///
+/// [`Tokenizer::with_config`](crate::Tokenizer::with_config) compares them with `tokenizer.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenizerConfig {
-    /// Tokens before and after a text, if the file specifies whether there are any. They replace
-    /// the tokens that `tokenizer.json` specifies.
-    pub(crate) ends: Option<[Option<String>; 2]>,
+    /// The beginning and the end of a text.
+    pub(crate) ends: [End; 2],
+    pub(crate) add_prefix_space: Option<bool>,
+    pub(crate) statements: Vec<Statement>,
+    pub(crate) path: PathBuf,
     /// Unused fields that would change ids, and unknown fields.
     pub ignored: Vec<Ignored>,
 }
 
 impl TokenizerConfig {
-    /// Reads the file in `directory`, which may be missing.
+    /// Reads the files in `directory`, which may be missing: `tokenizer_config.json`, and if it has
+    /// no `added_tokens_decoder`, `special_tokens_map.json` and `added_tokens.json`.
     ///
     /// # Errors
     ///
-    /// The errors of reading it, and [`TextError::InvalidField`](crate::TextError::InvalidField).
+    /// The errors of reading them, and [`TextError::InvalidField`](crate::TextError::InvalidField).
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<TokenizerConfig> {
         TokenizerConfig::read(&Files::of(directory.as_ref())?)
     }
 
-    /// Like [`TokenizerConfig::from_directory`], but calls `file` for the contents of a file.
-    /// Errors name it as a file of `directory`.
+    /// Like [`TokenizerConfig::from_directory`], but gets the contents of those files by name.
+    /// Errors name them as files of `directory`.
     pub fn from_files(
         directory: impl AsRef<Path>,
         file: impl Fn(&str) -> Option<Vec<u8>>,
@@ -109,35 +124,47 @@ impl TokenizerConfig {
     }
 
     fn read(files: &Files<'_>) -> Result<TokenizerConfig> {
-        let fields = files.object(FILE)?.unwrap_or_default();
-        let path = files.path(FILE);
+        let tokens = TokenFiles::read(files)?;
+        let (path, fields) = tokens.config();
+        for (name, expected, is_expected) in KINDS {
+            if let Some(value) = fields.get(name).filter(|value| !value.is_null() && !is_expected(value)) {
+                return Err(invalid_field(path, name, expected, value));
+            }
+        }
         let flag = |name: &str| match fields.get(name) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(*flag)),
-            Some(other) => Err(invalid_field(&path, name, "true or false", other)),
+            Some(other) => Err(invalid_field(path, name, "true or false", other)),
         };
-        let token = |name: &str| match fields.get(name) {
-            Some(Value::String(token)) => Some(token.clone()),
-            Some(Value::Object(token)) => token.get("content")?.as_str().map(str::to_owned),
-            _ => None,
-        };
-        let ends = match (flag("add_bos_token")?, flag("add_eos_token")?) {
-            (None, None) => None,
-            (begin, end) => Some([
-                token("bos_token").filter(|_| begin == Some(true)),
-                token("eos_token").filter(|_| end == Some(true)),
-            ]),
+        let roles = tokens.roles()?;
+        let role = |name: &str| roles.iter().rfind(|role| role.name == name).cloned();
+        let [begin, end] = END_FLAGS;
+        let ends = [
+            End { flag: flag(begin)?, token: role("bos_token") },
+            End { flag: flag(end)?, token: role("eos_token") },
+        ];
+        let add_prefix_space = flag("add_prefix_space")?;
+        let is_used = |name: &str, value: &Value| {
+            // Other roles are added tokens and variables of templates.
+            let is_role = name.ends_with("_token") && !value.is_boolean();
+            is_role
+                || ["chat_template", "add_prefix_space"].contains(&name)
+                || END_FLAGS.contains(&name)
+                || TOKEN_FIELDS.contains(&name)
         };
         let reason = |name: &str, value: &Value| match name {
-            _ if value.is_null() || name.ends_with("_token") || name == "chat_template" => None,
+            _ if value.is_null() || is_used(name, value) => None,
             "split_special_tokens" if value == &Value::Bool(false) => None,
             "split_special_tokens" => Some("special tokens that a text spells out are tokens"),
             name if TokenizerConfig::cannot_matter(name) => None,
             _ => Some("the field is not known"),
         };
         let found = fields.iter().filter_map(|(name, value)| Some((name, reason(name, value)?)));
-        let ignored = found.map(|(name, reason)| Ignored::field(&path, name, reason)).collect();
-        Ok(TokenizerConfig { ends, ignored })
+        let mut ignored: Vec<Ignored> =
+            found.map(|(name, reason)| Ignored::field(path, name, reason)).collect();
+        ignored.extend(tokens.ignored(&roles)?);
+        let statements = tokens.statements(&roles)?;
+        Ok(TokenizerConfig { ends, add_prefix_space, statements, path: path.to_owned(), ignored })
     }
 }
 
@@ -147,34 +174,57 @@ mod tests {
     use crate::TextError;
 
     fn read(text: &str) -> Result<TokenizerConfig> {
-        TokenizerConfig::from_files("m", |name| (name == FILE).then(|| text.as_bytes().to_vec()))
+        let file = |name: &str| (name == "tokenizer_config.json").then(|| text.as_bytes().to_vec());
+        TokenizerConfig::from_files("m", file)
     }
 
     #[test]
     fn ends_are_those_the_file_names() {
-        let token = |text: &str| Some(text.to_owned());
-        for (text, ends) in [
-            ("{}", None),
-            (r#"{"bos_token": "<b>"}"#, None),
-            (r#"{"add_bos_token": true, "bos_token": "<b>"}"#, Some([token("<b>"), None])),
-            (r#"{"add_bos_token": false, "bos_token": "<b>"}"#, Some([None, None])),
-            (r#"{"add_eos_token": true, "eos_token": {"content": "</s>"}}"#, Some([None, token("</s>")])),
-            (r#"{"add_bos_token": true}"#, Some([None, None])),
+        let none = (None, None);
+        for (text, expected) in [
+            ("{}", [none, none]),
+            (r#"{"bos_token": "<b>"}"#, [(None, Some("<b>")), none]),
+            (r#"{"add_bos_token": true, "bos_token": "<b>"}"#, [(Some(true), Some("<b>")), none]),
+            (r#"{"add_bos_token": false, "bos_token": null}"#, [(Some(false), None), none]),
+            (
+                r#"{"add_eos_token": true, "eos_token": {"content": "<e>"}}"#,
+                [none, (Some(true), Some("<e>"))],
+            ),
+            (r#"{"add_bos_token": true}"#, [(Some(true), None), none]),
         ] {
-            assert_eq!(read(text).unwrap().ends, ends, "{text}");
+            let config = read(text).unwrap();
+            let ends = config.ends.each_ref();
+            let found = ends.map(|end| (end.flag, end.token.as_ref().map(|role| role.content.as_str())));
+            assert_eq!(found, expected, "{text}");
         }
-        let error = read(r#"{"add_bos_token": 1}"#).unwrap_err();
-        assert!(
-            matches!(&error, TextError::InvalidField { field, .. } if field == "add_bos_token"),
-            "{error}"
-        );
+    }
+
+    #[test]
+    fn values_of_the_wrong_kind_are_named() {
+        for (text, expected) in [
+            (r#"{"add_bos_token": 1}"#, "add_bos_token"),
+            (r#"{"add_eos_token": "yes"}"#, "add_eos_token"),
+            (r#"{"add_prefix_space": "yes"}"#, "add_prefix_space"),
+            (r#"{"model_max_length": "x"}"#, "model_max_length"),
+            (r#"{"chat_template": 5}"#, "chat_template"),
+            (r#"{"chat_template": {"name": "x"}}"#, "chat_template"),
+            (r#"{"eos_token": 5}"#, "eos_token"),
+        ] {
+            let error = read(text).unwrap_err();
+            let named = matches!(&error, TextError::InvalidField { field, .. } if field == expected);
+            assert!(named && error.to_string().contains("tokenizer_config.json"), "{text}: {error}");
+            assert!(error.help().is_some(), "{error}");
+        }
+        let text = r#"{"model_max_length": 1000000000000000019884624838656, "chat_template": null}"#;
+        assert!(read(text).is_ok());
     }
 
     #[test]
     fn fields_without_effect_are_reported() {
-        let text = r#"{"split_special_tokens": true, "novel": 1, "model_max_length": 5, "image_token": "x"}"#;
+        let text = r#"{"split_special_tokens": true, "novel": 1, "model_max_length": 5, "image_token": "x",
+            "add_sep_token": true}"#;
         let names: Vec<String> =
             read(text).unwrap().ignored.into_iter().filter_map(|found| found.field).collect();
-        assert_eq!(names, ["novel", "split_special_tokens"]);
+        assert_eq!(names, ["add_sep_token", "novel", "split_special_tokens"]);
     }
 }

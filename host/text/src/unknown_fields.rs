@@ -37,12 +37,24 @@ const OLDER: [&str; 2] = ["add_prefix_space", "str_rep"];
 pub(crate) struct Written {
     parts: Map<String, Value>,
     others: Vec<String>,
+    prefix: Option<String>,
 }
 
 impl Written {
     /// Parses parts that were stored as JSON.
     pub(crate) fn of_parts(parts: &[u8]) -> Written {
-        Written { parts: serde_json::from_slice(parts).unwrap_or_default(), others: Vec::new() }
+        Written { parts: serde_json::from_slice(parts).unwrap_or_default(), ..Written::default() }
+    }
+
+    /// Returns the model's prefix of tokens inside words, if it is not empty.
+    pub(crate) fn prefix(&self) -> Option<&str> {
+        self.prefix.as_deref().filter(|prefix| !prefix.is_empty())
+    }
+
+    /// Iterates over the added tokens with their ids in the file.
+    pub(crate) fn added_tokens(&self) -> impl Iterator<Item = (&str, u64)> {
+        let tokens = self.parts.get("added_tokens").and_then(Value::as_array).into_iter().flatten();
+        tokens.filter_map(|token| Some((token.get("content")?.as_str()?, token.get("id")?.as_u64()?)))
     }
 
     /// Returns a field at the top level that is not known, if there is one.
@@ -110,9 +122,10 @@ impl<'de> Deserialize<'de> for Written {
                             file.parts.insert(field, value);
                         }
                         "model" => {
-                            let Names(fields) = map.next_value()?;
+                            let Model { fields, prefix } = map.next_value()?;
                             let unknown = fields.iter().filter(|field| !OF_MODELS.contains(&field.as_str()));
                             file.others.extend(unknown.map(|field| format!("model.{field}")));
+                            file.prefix = prefix;
                         }
                         _ => {
                             map.next_value::<IgnoredAny>()?;
@@ -129,23 +142,32 @@ impl<'de> Deserialize<'de> for Written {
     }
 }
 
-/// The names of an object's fields.
-struct Names(Vec<String>);
+/// The names of a model's fields, and one of its values.
+#[derive(Default)]
+struct Model {
+    fields: Vec<String>,
+    prefix: Option<String>,
+}
 
-impl<'de> Deserialize<'de> for Names {
+impl<'de> Deserialize<'de> for Model {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Fields;
         impl<'de> Visitor<'de> for Fields {
-            type Value = Names;
+            type Value = Model;
             fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
                 formatter.write_str("an object")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Names, A::Error> {
-                let mut names = Vec::new();
-                while let Some((name, IgnoredAny)) = map.next_entry()? {
-                    names.push(name);
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Model, A::Error> {
+                let mut model = Model::default();
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "continuing_subword_prefix" {
+                        model.prefix = map.next_value::<Value>()?.as_str().map(str::to_owned);
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                    model.fields.push(name);
                 }
-                Ok(Names(names))
+                Ok(model)
             }
         }
         deserializer.deserialize_map(Fields)
@@ -205,6 +227,41 @@ mod tests {
         file["pre_tokenizer"] = json!({ "type": "Metaspace", "replacement": "▁", "str_rep": "▁",
             "add_prefix_space": true, "prepend_scheme": "always" });
         assert_eq!(ignored(&file), [""; 0]);
+    }
+
+    /// The library would give such a token the other id and only log a warning.
+    #[test]
+    fn added_tokens_with_other_ids_are_refused() {
+        let refused = |file: &Value| {
+            let error = Tokenizer::from_bytes(file.to_string().as_bytes(), "m/tokenizer.json").unwrap_err();
+            assert!(
+                matches!(&error, TextError::InvalidTokenizer { .. }) && error.help().is_some(),
+                "{error}"
+            );
+            error.to_string()
+        };
+        let mut file = demo();
+        let tokens = file["added_tokens"].as_array_mut().unwrap();
+        let eos = tokens.iter_mut().find(|token| token["content"] == "<eos>").unwrap();
+        eos["id"] = json!(77);
+        let words = "the added token `<eos>` has id 77, but id 1 in the vocabulary";
+        assert!(refused(&file).contains(words));
+        // A gap after the vocabulary.
+        let mut file = demo();
+        let mut token = file["added_tokens"][0].clone();
+        token["content"] = json!("<new>");
+        token["id"] = json!(5000);
+        file["added_tokens"].as_array_mut().unwrap().push(token.clone());
+        let words = "the added token `<new>` has id 5000, but id 4096 in the vocabulary";
+        assert!(refused(&file).contains(words));
+        token["id"] = json!(4096);
+        *file["added_tokens"].as_array_mut().unwrap().last_mut().unwrap() = token;
+        assert_eq!(ignored(&file), [""; 0]);
+        // A file that only the library can read.
+        file["model"]["end_of_word_suffix"] = json!("#");
+        assert_eq!(ignored(&file), [""; 0]);
+        file["added_tokens"][0]["id"] = json!(4097);
+        assert!(refused(&file).contains("has id 4097, but id 0"));
     }
 
     /// All of the fixtures, read by the library and by an index.

@@ -166,6 +166,11 @@ impl Envelope {
         Envelope { bytes, statement: statement.clone(), key: key.public() }
     }
 
+    /// Returns whether these bytes begin like an envelope of this version.
+    pub fn begins(bytes: &[u8]) -> bool {
+        bytes.starts_with(MAGIC)
+    }
+
     /// Reads an envelope without verifying it. `path` is used in messages.
     ///
     /// # Errors

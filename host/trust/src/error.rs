@@ -115,6 +115,19 @@ pub enum TrustError {
         /// The highest number used so far.
         seen: u64,
     },
+    /// A list that was used here is not among the given ones.
+    #[error(
+        "list of revocations `{name}` of {key} was used here and is not given; its number is in `{}`",
+        path.display()
+    )]
+    ListNotGiven {
+        /// Name of the list.
+        name: String,
+        /// The key that signs the list.
+        key: PublicKey,
+        /// The file with the number of the list.
+        path: PathBuf,
+    },
     /// The number of the list is too far ahead of the last one that was used here.
     #[error("list of revocations `{}` is number {sequence}, more than {limit} after {seen}", path.display())]
     Jump {
@@ -162,6 +175,9 @@ impl TrustError {
             TrustError::List { .. } => "get the list again from its source",
             TrustError::OldList { .. } => {
                 "get the latest list; an old one would allow what was revoked since"
+            }
+            TrustError::ListNotGiven { .. } => {
+                "give the latest list of this key too; if its owner has given it up, remove the file with its number"
             }
             TrustError::Jump { .. } => {
                 "number lists one after the other; a key that signed such a list may be stolen: ask its owner"

@@ -4,11 +4,15 @@
 //! list, which would block that list. Numbers are kept when a key is revoked: a stolen key that
 //! revokes another one must not be able to erase them.
 
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use shardwright_files::own;
 
-use crate::{Revocations, TrustError};
+use crate::{PublicKey, Revocations, TrustError};
+
+/// Beginning of the name of each file with a number, before key and name of the list.
+const PREFIX: &str = "revocations-";
 
 /// Largest size of a file with a number, in bytes.
 const NUMBER_BYTES: u64 = 32;
@@ -30,8 +34,35 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn of(folder: &Path, list: &Revocations) -> Memory {
-        let number = folder.join(format!("revocations-{}-{}", list.key, list.name));
+        let number = folder.join(format!("{PREFIX}{}-{}", list.key, list.name));
         Memory { folder: folder.to_owned(), number }
+    }
+
+    /// Returns key, name and file of every list whose number is stored, in a fixed order.
+    ///
+    /// # Errors
+    ///
+    /// [`TrustError::Memory`] if the folder exists and cannot be read.
+    pub(crate) fn all(folder: &Path) -> Result<Vec<(PublicKey, String, PathBuf)>, TrustError> {
+        let fault = |error: io::Error| TrustError::Memory {
+            path: folder.to_owned(),
+            reason: format!("the numbers of lists cannot be read: {error}"),
+        };
+        let entries = match std::fs::read_dir(folder) {
+            // Storing the first number creates the folder, or reports why it cannot.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                return Ok(Vec::new());
+            }
+            entries => entries.map_err(fault)?,
+        };
+        let mut lists = Vec::new();
+        for entry in entries {
+            let file = entry.map_err(fault)?.file_name();
+            let Some((key, name)) = file.to_str().and_then(parts_of) else { continue };
+            lists.push((key, name.to_owned(), folder.join(&file)));
+        }
+        lists.sort_by(|(.., one), (.., other)| one.cmp(other));
+        Ok(lists)
     }
 
     /// Refuses a list that is older than the last one used here, or too far ahead of it, and stores
@@ -71,4 +102,10 @@ impl Memory {
     fn fault(&self, reason: String) -> TrustError {
         TrustError::Memory { path: self.number.clone(), reason }
     }
+}
+
+/// Returns key and name of the list whose number is in a file of this name.
+fn parts_of(file: &str) -> Option<(PublicKey, &str)> {
+    let (key, name) = file.strip_prefix(PREFIX)?.split_once('-')?;
+    Some((key.parse().ok()?, name))
 }

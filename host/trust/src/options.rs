@@ -28,7 +28,8 @@ impl TrustOptions {
     ///
     /// # Errors
     ///
-    /// If a key is invalid, or a list cannot be used.
+    /// If a key is invalid, a list cannot be used, or a list that was used before is missing under
+    /// [`Policy::Require`].
     pub fn rules(&self, cache: Option<&Path>) -> Result<Trust> {
         let key = |text: &String| {
             text.parse::<PublicKey>().map_err(|error: KeyError| {
@@ -39,7 +40,6 @@ impl TrustOptions {
         let keys: Vec<PublicKey> = self.keys.iter().map(key).collect::<Result<_>>()?;
         let memory = cache.map(|cache| cache.join(MEMORY));
         let rules = Trust::new(self.policy, keys).expecting(self.expected.clone());
-        let mut lists = self.lists.iter();
-        Ok(lists.try_fold(rules, |rules, list| rules.with_list(list, memory.as_deref()))?)
+        Ok(rules.with_lists(&self.lists, memory.as_deref())?)
     }
 }

@@ -52,41 +52,90 @@ impl Trust {
         Trust { expected: name, ..self }
     }
 
-    /// Applies a list of revocations too, which must be signed with one of the keys. `memory` is a
-    /// folder of this user that stores the highest number of each key's list, so that an older list
-    /// is refused later. Without it there is a warning.
+    /// Applies lists of revocations, each signed with one of the keys. `memory` is a folder of this
+    /// user that stores the highest number of each key's list, so that an older list is refused
+    /// later. Without it there is a warning.
+    ///
+    /// If there is a list, every list in `memory` whose key is trusted and not revoked must be among
+    /// them. Otherwise one key's list could replace another's and bring withdrawn releases back. A
+    /// missing list is refused under [`Policy::Require`], and a warning otherwise.
     ///
     /// # Errors
     ///
-    /// If the list cannot be used, under every policy. Ignoring it would allow revoked keys and
+    /// If a list cannot be used, under every policy. Ignoring it would allow revoked keys and
     /// releases.
-    pub fn with_list(mut self, path: &Path, memory: Option<&Path>) -> Result<Trust, TrustError> {
+    pub fn with_lists(
+        mut self,
+        paths: &[impl AsRef<Path>],
+        memory: Option<&Path>,
+    ) -> Result<Trust, TrustError> {
+        for path in paths {
+            let list = self.read(path.as_ref())?;
+            self.lists.push(list);
+        }
+        let lists = || paths.iter().map(AsRef::as_ref).zip(&self.lists[self.lists.len() - paths.len()..]);
+        match memory {
+            Some(memory) if !paths.is_empty() => {
+                // Before the numbers are stored: a refused list must not be required later.
+                self.expect_remembered(memory)?;
+                for (path, list) in lists() {
+                    self.or_warning(Memory::of(memory, list).advance(path, list))?;
+                }
+            }
+            Some(_) => {}
+            None => lists().for_each(|(path, _)| {
+                let reason =
+                    "there is no folder to remember its number in, so that an older one is not recognised";
+                self.warn(TrustError::Io { path: path.to_owned(), reason: reason.to_owned() });
+            }),
+        }
+        Ok(self)
+    }
+
+    /// Reads a list that these rules accept together with the lists so far.
+    fn read(&self, path: &Path) -> Result<Revocations, TrustError> {
         let read = shardwright_files::open(path, shardwright_files::Links::Followed)
             .and_then(|(file, _)| shardwright_files::read_from(file, REVOCATIONS_BYTES));
         let bytes =
             read.map_err(|error| TrustError::Io { path: path.to_owned(), reason: error.to_string() })?;
         let list =
             Revocations::parse(path, &bytes, |envelope| self.admits(path, Kind::Revocations, envelope))?;
-        let unkept = |reason: String| TrustError::Io { path: path.to_owned(), reason };
-        match memory {
-            Some(memory) => match Memory::of(memory, &list).advance(path, &list) {
-                // An unreadable cache must not stop commands that do not require signatures.
-                Err(error @ TrustError::Memory { .. }) if self.policy != Policy::Require => self.warn(error),
-                other => other?,
-            },
-            None => self.warn(unkept(
-                "there is no folder to remember its number in, so that an older one is not recognised"
-                    .to_owned(),
-            )),
+        match self.lists.iter().find(|other| list.keys.contains(&other.key)) {
+            None => Ok(list),
+            Some(other) => {
+                let reason = format!("it revokes {}, which signed list `{}`", other.key, other.name);
+                Err(TrustError::List { path: path.to_owned(), reason })
+            }
         }
-        let is_revoked = |key: &PublicKey, by: &Revocations| by.keys.contains(key);
-        let faulty = self.lists.iter().find(|other| is_revoked(&other.key, &list));
-        if let Some(other) = faulty {
-            let reason = format!("it revokes {}, which signed list `{}`", other.key, other.name);
-            return Err(TrustError::List { path: path.to_owned(), reason });
+    }
+
+    /// Requires all lists that were used here, except those of keys that do not count any more.
+    fn expect_remembered(&self, memory: &Path) -> Result<(), TrustError> {
+        let remembered = match Memory::all(memory) {
+            Ok(remembered) => remembered,
+            Err(error) => return self.or_warning(Err(error)),
+        };
+        for (key, name, path) in remembered {
+            let counts = self.keys.contains(&key) && !self.lists.iter().any(|list| list.keys.contains(&key));
+            if counts && !self.lists.iter().any(|list| list.key == key && list.name == name) {
+                self.or_warning(Err(TrustError::ListNotGiven { name, key, path }))?;
+            }
         }
-        self.lists.push(list);
-        Ok(self)
+        Ok(())
+    }
+
+    /// Turns errors about remembered numbers into warnings, unless signatures are required: an
+    /// unreadable cache must not stop other commands.
+    fn or_warning(&self, result: Result<(), TrustError>) -> Result<(), TrustError> {
+        match result {
+            Err(error @ (TrustError::Memory { .. } | TrustError::ListNotGiven { .. }))
+                if self.policy != Policy::Require =>
+            {
+                self.warn(error);
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     /// Returns the policy for files without a good signature.
@@ -408,7 +457,7 @@ mod tests {
             let bytes = Revocations::sign("acme", sequence, keys, &least, &key(by)).unwrap();
             fs::write(&path, bytes).unwrap();
         };
-        let applied = |policy| trust(policy).with_list(&path, Some(&memory));
+        let applied = |policy| trust(policy).with_lists(&[&path], Some(&memory));
 
         writes(5, &[key(2).public()], 1);
         let rules = applied(Policy::Require).unwrap();
@@ -442,7 +491,7 @@ mod tests {
             assert!(matches!(old, Err(TrustError::OldList { sequence: 4, seen: 5, .. })), "{old:?}");
         }
         // Without a memory the number cannot be checked, which is reported.
-        let forgetful = trust(Policy::Require).with_list(&path, None).unwrap();
+        let forgetful = trust(Policy::Require).with_lists(&[&path], None).unwrap();
         assert!(matches!(forgetful.take_warnings().as_slice(), [TrustError::Io { .. }]));
         writes(6, &[], 1);
         applied(Policy::Require).unwrap();
@@ -462,7 +511,7 @@ mod tests {
         // A place that is not writable gives a warning, or is refused if signatures are required.
         let blocked = folder.path().join("file");
         fs::write(&blocked, "").unwrap();
-        let at = |policy| trust(policy).with_list(&path, Some(&blocked.join("x")));
+        let at = |policy| trust(policy).with_lists(&[&path], Some(&blocked.join("x")));
         assert!(matches!(at(Policy::Require), Err(TrustError::Memory { .. })));
         assert_eq!(at(Policy::Off).unwrap().take_warnings().len(), 1);
     }
@@ -473,7 +522,9 @@ mod tests {
         let (memory, path) = (folder.path().join("memory"), folder.path().join("list"));
         let applies = |sequence, keys: &[PublicKey], by: u8| {
             fs::write(&path, Revocations::sign("acme", sequence, keys, &[], &key(by)).unwrap()).unwrap();
-            trust(Policy::Require).with_list(&path, Some(&memory)).map(drop)
+            // If both keys were trusted, both lists would be required.
+            let trust = Trust::new(Policy::Require, [key(by).public()]);
+            trust.with_lists(&[&path], Some(&memory)).map(drop)
         };
         applies(5, &[], 1).unwrap();
         let jumps = |by| {
@@ -494,13 +545,80 @@ mod tests {
         assert!(matches!(applies(8 + (2 << 40), &[], 1), Err(TrustError::Jump { .. })));
     }
 
+    /// Without this rule, one key's list in place of another's would bring withdrawn releases back.
+    #[test]
+    fn every_list_that_was_used_is_required_with_any_list() {
+        let folder = tempfile::tempdir().unwrap();
+        let memory = folder.path().join("memory");
+        let least = [LeastRelease { kind: Kind::Bundle, name: "gemma".to_owned(), release: 4 }];
+        let list = |file: &str, name, sequence, keys: &[PublicKey], least: &[LeastRelease], by| {
+            let path = folder.path().join(file);
+            fs::write(&path, Revocations::sign(name, sequence, keys, least, &key(by)).unwrap()).unwrap();
+            path
+        };
+        let first = list("first", "acme", 2, &[], &least, 1);
+        let second = list("second", "acme", 1, &[], &[], 2);
+        let renamed = list("renamed", "other", 1, &[], &[], 1);
+        let revoking = list("revoking", "revoking", 1, &[key(1).public()], &[], 2);
+        let with = |policy, paths: &[&PathBuf]| trust(policy).with_lists(paths, Some(&memory));
+        let release = |rules: &Trust| {
+            let envelope = signed(Kind::Bundle, "gemma", 3, 1);
+            rules.expect("b".as_ref(), Kind::Bundle, Some(&envelope), b"payload")
+        };
+
+        let rules = with(Policy::Require, &[&first]).unwrap();
+        assert!(matches!(release(&rules), Err(TrustError::Withdrawn { .. })));
+        // Other files in the folder are not numbers of lists.
+        for name in ["revocations-zz-acme", "revocations-", "x"] {
+            fs::write(memory.join(name), "1").unwrap();
+        }
+        let number = |by| memory.join(format!("revocations-{}-acme", key(by).public()));
+        let path = number(1);
+        let missing = TrustError::ListNotGiven { name: "acme".to_owned(), key: key(1).public(), path };
+        let message = missing.to_string();
+        let file = number(1).display().to_string();
+        assert!(message.contains("`acme`") && message.contains(&file) && !missing.help().is_empty());
+        for paths in [&[&second][..], &[&renamed], &[&second, &renamed]] {
+            assert_eq!(with(Policy::Require, paths).unwrap_err(), missing);
+        }
+        assert!(!number(2).exists(), "a refused list is not remembered");
+        for policy in [Policy::Off, Policy::Warn] {
+            let rules = with(policy, &[&second]).unwrap();
+            assert_eq!(rules.take_warnings(), std::slice::from_ref(&missing), "{policy:?}");
+        }
+        // Now the second list was used too.
+        let refused = with(Policy::Require, &[&first]).unwrap_err();
+        assert!(matches!(refused, TrustError::ListNotGiven { key: of, .. } if of == key(2).public()));
+        for paths in [[&first, &second], [&second, &first]] {
+            let rules = with(Policy::Require, &paths).unwrap();
+            assert!(matches!(release(&rules), Err(TrustError::Withdrawn { .. })));
+            assert!(rules.take_warnings().is_empty());
+        }
+        // Lists of revoked keys and of keys that are not trusted are not required. Neither is any
+        // list if none is given.
+        let alone = Trust::new(Policy::Require, [key(2).public()]).with_lists(&[&second], Some(&memory));
+        assert!(alone.unwrap().take_warnings().is_empty());
+        let rules = with(Policy::Require, &[&second, &revoking]).unwrap();
+        assert!(matches!(release(&rules), Err(TrustError::RevokedKey { .. })));
+        assert!(release(&with(Policy::Require, &[]).unwrap()).unwrap().is_some());
+        // A folder that cannot be read does not prove that no list was used.
+        #[cfg(unix)]
+        {
+            let circle = folder.path().join("circle");
+            std::os::unix::fs::symlink("circle", &circle).unwrap();
+            let with = |policy| trust(policy).with_lists(&[&first], Some(&circle));
+            assert!(matches!(with(Policy::Require), Err(TrustError::Memory { path, .. }) if path == circle));
+            assert!(!with(Policy::Warn).unwrap().take_warnings().is_empty());
+        }
+    }
+
     #[test]
     fn the_first_list_may_have_a_number_made_of_a_date() {
         let folder = tempfile::tempdir().unwrap();
         let (memory, path) = (folder.path().join("memory"), folder.path().join("list"));
         let applies = |sequence| {
             fs::write(&path, Revocations::sign("acme", sequence, &[], &[], &key(1)).unwrap()).unwrap();
-            trust(Policy::Require).with_list(&path, Some(&memory)).map(drop)
+            trust(Policy::Require).with_lists(&[&path], Some(&memory)).map(drop)
         };
         assert!(matches!(applies((1 << 53) + 1), Err(TrustError::Jump { seen: 0, .. })));
         applies(20_261_129_023_000).unwrap();
@@ -516,7 +634,7 @@ mod tests {
         let lock = shardwright_files::own::lock(&memory.join("lock")).unwrap();
         let (path, asked) = (&path, &memory);
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| trust(Policy::Require).with_list(path, Some(asked)).map(drop));
+            let waits = scope.spawn(|| trust(Policy::Require).with_lists(&[path], Some(asked)).map(drop));
             std::thread::sleep(std::time::Duration::from_millis(200));
             assert!(!waits.is_finished(), "it waits");
             let number = asked.join(format!("revocations-{}-acme", key(1).public()));
@@ -533,7 +651,7 @@ mod tests {
         let path = folder.path().join("list");
         let with = |bytes: &[u8]| {
             fs::write(&path, bytes).unwrap();
-            trust(Policy::Off).with_list(&path, None).map(drop)
+            trust(Policy::Off).with_lists(&[&path], None).map(drop)
         };
         let sound = Revocations::sign("acme", 1, &[], &[], &key(1)).unwrap();
         assert_eq!(with(&sound), Ok(()));
@@ -556,17 +674,17 @@ mod tests {
             assert!(matches!(with(&bytes), Err(TrustError::List { .. })), "{payload}");
         }
         fs::write(&path, vec![0; REVOCATIONS_BYTES as usize + 1]).unwrap();
-        let long = trust(Policy::Off).with_list(&path, None);
+        let long = trust(Policy::Off).with_lists(&[&path], None);
         assert!(matches!(long, Err(TrustError::Io { .. })), "{long:?}");
 
         // A list that revokes the key of another list.
         let first = folder.path().join("first");
         fs::write(&first, Revocations::sign("one", 1, &[], &[], &key(1)).unwrap()).unwrap();
         fs::write(&path, Revocations::sign("two", 1, &[key(1).public()], &[], &key(2)).unwrap()).unwrap();
-        let both = trust(Policy::Off).with_list(&first, None).unwrap().with_list(&path, None);
+        let both = trust(Policy::Off).with_lists(&[&first, &path], None);
         assert!(matches!(both, Err(TrustError::List { .. })), "{both:?}");
         // In the other order, the key is already revoked.
-        let both = trust(Policy::Off).with_list(&path, None).unwrap().with_list(&first, None);
+        let both = trust(Policy::Off).with_lists(&[&path, &first], None);
         assert!(matches!(both, Err(TrustError::RevokedKey { .. })), "{both:?}");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use shardwright::OpenOptions;
+use shardwright::{IgnoredFields, OpenOptions};
 use shardwright_build::{
     CheckpointSource, Keeping, LossReport, PlanOptions, PlanReport, Planned, Purpose, RecordedPlan, Settled,
     TIMES, Times, Trying, options_of, plan, settle_trying,
@@ -35,7 +35,7 @@ struct Site<'s> {
     until: Option<Instant>,
     /// The plan of the bundle whose checkpoint is tuned.
     bundled: Option<RecordedPlan>,
-    /// Notices about that bundle.
+    /// Notices about that bundle and about fields of the checkpoint.
     notices: Vec<Notice>,
 }
 
@@ -130,6 +130,12 @@ fn until(time: Option<Duration>) -> Option<Instant> {
 }
 
 fn begin(mut site: Site<'_>, watch: &mut dyn Watch) -> Result<(TuneReport, Vec<Notice>)> {
+    let checkpoint = shardwright_build::open_checkpoint(site.checkpoint)?;
+    let ignored = IgnoredFields::of_checkpoint(&checkpoint, site.asked.cache.as_deref());
+    site.notices.extend(ignored.notices());
+    if site.asked.strict {
+        ignored.expect_none()?;
+    }
     let default = site.plan(&Naming::Default, &BTreeMap::new(), watch)?;
     let request: Request = serde_json::from_slice(&default.request)
         .map_err(|error| Error::new(ErrorKind::Internal, format!("the planner's request: {error}")))?;

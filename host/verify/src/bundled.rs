@@ -4,7 +4,7 @@ use shardwright_vocabulary::{Beforehand, Device, DeviceKind, Error, ErrorKind, R
 use std::path::Path;
 use std::sync::Arc;
 
-use shardwright::{Executor, Model, OpenOptions, PlanMeasuring};
+use shardwright::{Executor, IgnoredFields, Model, OpenOptions, PlanMeasuring};
 use shardwright_build::{
     ArtefactStore, BuildError, CheckpointSource, CompiledGraphs, MeasuredLoss, PlanOptions, Purpose,
     RecordedPlan, TargetExecutor, Trying, open_checkpoint, settle_trying,
@@ -141,6 +141,9 @@ pub(crate) fn bundle_of(
     let rules = options.rules()?;
     let existing = Arc::new(Bundle::open_trusting(bundle, &rules)?.choosing(options.soc.as_deref())?);
     existing.verify_all(|_| ())?;
+    if options.strict {
+        IgnoredFields::of_bundle(&existing).expect_none()?;
+    }
     let intact = open_checkpoint(checkpoint)?;
     let (own, other) = (Digest::from(intact.content_hash()), existing.manifest().model.checkpoint);
     if own != other {

@@ -231,7 +231,15 @@ impl Verification<'_> {
                 let planned = plan.notices.iter().map(|notice| notice.text.clone());
                 let unused = self.options.asked.unused(graph.is_generative());
                 let own = goldens.directory.is_none().then(|| NOT_RECORDED.to_owned());
-                planned.chain(unused).chain(own).collect()
+                let mut notices: Vec<String> = planned.chain(unused).chain(own).collect();
+                // A plan has notices about the settings of a checkpoint, but not about its
+                // tokenizer, and not about the text files of a bundle.
+                for ignored in self.model.ignored_fields().notices() {
+                    if !notices.contains(&ignored.text) {
+                        notices.push(ignored.text);
+                    }
+                }
+                notices
             },
         })
     }

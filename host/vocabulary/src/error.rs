@@ -1,5 +1,8 @@
 use std::error::Error as StdError;
 use std::fmt;
+use std::io;
+
+use crate::Shortage;
 
 /// The kind of a failure, classified by how a caller can react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,8 +28,11 @@ pub enum ErrorKind {
     Strict,
     /// The prompt and the reply do not fit the context.
     Context,
-    /// The memory budget is too small.
+    /// The memory budget is too small, or the operating system had too little memory.
     Memory,
+    /// The operating system had too little of another resource: disk space, open files, processes
+    /// or threads.
+    Resource,
     /// Cancelled by the caller.
     Cancelled,
     /// A bug in this program.
@@ -48,9 +54,15 @@ impl ErrorKind {
             ErrorKind::Strict => "strict",
             ErrorKind::Context => "context",
             ErrorKind::Memory => "memory",
+            ErrorKind::Resource => "resource",
             ErrorKind::Cancelled => "cancelled",
             ErrorKind::Internal => "internal",
         }
+    }
+
+    /// Returns the kind for a file that cannot be opened, read or written.
+    pub fn of_io(error: &io::Error) -> ErrorKind {
+        Shortage::of(error).map_or(ErrorKind::Missing, Shortage::kind)
     }
 }
 
@@ -77,7 +89,8 @@ impl Error {
         Error(Box::new(Inner { kind, message: message.into(), help: None, source: None }))
     }
 
-    /// Creates an error from its cause, whose message it adopts.
+    /// Creates an error from its cause, whose message it adopts. If the operating system had too
+    /// little of a resource, the kind is [`Shortage::kind`], and the help names the limit.
     #[cold]
     pub fn caused_by(
         kind: ErrorKind,
@@ -85,6 +98,10 @@ impl Error {
         help: Option<String>,
     ) -> Self {
         let message = error.to_string();
+        let (kind, help) = match Shortage::behind(&error) {
+            Some(shortage) => (shortage.kind(), Some(shortage.help().to_owned())),
+            None => (kind, help),
+        };
         Error(Box::new(Inner { kind, message, help, source: Some(Box::new(error)) }))
     }
 
@@ -154,5 +171,20 @@ mod tests {
         assert!(parts.contains("kind: Missing") && parts.contains("message: \"no such bundle\""), "{parts}");
         let bare = Error::new(ErrorKind::Internal, "odd");
         assert_eq!(format!("{bare:?}"), "odd (internal)");
+    }
+
+    #[test]
+    fn a_shortage_behind_an_error_decides_its_kind_and_help() {
+        let of = |kind: io::ErrorKind| {
+            let inner = Error::caused_by(ErrorKind::Missing, io::Error::from(kind), None);
+            Error::caused_by(ErrorKind::Shim, inner, Some("check the shim".to_owned()))
+        };
+        let full = Error::caused_by(ErrorKind::Missing, io::Error::from(io::ErrorKind::StorageFull), None);
+        assert_eq!((full.kind(), full.kind().name()), (ErrorKind::Resource, "resource"));
+        assert_eq!(full.help(), Some(Shortage::Disk.help()));
+        let absent = of(io::ErrorKind::NotFound);
+        assert_eq!((absent.kind(), absent.help()), (ErrorKind::Shim, Some("check the shim")));
+        assert_eq!(ErrorKind::of_io(&io::ErrorKind::StorageFull.into()), ErrorKind::Resource);
+        assert_eq!(ErrorKind::of_io(&io::ErrorKind::NotFound.into()), ErrorKind::Missing);
     }
 }

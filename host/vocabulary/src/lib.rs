@@ -42,6 +42,7 @@ mod provenance;
 mod record;
 mod segment;
 mod shim;
+mod shortage;
 mod speculation;
 mod table;
 mod target;
@@ -73,6 +74,7 @@ pub use record::{
 };
 pub use segment::{ComponentKind, Pass, Segment, Segments};
 pub use shim::{Compatibility, Description, Device, DeviceKind, Estimate, MemoryKinds};
+pub use shortage::Shortage;
 pub use speculation::ChosenSpeculation;
 pub use table::{Quantisation, Table};
 pub use target::{Target, TargetKind};

@@ -99,8 +99,19 @@ pub enum NoticeKind {
     /// A file was used although it violates the user's signature policy. Reported even if notes are
     /// hidden.
     Warning,
+    /// How a plan was made or a bundle was compiled. Reported then and by `inspect`, and not each
+    /// time the bundle runs.
+    Making,
     /// Other useful information.
     Note,
+}
+
+impl NoticeKind {
+    /// Returns whether the notice is neither a deviation nor a warning, so that a short report may
+    /// omit it.
+    pub const fn is_note(self) -> bool {
+        matches!(self, NoticeKind::Making | NoticeKind::Note)
+    }
 }
 
 /// A notice that every report must show.
@@ -113,15 +124,18 @@ pub struct Notice {
     pub text: String,
 }
 
-/// An unused file or field of a checkpoint, either because it is unknown or although it may change
-/// replies.
+/// An unused file, field or tensor of a checkpoint, either because it is unknown or although it may
+/// change replies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Ignored {
     /// Path of the file.
     pub file: PathBuf,
-    /// The field, with the names of the enclosing objects. `None` for the whole file.
+    /// The field, with the names of the enclosing objects. `None` for a tensor or the whole file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
+    /// The tensor, or the first of a group of tensors. `None` for a field or the whole file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tensor: Option<String>,
     /// Why it has no effect.
     pub reason: String,
 }
@@ -132,9 +146,14 @@ impl Ignored {
         Ignored { field: Some(field.into()), ..Ignored::file(file, reason) }
     }
 
+    /// Creates an entry for a tensor of `file` with the reason why it has no effect.
+    pub fn tensor(file: impl Into<PathBuf>, tensor: impl Into<String>, reason: impl Into<String>) -> Self {
+        Ignored { tensor: Some(tensor.into()), ..Ignored::file(file, reason) }
+    }
+
     /// Creates an entry for a whole file with the reason why it has no effect.
     pub fn file(file: impl Into<PathBuf>, reason: impl Into<String>) -> Self {
-        Ignored { file: file.into(), field: None, reason: reason.into() }
+        Ignored { file: file.into(), field: None, tensor: None, reason: reason.into() }
     }
 }
 
@@ -143,6 +162,9 @@ impl std::fmt::Display for Ignored {
         write!(f, "{}", self.file.display())?;
         if let Some(field) = &self.field {
             write!(f, ": `{field}`")?;
+        }
+        if let Some(tensor) = &self.tensor {
+            write!(f, ": tensor `{tensor}`")?;
         }
         write!(f, " is ignored: {}", self.reason)
     }
@@ -157,6 +179,11 @@ impl Notice {
     /// Creates a notice that a file was used although it violates the user's signature policy.
     pub fn warning(text: impl Into<String>) -> Self {
         Notice { kind: NoticeKind::Warning, text: text.into() }
+    }
+
+    /// Creates a notice about how a plan was made or a bundle was compiled.
+    pub fn making(text: impl Into<String>) -> Self {
+        Notice { kind: NoticeKind::Making, text: text.into() }
     }
 
     /// Creates a notice with other useful information.

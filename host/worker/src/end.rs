@@ -1,7 +1,7 @@
 //! The ways in which workers end, as reported by errors.
 
 use shardwright_shims::{ProcessError, ShimError};
-use shardwright_vocabulary::{ErrorClass, ErrorKind};
+use shardwright_vocabulary::{ErrorClass, ErrorKind, Shortage};
 
 use crate::os;
 
@@ -10,7 +10,11 @@ use crate::os;
 #[non_exhaustive]
 pub enum WorkerEnd {
     /// The worker could not be started or set up.
-    Start { reason: String },
+    Start {
+        reason: String,
+        /// The limit of the system that prevented it.
+        shortage: Option<Shortage>,
+    },
     /// A signal ended the worker.
     Signal {
         /// Number of the signal.
@@ -75,7 +79,7 @@ impl std::fmt::Display for Touched {
 impl std::fmt::Display for WorkerEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            WorkerEnd::Start { reason } => write!(f, "could not be started: {reason}"),
+            WorkerEnd::Start { reason, .. } => write!(f, "could not be started: {reason}"),
             WorkerEnd::Signal { signal, address, touched } => {
                 write!(f, "was killed by signal {signal}")?;
                 if let Some(name) = os::signal_name(*signal) {
@@ -199,6 +203,7 @@ impl WorkerFailure {
     pub fn help(&self) -> Option<&'static str> {
         Some(match &self.end {
             end if end.is_cancelled() => return None,
+            WorkerEnd::Start { shortage: Some(shortage), .. } => shortage.help(),
             WorkerEnd::Start { .. } => "check the worker program and the free memory and processes",
             WorkerEnd::OverTime { .. } if matches!(self.function, "load" | "run") => {
                 "set SHARDWRIGHT_WORKER_RUN_SECONDS to allow longer runs (a simulator may need minutes), or plan smaller shards"
@@ -219,8 +224,13 @@ impl WorkerFailure {
 impl From<WorkerFailure> for ShimError {
     fn from(failure: WorkerFailure) -> ShimError {
         let class = failure.class();
+        let kind = match &failure.end {
+            _ if class.is_none() => ErrorKind::Cancelled,
+            WorkerEnd::Start { shortage: Some(shortage), .. } => shortage.kind(),
+            _ => ErrorKind::Shim,
+        };
         ShimError::Process(Box::new(ProcessError {
-            kind: if class.is_some() { ErrorKind::Shim } else { ErrorKind::Cancelled },
+            kind,
             class,
             details: failure.details.clone(),
             help: failure.help(),

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use serde::de::DeserializeOwned;
 use shardwright_shims::{Claim, Facts, Output, ShimError};
+use shardwright_vocabulary::Shortage;
 
 use crate::board::BoardPage;
 use crate::end::{ExitReport, Touched, WorkerEnd, WorkerFailure};
@@ -41,6 +42,9 @@ pub(crate) const LINE_LIMIT: usize = 8 << 10;
 
 /// Number of bytes per read.
 const READ_SIZE: usize = 64 << 10;
+
+/// Exit code of a worker to which the system refuses a thread. The host reports the limit.
+pub(crate) const EXIT_NO_THREAD: i32 = 72;
 
 /// A request to stop, sent outside the channels. A dedicated thread of the worker always waits for
 /// it.
@@ -223,8 +227,13 @@ impl Captured {
     }
 }
 
-pub(crate) fn start_failure(name: &str, function: &'static str, reason: String) -> ShimError {
-    let end = WorkerEnd::Start { reason };
+pub(crate) fn start_failure(
+    name: &str,
+    function: &'static str,
+    reason: String,
+    shortage: Option<Shortage>,
+) -> ShimError {
+    let end = WorkerEnd::Start { reason, shortage };
     let exit_report = ExitReport { end, pid: 0, peak_memory_bytes: 0, log_tail: None };
     WorkerFailure::new(name, function, &exit_report, false).into()
 }
@@ -258,7 +267,8 @@ impl Worker {
         claim: Option<Arc<Claim>>,
     ) -> Result<Result<(Worker, Facts), Refusal>, ShimError> {
         let (worker, descriptors) = Worker::spawn(name, launcher, claim).map_err(|error| {
-            start_failure(name, "open", format!("`{}`: {error}", launcher.worker.display()))
+            let reason = format!("`{}`: {error}", launcher.worker.display());
+            start_failure(name, "open", reason, Shortage::of_start(&error))
         })?;
         let ask = Ask::Hello {
             protocol: PROTOCOL,
@@ -368,7 +378,7 @@ impl Worker {
 
     /// Creates the error for a failure of the host before a request was sent.
     pub(crate) fn host_failure(&self, function: &'static str, error: &io::Error) -> ShimError {
-        start_failure(&self.name, function, format!("{error}"))
+        start_failure(&self.name, function, error.to_string(), Shortage::of(error))
     }
 
     /// Sends a request on the control channel and waits for the answer.
@@ -570,6 +580,10 @@ impl Worker {
         match (status.signal, status.code) {
             (_, Some(0)) => WorkerEnd::NoAnswer,
             _ if exhausted => WorkerEnd::OverMemory { limit_bytes },
+            (_, Some(EXIT_NO_THREAD)) => WorkerEnd::Start {
+                reason: "the system refused it a thread".to_owned(),
+                shortage: Some(Shortage::Processes),
+            },
             (_, Some(code)) => WorkerEnd::Exited { code },
             (Some(libc::SIGINT), None) => WorkerEnd::Interrupted,
             (signal, None) => {

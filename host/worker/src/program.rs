@@ -21,10 +21,10 @@ use shardwright_shims::{
     Canceller, Facts, Failure, LoadError, Output, Placement, REPORT_LIMIT, Shim, ShimError, ShimInstance,
     WorkOrder,
 };
-use shardwright_vocabulary::FlagVerdict;
+use shardwright_vocabulary::{FlagVerdict, Shortage};
 
 use crate::board::BoardPage;
-use crate::process::{LINE_LIMIT, SIGNAL_SIZE, Signal};
+use crate::process::{EXIT_NO_THREAD, LINE_LIMIT, SIGNAL_SIZE, Signal};
 use crate::protocol::{
     ANSWER_LIMIT, Ask, Decoder, Fault, Kind, Library, PIECE_LIMIT, PROTOCOL, REQUEST_LIMIT, Refusal, Report,
     ReportedVerdict, Request, decode, encode, put,
@@ -93,7 +93,16 @@ fn work_for_host(linked: &[(&'static str, SwEntryFunction)]) -> ! {
         );
         line.refuse("too-old", message);
     }
-    set_up(descriptors, memory_bytes).unwrap_or_else(|error| fail(&format!("setting up: {error}")));
+    set_up(descriptors, memory_bytes).unwrap_or_else(|error| {
+        let reason = format!("setting up: {error}");
+        match Shortage::of_start(&error) {
+            Some(Shortage::Processes) => {
+                say(&reason);
+                leave(EXIT_NO_THREAD)
+            }
+            _ => fail(&reason),
+        }
+    });
     let shim = match open(&library, linked) {
         Ok(shim) => shim,
         Err(error) => {

@@ -84,7 +84,7 @@ impl Remote {
         };
         let started = Worker::start(&self.name, &self.launcher, library, Some(self.claim.clone()))?;
         let (worker, facts) =
-            started.map_err(|refusal| process::start_failure(&self.name, "open", refusal.message))?;
+            started.map_err(|refusal| process::start_failure(&self.name, "open", refusal.message, None))?;
         self.started.fetch_add(1, Ordering::Relaxed);
         let (now, reported) = (&facts.description, self.shim.description());
         if (&now.name, &now.version) != (&reported.name, &reported.version) {

@@ -21,7 +21,9 @@ use shardwright_shims::{
     Running, ShimError, ShimInstance, ShimRegistry, SwEntryFunction, Watch, WorkOrder, WorkOrderBuilder,
     WorkerReport,
 };
-use shardwright_vocabulary::{Compatibility, EntryKind, ErrorClass, Flag, FlagOutcome, FlagVerdict};
+use shardwright_vocabulary::{
+    Compatibility, EntryKind, Error, ErrorClass, ErrorKind, Flag, FlagOutcome, FlagVerdict,
+};
 use shardwright_worker::{Caps, Launcher, WorkerEnd, WorkerFailure, find_worker};
 
 /// Returns a registry with the dying shim that opens no library in this process.
@@ -563,7 +565,7 @@ fn a_library_that_kills_this_process_can_be_known_and_is_refused_here_later() {
     assert!(error.help().is_some() && error.class() == Some(ErrorClass::Internal));
     let error = registry.open_isolated("dying", "there", &[], &isolation()).unwrap_err();
     assert!(
-        matches!(&WorkerFailure::of(&error).unwrap().end, WorkerEnd::Start { reason } if reason.contains("library")),
+        matches!(&WorkerFailure::of(&error).unwrap().end, WorkerEnd::Start { reason, .. } if reason.contains("library")),
         "{error}"
     );
 }
@@ -593,6 +595,22 @@ fn a_program_that_is_not_a_worker_is_an_error_too() {
         assert!(error.to_string().contains(text), "{error}");
         assert_eq!(error.class(), Some(ErrorClass::Internal));
     }
+    // A worker to which the system refuses a thread reports that by its exit code.
+    let refused = directory.path().join("refused");
+    std::fs::write(&refused, "#!/bin/sh\nexit 72\n").unwrap();
+    std::fs::set_permissions(&refused, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let error = open(&refused.display().to_string());
+    assert!(error.to_string().contains("could not be started: the system refused it a thread"), "{error}");
+    assert!(error.help().is_some_and(|help| help.contains("ulimit -u")), "{error}");
+    assert_eq!(Error::from(error).kind(), ErrorKind::Resource);
+    let shims = Shims::new();
+    shims.dying(None);
+    let launcher = Launcher { worker: refused, caps: short() };
+    let none = ShimRegistry::builder().isolated(launcher).directory(shims.path()).build();
+    let error = Error::from(none.open("dying", "x", &[]).unwrap_err());
+    assert!(error.to_string().contains("shim `dying` could not be opened"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Resource);
+    assert!(error.help().is_some_and(|help| help.contains("ulimit -u")), "{error:?}");
     // A test program has no worker next to it, and the variable is not set here.
     if std::env::var_os("SHARDWRIGHT_WORKER").is_none() {
         assert!(

@@ -282,10 +282,14 @@ impl<'r> Candidate<'r> {
         let rows = self.entry.rows;
         let why = match self.gain {
             Some(gain) if self.needed > 1000 + LEAST_GAIN => {
-                format!("decode_{rows} gains {}, artefacts grow {}", times(gain), times(self.needed))
+                let (gain, growth) = (times(gain), times(self.needed));
+                format!("replies would be {gain} as fast with decode_{rows}, but artefacts {growth} as large")
             }
             Some(gain) => {
-                format!("decode_{rows} gains {}, less than {}", times(gain), times(self.needed))
+                let (gain, least) = (times(gain), times(self.needed));
+                format!(
+                    "replies would be {gain} as fast with decode_{rows}, and at least {least} is required"
+                )
             }
             None if one_is_known && self.step.is_some() => {
                 format!("nothing is known of what {} proposes", self.draft.name)

@@ -3,16 +3,17 @@
 //! **Job.** Puts everything on the request's first target in its first formats, with every
 //! component in shards of its own. Cuts each layered component into as few equal pieces as the
 //! `ops` limit of that target allows, or into the number in the option `pieces`. It fills in only
-//! the fields that a planner must.
+//! the fields that a planner must. It refuses a request if this plan exceeds a limit or a goal.
 //!
-//! **Not its job.** Quality: it ignores bytes, time and loss, and after a refusal it only cuts
-//! finer. It therefore breaks the rules P6, P8 and P10 of `planner check`: if rows are missing or
-//! goals cannot be met, it returns an invalid plan instead of a refusal.
+//! **Not its job.** Search: bytes, time and loss do not change its plan. After a refusal it only
+//! cuts finer.
 
 use shardwright_planner::{
     Attempt, Body, Boundary, BuildTime, Cause, Cost, Description, Entry, EntryKind, OptionDescription, Plan,
     Planner, PrefillPart, Reason, Refusal, RefusalKind, Request, Segment, Shard, SoftcapPlace,
 };
+
+mod bounds;
 
 /// A planner that cuts evenly.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ impl Planner for Even {
             None => Some(least_pieces(request)),
         };
         let pieces = pieces.ok_or_else(|| {
-            Refusal::new(RefusalKind::InvalidRequest, "option `pieces` is no number above zero")
+            Refusal::new(RefusalKind::InvalidRequest, "option `pieces`: expected a number above zero")
         })?;
         plan(request, pieces)
     }
@@ -80,10 +81,11 @@ fn least_pieces(request: &Request) -> u32 {
         if let Body::Layers(layers) = &component.body {
             let ops: Vec<u64> = layers.iter().map(|layer| operations(request, layer.kind)).collect();
             let most = u32::try_from(ops.len()).unwrap_or(u32::MAX);
+            let sum = |ops: &[u64]| ops.iter().copied().fold(0, u64::saturating_add);
             let fits = |pieces: &u32| {
                 ranges(most, *pieces)
                     .iter()
-                    .all(|&(first, end)| ops[first as usize..end as usize].iter().sum::<u64>() <= limit)
+                    .all(|&(first, end)| sum(&ops[first as usize..end as usize]) <= limit)
             };
             pieces = pieces.max((1..=most).find(fits).unwrap_or(most));
         }
@@ -173,6 +175,7 @@ fn plan(request: &Request, pieces: u32) -> Result<Plan, Refusal> {
         because: "equal numbers of layers".to_owned(),
         cause: Cause::Preference("even".to_owned()),
     });
+    bounds::check(request, &plan)?;
     Ok(plan)
 }
 

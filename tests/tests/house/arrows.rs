@@ -30,7 +30,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     // Lays a bundle out for a channel. Loads no model.
-    ("shardwright-delivery", &["shardwright-bundle", "shardwright-vocabulary"]),
+    ("shardwright-delivery", &["shardwright-bundle", "shardwright-files", "shardwright-vocabulary"]),
     // Finds and fetches models. Does not read them.
     ("shardwright-hub", &["shardwright-files", "shardwright-vocabulary"]),
     // Built on the public crate, for people and tools.

@@ -232,6 +232,59 @@ fn towers_have_formats_of_their_own() {
     assert!(said.iter().any(|notice| notice.text.contains("were calibrated on 8 pictures")), "{said:?}");
 }
 
+/// Fields without effect are reported once a tower is used, for a folder and its bundle, and are
+/// refused under `strict`.
+#[test]
+fn settings_of_towers_without_effect_are_reported() {
+    let goldens = Goldens::read();
+    let copy = Copy::of(FIXTURE)
+        .json("processor_config.json", |fields| fields["wobble"] = 3.into())
+        .json("config.json", |fields| fields["vision_config"]["wobble"] = 3.into());
+    let folder = tempfile::tempdir().expect("a folder");
+    let bundle = folder.path().join("b");
+    options().compile(copy.path(), &bundle, &mut ()).expect("compiled");
+    let processor = "processor_config.json: `wobble` is ignored: the field is not known";
+    let tower = "config.json: `vision_config.wobble` is ignored: the tower does not use this field";
+    let count = |model: &Model, text: &str| {
+        let plan =
+            model.plan().filter(|_| model.bundle().is_none()).into_iter().flat_map(|plan| &plan.notices);
+        let of_opening = plan.chain(model.bundle_notices()).cloned();
+        of_opening.chain(model.notices_of_towers()).filter(|notice| notice.text.ends_with(text)).count()
+    };
+    let of_bundles = shardwright::BundleOptions::new().search_path(search_path());
+    let of_folder = options().open(copy.path()).expect("it opens");
+    assert_eq!(count(&of_folder, processor) + count(&of_folder, tower), 0, "text does not read them");
+    for model in [of_folder, of_bundles.open(&bundle).expect("a bundle")] {
+        let mut session = greedy(&model);
+        for _ in 0..2 {
+            reply(&mut session, [picture(&goldens), "What is this?".into()]);
+        }
+        reply(&mut session, ["Listen:".into(), sound(&goldens)]);
+        assert_eq!(count(&model, processor), 1, "{:?}", model.notices_of_towers());
+        assert_eq!(count(&model, tower), 1, "{:?}", model.notices_of_towers());
+    }
+
+    let strict = options().strict(true);
+    let refused = |error: shardwright::Error, text: &str| {
+        assert!(error.kind() == ErrorKind::Strict && error.to_string().ends_with(text), "{error}");
+    };
+    let compiled = strict.compile(copy.path(), folder.path().join("c"), &mut ());
+    refused(compiled.expect_err("a refusal"), processor);
+    let refuses = |model: &Model, text: &str| {
+        let turn = greedy(model).chat_parts([picture(&goldens), "?".into()]).map(drop);
+        refused(turn.expect_err("a refusal"), text);
+    };
+    refuses(&strict.open(copy.path()).expect("it opens"), processor);
+    let only_tower = copy.json("processor_config.json", |fields| fields["wobble"] = ().into());
+    refuses(&strict.open(only_tower.path()).expect("it opens"), tower);
+    let only_processor =
+        Copy::of(FIXTURE).json("processor_config.json", |fields| fields["wobble"] = 3.into());
+    let bundle = folder.path().join("d");
+    options().compile(only_processor.path(), &bundle, &mut ()).expect("compiled");
+    let of_bundles = shardwright::BundleOptions::new().search_path(search_path()).strict(true);
+    refuses(&of_bundles.open(&bundle).expect("a bundle"), processor);
+}
+
 /// One bundle contains the text model and both towers. It answers like the checkpoint and needs
 /// only the shim.
 #[test]

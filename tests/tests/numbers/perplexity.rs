@@ -186,9 +186,9 @@ fn what_cannot_be_measured_is_refused() {
         assert!(kind == expected && text.contains(words), "{kind:?}: {text}");
     };
     let of_text = |text: &[u8]| refused(&model, None, text, default);
-    wanted(of_text(b"\n"), ErrorKind::Argument, "the text is empty");
+    wanted(of_text(b"\n"), ErrorKind::Invalid, "the text is empty");
     wanted(of_text(b"too short"), ErrorKind::Argument, "at least 64 are needed");
-    wanted(of_text(b"not \xff UTF-8"), ErrorKind::Argument, "offset 4");
+    wanted(of_text(b"not \xff UTF-8"), ErrorKind::Invalid, "offset 4");
     let large = PerplexityOptions { window: Some(65), ..default };
     wanted(refused(&model, None, TEXT.as_bytes(), large), ErrorKind::Context, "context of 64");
     let strided = PerplexityOptions { stride: Some(64), ..default };
@@ -228,8 +228,9 @@ fn what_cannot_be_measured_is_refused() {
 #[test]
 fn tokenizers_that_split_differently_are_refused() {
     let model = open(DEMO_MODEL, "stored");
-    let without_bos =
-        Copy::of(DEMO_MODEL).json("tokenizer_config.json", |config| config["add_bos_token"] = false.into());
+    let without_bos = Copy::of(DEMO_MODEL)
+        .json("tokenizer_config.json", |config| config["add_bos_token"] = false.into())
+        .json("tokenizer.json", |tokenizer| tokenizer["post_processor"] = serde_json::Value::Null);
     let other = open(without_bos.path().to_str().expect("UTF-8"), "stored");
     let options = PerplexityOptions { window: Some(WINDOW), ..PerplexityOptions::default() };
     let text = TextFile::new(TEXT.as_bytes());

@@ -1,7 +1,8 @@
 //! The public crate as an application uses it: open, session, stream, on the CPU shim.
 
 use shardwright::{
-    DoneReason, EmbedOptions, Error, ErrorKind, Executor, GenerationEvent, Model, OpenOptions, Reply, Session,
+    CancelHandle, DoneReason, EmbedOptions, Error, ErrorKind, Executor, GenerationEvent, Model, OpenOptions,
+    Reply, Session,
 };
 use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::program::search_path;
@@ -211,6 +212,69 @@ fn sentence_vectors_have_unit_length_and_prefixes() {
     );
 }
 
+/// A cancellation stops the encoding of a long text, or else the run, and is then no longer pending.
+#[test]
+fn long_texts_are_encoded_until_they_are_cancelled() {
+    let model = open(EMBEDDING_FIXTURE, &options());
+    let long = "some words ".repeat(100_000);
+    let cancel = CancelHandle::default();
+    let embed = |text: &str| model.embed_until(text, &EmbedOptions::default(), &cancel);
+    for (text, words) in [(long.as_str(), "encoding a text"), ("a text", "cancelled")] {
+        cancel.cancel();
+        let (found, message) = kind(embed(text));
+        assert!(found == ErrorKind::Cancelled && message.contains(words), "{message}");
+        assert!(!cancel.is_requested(), "{message}");
+    }
+    assert_eq!(embed("a text").expect("a vector"), model.embed("a text", &EmbedOptions::default()).unwrap());
+
+    let (found, message) = kind(model.encode_until(&long, false, || true));
+    assert!(found == ErrorKind::Cancelled && message.contains("encoding a text"), "{message}");
+    let tokenizer = model.tokenizer().expect("a tokenizer");
+    for add_special in [false, true] {
+        let ids = model.encode_until("some words", add_special, || true).expect("a short text");
+        assert_eq!(ids, tokenizer.encode("some words", add_special).expect("ids"));
+    }
+
+    let model = open(DEMO_MODEL, &options());
+    let mut session = greedy(&model);
+    session.cancel_handle().cancel();
+    assert_eq!(kind(session.chat(long.as_str()).map(|_| ())).0, ErrorKind::Cancelled);
+    assert!(session.messages().is_empty());
+    let answer = session.chat("What is politics?").expect("a reply").text().expect("text");
+    assert!(answer.starts_with("A strife of interests"), "{answer}");
+}
+
+/// Like in sentence-transformers, the default prompt applies if none is named.
+#[test]
+fn the_default_prompt_of_a_checkpoint_precedes_a_text() {
+    let file = "config_sentence_transformers.json";
+    let named = |name: &str| EmbedOptions { prompt_name: Some(name.to_owned()), dimensions: None };
+    let usual = open(EMBEDDING_FIXTURE, &options());
+    let plain = usual.embed("a text", &EmbedOptions::default()).expect("a vector");
+    let query = usual.embed("a text", &named("query")).expect("a vector");
+    assert_ne!(plain, query);
+
+    let copy =
+        Copy::of(EMBEDDING_FIXTURE).json(file, |config| config["default_prompt_name"] = "query".into());
+    let changed = options().open(copy.path()).expect("it opens");
+    assert_eq!(changed.embed("a text", &EmbedOptions::default()).expect("a vector"), query);
+    assert_eq!(changed.embed("a text", &named("")).expect("a vector"), plain);
+    let folder = tempfile::tempdir().expect("a folder");
+    options().compile(copy.path(), folder.path().join("b"), &mut ()).expect("compiled");
+    let bundle = shardwright::BundleOptions::new().search_path(search_path()).open(folder.path().join("b"));
+    let bundle = bundle.expect("a bundle");
+    assert_eq!(bundle.embed("a text", &EmbedOptions::default()).expect("a vector"), query);
+
+    let copy = copy.json(file, |config| config["default_prompt_name"] = "poem".into());
+    let (found, message) = kind(options().open(copy.path()));
+    assert!(found == ErrorKind::Invalid && message.contains("`default_prompt_name`"), "{message}");
+    let bare = copy.without(file);
+    let model = options().open(bare.path()).expect("it opens");
+    assert_eq!(model.embed("a text", &EmbedOptions::default()).expect("a vector"), plain);
+    let (found, message) = kind(model.embed("a text", &named("query")));
+    assert!(found == ErrorKind::Missing && message.contains("no such file"), "{message}");
+}
+
 #[test]
 fn what_cannot_be_is_refused_by_kind() {
     let demo = tree::root().join(DEMO_MODEL);
@@ -230,9 +294,13 @@ fn what_cannot_be_is_refused_by_kind() {
         ),
     ];
     for (what, wanted, result) in cases {
-        let (found, message) = kind(result);
-        assert_eq!(found, wanted, "{what}: {message}");
+        let error = result.err().unwrap_or_else(|| panic!("{what}"));
+        assert_eq!(error.kind(), wanted, "{what}: {error}");
+        assert!(error.help().is_some(), "{what}: {error}");
     }
+    let bundle = shardwright::BundleOptions::new().search_path(search_path()).open("no/such/bundle");
+    let error = bundle.err().expect("no such bundle");
+    assert_eq!((error.kind(), error.help()), (ErrorKind::Missing, Some("check the path")), "{error}");
     let model = open(DEMO_MODEL, &options().context(16));
     let mut session = greedy(&model);
     let (found, message) = kind(session.complete(&"word ".repeat(64)).map(|_| ()));

@@ -116,7 +116,10 @@ fn a_file_and_its_folder_are_the_same_model() {
     for name in ["gemma3-270m", "smollm2-135m"] {
         let open = |part: &str| {
             let checkpoint = Checkpoint::open(models.join(name).join(part));
-            checkpoint.unwrap_or_else(|error| panic!("{error}")).into_graph()
+            let checkpoint = checkpoint.unwrap_or_else(|error| panic!("{error}"));
+            let ignored = checkpoint.ignored();
+            assert!(ignored.iter().all(|ignored| ignored.tensor.is_none()), "{name}: {ignored:?}");
+            checkpoint.into_graph()
         };
         let (file, folder) = (open(&format!("{name}.gguf")), open("folder"));
         let nodes =

@@ -14,7 +14,7 @@ use shardwright_bundle::BundleWriter;
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::{Compiled, contents, logits, some_tokens};
 use shardwright_tests::checkpoints::{
-    DEMO_MODEL, EMBEDDING_FIXTURE, EMBEDDING_FIXTURES, FURTHER_FIXTURES, TEXT_FIXTURES, text_fixtures,
+    Copy, DEMO_MODEL, EMBEDDING_FIXTURE, EMBEDDING_FIXTURES, FURTHER_FIXTURES, TEXT_FIXTURES, text_fixtures,
 };
 use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::{program, tree};
@@ -287,6 +287,37 @@ fn for_the_chip(chip: &Chip, strict: bool) -> (tempfile::TempDir, std::path::Pat
     let report = report.unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(report.variants[0].chains, if strict { vec!["primary"] } else { vec!["primary", "cpu"] });
     (folder, bundle)
+}
+
+/// All chains of a bundle are made from the same checkpoint, so its fields are reported once. Under
+/// `strict` the refusal of a plan, of an open model and of a compilation is the same.
+#[test]
+fn a_field_without_effect_is_reported_once_for_all_chains() {
+    let chip = Chip::new();
+    let folder = tempfile::tempdir().expect("a folder");
+    let copy = Copy::of(TEXT_FIXTURES[3])
+        .json("config.json", |config| config["novel_setting"] = 3.into())
+        .json("generation_config.json", |config| config["num_beams"] = 4.into());
+    let options = here().search_path(chip.search_path()).soc(CHIP);
+    let report = options.compile(copy.path(), folder.path().join("bundle"), &mut ());
+    let report = report.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(report.variants[0].chains, ["primary", "cpu"]);
+    let notices = &report.variants[0].plan.notices;
+    for field in ["`novel_setting`", "`num_beams`"] {
+        let about = notices.iter().filter(|notice| notice.text.contains(field)).count();
+        assert_eq!(about, 1, "{field}: {notices:?}");
+    }
+    let strict = options.strict(true);
+    let refusals = [
+        strict.plan(copy.path()).map(|_| ()),
+        strict.open(copy.path()).map(|_| ()),
+        strict.compile(copy.path(), folder.path().join("strict"), &mut ()).map(|_| ()),
+    ];
+    let refusals = refusals.map(|refused| refused.expect_err("strict"));
+    for refusal in &refusals {
+        assert_eq!(refusal.kind(), ErrorKind::Strict, "{refusal}");
+        assert_eq!(refusal.to_string(), refusals[0].to_string());
+    }
 }
 
 fn fallbacks(model: &Model) -> Vec<&str> {

@@ -16,7 +16,7 @@ use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::{Compiled, contents};
 use shardwright_tests::chain::{committed, menu};
 use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
-use shardwright_tests::chip::Chip;
+use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::tree;
 use shardwright_vocabulary::{Notice, NoticeKind};
@@ -93,12 +93,25 @@ fn the_demo_model_answers_from_its_bundle_and_says_where() {
     assert_eq!((from_bundle.code, from_checkpoint.code), (Some(0), Some(0)), "{}", from_bundle.stderr);
     assert_eq!(from_bundle.stdout, from_checkpoint.stdout);
     assert!(from_bundle.stderr.contains("*emulated on cpu*"), "{}", from_bundle.stderr);
-    // Notes of the compilation are shown when the bundle runs, except notes about the libraries of
-    // that machine, and about a slow start from a checkpoint.
+    // The bundle has the notes of the compilation, except notes about the libraries of that machine,
+    // and about a slow start from a checkpoint.
     let passing = |line: &&str| line.contains("cannot be used") || line.contains("prepared in");
     let lasting = |line: &&str| line.starts_with("note:") && !passing(line);
+    let inspected = shardwright(["inspect"]).argument(bundle.path()).succeeds();
     for line in from_checkpoint.stderr.lines().filter(lasting) {
-        assert!(from_bundle.stderr.contains(line), "`{line}` is not in {}", from_bundle.stderr);
+        let note = line.trim_start_matches("note: ");
+        let is_known = inspected.contains(note) || from_bundle.stderr.contains(note);
+        assert!(is_known, "`{line}` is not in {inspected} or {}", from_bundle.stderr);
+    }
+    // Notes about how it was made are not repeated when it runs.
+    let variant = bundle.variant_json();
+    let notices = variant["notices"].as_array().expect("notices");
+    assert!(notices.iter().any(|notice| notice["kind"] == "making"), "{variant}");
+    for notice in notices {
+        let text = notice["text"].as_str().expect("a text");
+        assert!(inspected.contains(text), "`{text}` is not in {inspected}");
+        let is_repeated = from_bundle.stderr.contains(text);
+        assert_eq!(is_repeated, notice["kind"] != "making", "`{text}`: {}", from_bundle.stderr);
     }
 }
 
@@ -353,7 +366,8 @@ fn what_a_bundle_says_is_shown_and_not_obeyed() {
     let bundle = Compiled::from(TEXT_FIXTURES[3], none());
     let writer = BundleWriter::create(bundle.path()).expect("a bundle");
     let mut manifest = writer.previous().cloned().expect("a manifest");
-    for kind in [NoticeKind::Note, NoticeKind::Fallback] {
+    // Bundles of earlier versions have notes of the first kind about how they were made.
+    for kind in [NoticeKind::Note, NoticeKind::Making, NoticeKind::Fallback] {
         manifest.variants[0].notices.push(Notice { kind, text: FORGED.to_owned() });
     }
     writer.finish(&manifest).expect("written");
@@ -439,7 +453,7 @@ fn inspect_knows_everything_that_is_ours() {
 }
 
 #[test]
-fn inspect_of_a_damaged_bundle_names_the_file_and_exits_with_1() {
+fn inspect_of_a_damaged_bundle_names_the_file_and_exits_with_4() {
     let bundle = Compiled::from(TEXT_FIXTURES[3], none());
     let path = shown(&bundle.path());
     let manifest = bundle.variant_json();
@@ -453,17 +467,70 @@ fn inspect_of_a_damaged_bundle_names_the_file_and_exits_with_1() {
     // All bytes are read only on request.
     assert_eq!(shardwright(["inspect", &path]).outcome().code, Some(0));
     let outcome = shardwright(["inspect", &path, "--verify"]).outcome();
-    assert_eq!(outcome.code, Some(1), "{}{}", outcome.stdout, outcome.stderr);
+    assert_eq!(outcome.code, Some(4), "{}{}", outcome.stdout, outcome.stderr);
     assert!(outcome.stdout.contains(&name[..12]), "{}", outcome.stdout);
     let outcome = shardwright(["inspect", &path, "--verify", "--format", "json"]).outcome();
-    assert_eq!(outcome.code, Some(1));
+    assert_eq!(outcome.code, Some(4));
     let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
     assert_eq!(report["intact"], false, "{report}");
 
     fs::remove_file(&table).expect("removed");
     let outcome = shardwright(["inspect", &path]).outcome();
-    assert_eq!(outcome.code, Some(1), "{}{}", outcome.stdout, outcome.stderr);
+    assert_eq!(outcome.code, Some(4), "{}{}", outcome.stdout, outcome.stderr);
     refused(generate(&path), 4, &[&name]);
+
+    // Without its manifest it is still not taken for a checkpoint.
+    fs::remove_file(bundle.path().join("bundle.json")).expect("removed");
+    for run in [generate(&path), shardwright(["inspect", &path])] {
+        refused(run, 3, &["its `bundle.json` is missing"]);
+    }
+    refused(shardwright(["show", &path]), 2, &["is a bundle, not a checkpoint"]);
+}
+
+/// The hash of an artefact is checked before its shim reads it. The other parts are shown.
+#[test]
+fn inspect_of_a_damaged_artefact_shows_the_rest_and_exits_with_4() {
+    let chip = Chip::new();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = folder.path().join("bundle");
+    chip.planned_by(shardwright(["compile", TEXT_FIXTURES[3], "-o"]).argument(&bundle)).succeeds();
+    let inspect = || chip.found_by(shardwright(["inspect"]).argument(&bundle));
+    let manifest = inspect().json()["manifest"].clone();
+    let shards = manifest["variants"][0]["chains"][0]["shards"].as_array().expect("shards");
+    let shard =
+        shards.iter().find(|shard| shard["compiled_by"]["shim"] == CHIP).expect("a shard of the chip");
+    let file = bundle.join("files").join(shard["artefact"]["sha256"].as_str().expect("a hash"));
+    let mut bytes = fs::read(&file).expect("read");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, &bytes).expect("written");
+    let outcome = inspect().outcome();
+    assert_eq!(outcome.code, Some(4), "{}{}", outcome.stdout, outcome.stderr);
+    for words in ["primary", "shim testchip cannot tell", "is damaged"] {
+        assert!(outcome.stdout.contains(words), "no `{words}` in {}", outcome.stdout);
+    }
+    let outcome = inspect().arguments(["--format", "json"]).outcome();
+    assert_eq!(outcome.code, Some(4), "{}", outcome.stderr);
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    let told = report["artefacts"].as_array().expect("answers of shims");
+    assert!(told.iter().any(|told| told["damaged"] == true), "{report}");
+}
+
+/// `explain` reads the heads of artefacts without the artefacts, and reports that.
+#[test]
+fn explain_reports_that_it_does_not_check_artefacts() {
+    let bundle = Compiled::from(TEXT_FIXTURES[3], none());
+    let explain = || shardwright(["explain"]).argument(bundle.path()).succeeds();
+    let before = explain();
+    let variant = bundle.variant_json();
+    let file = bundle.file(&variant["chains"][0]["shards"][0]["artefact"]);
+    let mut bytes = fs::read(&file).expect("read");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, &bytes).expect("written");
+    let after = explain();
+    assert!(after.contains("not checked: the content of artefacts"), "{after}");
+    assert_eq!(after, before);
 }
 
 /// Returns the longest artefact of a bundle of the trained model. It is too long to be hashed at

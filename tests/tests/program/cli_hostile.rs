@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use shardwright_tests::bundles::contents;
+use shardwright_tests::bundles::{Compiled, contents};
 use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::tree;
@@ -47,6 +47,16 @@ const SPOILED: &[Case] = &[
         "absurd number of layers",
         |copy| copy.json("config.json", |c| c["num_hidden_layers"] = 4_000_000_000_u64.into()),
         "num_hidden_layers",
+    ),
+    case(
+        "fewer layers than stored",
+        |copy| copy.json("config.json", |c| c["num_hidden_layers"] = 4.into()),
+        "`num_hidden_layers` is 4, but the weights have 6 layers",
+    ),
+    case(
+        "more layers than stored",
+        |copy| copy.json("config.json", |c| c["num_hidden_layers"] = 7.into()),
+        "layers.6.",
     ),
     case(
         "negative width",
@@ -215,14 +225,14 @@ fn bytes_that_are_not_utf8_cost_their_line() {
     std::fs::write(&lines, b"Hello\nna\xefve\nHi\n\xff").expect("written");
     let chat = ["run", FIXTURE, "--chat", "--greedy", "--max-tokens", "2", "--format", "json"];
     let program::Outcome { code, stdout, stderr } = shardwright(chat).input(&lines).outcome();
-    assert!(code == Some(2) && stderr.contains("byte 0xef at offset 8"), "{stderr}");
+    assert!(code == Some(4) && stderr.contains("byte 0xef at offset 8"), "{stderr}");
     assert!(stderr.contains("byte 0xff at offset 15") && stderr.contains("2 of the lines"), "{stderr}");
     let replies = stdout.lines().filter(|line| line.contains("\"done\"")).count();
     assert_eq!(replies, 2, "{stdout}");
     for command in [["run", FIXTURE], ["embed", EMBEDDING_FIXTURE]] {
         let (code, stderr) = shardwright(command).input(&lines).refuses();
         assert!(
-            code == 2 && stderr.contains("standard input is not UTF-8: byte 0xef at offset 8"),
+            code == 4 && stderr.contains("standard input is not UTF-8: byte 0xef at offset 8"),
             "{stderr}"
         );
     }
@@ -230,7 +240,7 @@ fn bytes_that_are_not_utf8_cost_their_line() {
         .argument("--calibration-text")
         .argument(&lines)
         .refuses();
-    assert!(code == 2 && stderr.contains("byte 0xef at offset 8"), "{stderr}");
+    assert!(code == 4 && stderr.contains("byte 0xef at offset 8"), "{stderr}");
 }
 
 /// Endless input is read up to its limit and no further.
@@ -238,11 +248,11 @@ fn bytes_that_are_not_utf8_cost_their_line() {
 fn what_never_ends_is_read_to_its_cap() {
     let zero = Path::new("/dev/zero");
     let (code, stderr) = shardwright(["run", FIXTURE, "--max-tokens", "1"]).input(zero).refuses();
-    assert!(code == 2 && stderr.contains("standard input has more than"), "{stderr}");
+    assert!(code == 4 && stderr.contains("standard input has more than"), "{stderr}");
     let (code, stderr) = shardwright(["run", FIXTURE, "--chat"]).input(zero).refuses();
-    assert!(code == 2 && stderr.contains("a line of standard input has more than"), "{stderr}");
+    assert!(code == 4 && stderr.contains("a line of standard input has more than"), "{stderr}");
     let (code, stderr) = shardwright(["embed", EMBEDDING_FIXTURE]).input(zero).refuses();
-    assert!(code == 2 && stderr.contains("standard input has more than"), "{stderr}");
+    assert!(code == 4 && stderr.contains("standard input has more than"), "{stderr}");
 
     // A device of length zero, and a file of a gigabyte.
     let copy = Copy::of(EMBEDDING_FIXTURE);
@@ -263,7 +273,7 @@ fn what_never_ends_is_read_to_its_cap() {
     embed_of("a device");
     fs::remove_file(&prompts).expect("removed");
     fs::File::create(&prompts).and_then(|file| file.set_len(1 << 30)).expect("a long file");
-    embed_of("more than 1048576 bytes");
+    embed_of("larger than 16777216 bytes");
 }
 
 /// The documentation of the option must mention a risk that no check can rule out.
@@ -290,7 +300,7 @@ fn a_key_that_others_may_read_signs_nothing() {
     for mode in [0o644, 0o640, 0o604] {
         fs::set_permissions(&key, fs::Permissions::from_mode(mode)).expect("set");
         let (code, stderr) = sign().refuses();
-        assert!(code == 2 && stderr.contains("others may read it"), "{stderr}");
+        assert!(code == 4 && stderr.contains("others may read it"), "{stderr}");
         assert!(stderr.contains("help: ") && stderr.contains("chmod 600"), "{stderr}");
         assert!(!pack.exists());
     }
@@ -299,7 +309,74 @@ fn a_key_that_others_may_read_signs_nothing() {
     assert!(pack.is_file());
     fs::write(&key, "no key").expect("written");
     let (code, stderr) = sign().refuses();
-    assert!(code == 2 && stderr.contains("64 hexadecimal digits"), "{stderr}");
+    assert!(code == 4 && stderr.contains("64 hexadecimal digits"), "{stderr}");
+}
+
+/// Every command that writes a file or folder refuses another file at its place before it works.
+#[test]
+fn files_that_a_command_did_not_write_are_not_replaced() {
+    let bundle = Compiled::from(FIXTURE, ["--context", "64"]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("thesis"), "mine").expect("written");
+    symlink(at("thesis"), at("link")).expect("a link");
+    pipe(&at("pipe"));
+    let (key, planner) = (at("key"), program::folder().join("planners/generic.wasm"));
+    shardwright(["trust", "key"]).argument(&key).succeeds();
+
+    let plan = |option: &str| shardwright(["plan", FIXTURE, "--no-measure", option]);
+    let list = || shardwright(["trust", "revoke", "--list", "a", "--sequence", "1", "--key"]).argument(&key);
+    let commands = || {
+        [
+            shardwright(["pack"]).argument(bundle.path()).argument("-o"),
+            shardwright(["pack", "--licence", "gemma"]).argument(bundle.path()).argument("--hf"),
+            shardwright(["compile", FIXTURE, "-o"]),
+            plan("--html"),
+            plan("--write-request"),
+            shardwright(["doctor", "--report"]),
+            shardwright(["calibration-text", FIXTURE, "-o"]),
+            shardwright(["planner", "pack"])
+                .argument(&planner)
+                .argument("--key")
+                .argument(&key)
+                .argument("-o"),
+            shardwright(["planner", "build", "no-such-package", "-o"]),
+            shardwright(["planner", "compose", "no-such-policy", "-o"]),
+            shardwright(["trust", "key"]),
+            list().argument("-o"),
+        ]
+    };
+    for (target, is) in [
+        (at("thesis"), "thesis"),
+        (at("link"), "is a symbolic link"),
+        (at("pipe"), "is a pipe"),
+        ("/dev/null".into(), "is a device"),
+    ] {
+        for command in commands() {
+            let shown = format!("{command:?}");
+            let (code, stderr) = command.argument(&target).refuses();
+            assert!(code == 2 && stderr.contains(&target.display().to_string()), "{shown}: {code}: {stderr}");
+            assert!(stderr.contains(is), "{shown}: no `{is}` in {stderr}");
+            assert_eq!(fs::read(at("thesis")).expect("read"), b"mine", "{shown}");
+        }
+    }
+    // An earlier output is replaced.
+    for _ in 0..2 {
+        plan("--html").argument(at("plan.html")).succeeds();
+        plan("--write-request").argument(at("request.json")).succeeds();
+        shardwright(["doctor", "--report"]).argument(at("machine.json")).succeeds();
+        list().argument("-o").argument(at("revoked")).succeeds();
+    }
+    let (code, stderr) = plan("--html").argument(at("request.json")).refuses();
+    assert!(code == 2 && stderr.contains("request.json` exists and is not the page of a plan"), "{stderr}");
+
+    // A suggested command can be pasted.
+    let begun = shardwright(["planner", "new", "thrifty", "--within"]).argument(at("my own")).json();
+    let next = begun["next"][0].as_str().expect("a command");
+    assert!(
+        next.starts_with("shardwright planner build '") && next.contains("/my own/thrifty' -o"),
+        "{next}"
+    );
 }
 
 #[test]

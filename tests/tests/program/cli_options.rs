@@ -5,9 +5,11 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use shardwright_tests::bundles::Compiled;
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::program::{Run, shardwright};
+
+mod covered;
 
 /// Exit codes of invalid arguments and unsupported requests.
 const ARGUMENT: i32 = 2;
@@ -25,8 +27,14 @@ fn refused(run: Run, code: i32, words: &[&str]) {
 
 /// Returns the options of a command as clap prints them, each with the placeholder of its value.
 fn options_of(command: &str) -> Vec<(String, Option<String>)> {
-    let help = shardwright([command, "--help"]).succeeds();
-    let options = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+    /// Columns before an option. Its description begins further to the right.
+    const MARGIN: usize = 6;
+    let help = shardwright(command.split(' ').chain(["--help"])).succeeds();
+    let is_option = |line: &&str| {
+        let text = line.trim_start();
+        text.starts_with('-') && line.len() - text.len() <= MARGIN
+    };
+    let options = help.lines().filter(is_option).map(str::trim_start);
     let options = options.filter_map(|line| {
         let mut words = line.split([' ', ',']).filter(|word| !word.is_empty());
         let name = words.by_ref().find(|word| word.starts_with("--"))?;
@@ -140,6 +148,15 @@ fn every_option_is_refused_of_which_a_bundle_leaves_no_choice() {
             refused(run.argument("--strict"), ARGUMENT, &[name, "was decided when"]);
         }
     }
+    // A command for checkpoints names the way to verify a bundle.
+    refused(
+        shardwright(["verify", &path]),
+        ARGUMENT,
+        &["is a bundle", "`verify CHECKPOINT --bundle BUNDLE`"],
+    );
+    let help = shardwright(["verify", "--help"]).succeeds();
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("For a bundle, name the checkpoint"), "{help}");
 }
 
 /// `--format` is the format of reports, `--formats` the formats of weights.
@@ -209,6 +226,28 @@ fn an_option_is_refused_where_it_says_nothing() {
             &["--memory-budget", "`--memory`"],
         ),
         (&["bench", generates, "--memory-budget", "3GB"], 2, &["--memory-budget", "for bundles"]),
+        // Settings of towers that the model does not have, or that are left out.
+        (&["plan", generates, "--tower-formats", "stored"], 2, &["--tower-formats", "has no tower"]),
+        (
+            &["compile", generates, "--picture-sizes", "70", "--dry-run"],
+            2,
+            &["--picture-sizes", "no tower of a picture"],
+        ),
+        (
+            &["run", generates, "--prompt", "x", "--clip-lengths", "5"],
+            2,
+            &["--clip-lengths", "no tower of a clip"],
+        ),
+        (
+            &["plan", MULTIMODAL_FIXTURE, "--towers", "none", "--tower-formats", "stored"],
+            2,
+            &["--tower-formats", "--towers leaves out"],
+        ),
+        (
+            &["plan", MULTIMODAL_FIXTURE, "--towers", "clip", "--picture-sizes", "70"],
+            2,
+            &["--picture-sizes", "--towers leaves out"],
+        ),
     ];
     for (arguments, code, words) in cases {
         refused(shardwright(*arguments), *code, words);
@@ -400,6 +439,51 @@ fn a_flag_that_the_planner_leaves_out_is_a_fallback() {
     assert!(notices.contains("the planner left flag opt=1 out, which you set"), "{notices}");
     refused(plan(&["--planner", "even", "--strict"]), STRICT, &["opt=1"]);
     plan(&["--strict"]).succeeds();
+}
+
+#[test]
+fn a_flag_without_effect_is_reported_by_a_plan() {
+    // The shim answers.
+    let unknown = ["--flag", "nope=1"];
+    let plan = |target: &[&str], flag: &[&str]| {
+        shardwright(["plan", "--no-measure", DEMO_MODEL]).arguments(target).arguments(flag)
+    };
+    let words = ["flag nope=1: shim `cpu` has no flag `nope`", "available flags: threads, streams"];
+    refused(plan(&[], &unknown), ARGUMENT, &words);
+    let chip = Chip::new();
+    let on_chip = || chip.planned_by(shardwright(["plan", "--no-measure", DEMO_MODEL]));
+    refused(on_chip().arguments(unknown), ARGUMENT, &["has no flag `nope`"]);
+
+    // There is no vendor's library, and the shim's own simulator answers in its place.
+    let target = ["--soc", "mt6989"];
+    let notice = |plan: Run| {
+        let plan = plan.json();
+        let notices = plan["notices"].as_array().expect("notices").iter();
+        let of_flag = notices.filter(|notice| notice.to_string().contains(", which you set, is"));
+        let [notice] = &of_flag.cloned().collect::<Vec<_>>()[..] else { panic!("{plan}") };
+        notice.clone()
+    };
+    for (flag, words) in [
+        ("nope=1", ["nope=1, which you set, is unknown to shim `neuron`", "available flags: opt, "]),
+        ("opt=9", ["opt=9, which you set, is refused", "an integer from 0 to 3"]),
+    ] {
+        let said = notice(plan(&target, &["--flag", flag]));
+        assert_eq!(said["kind"], "fallback", "{said}");
+        assert!(words.iter().all(|word| said.to_string().contains(word)), "{said}");
+        refused(plan(&target, &["--flag", flag, "--strict"]), STRICT, &words);
+    }
+    plan(&target, &["--flag", "opt=1", "--strict"]).succeeds();
+
+    // No shim answers.
+    let profiles = tempfile::tempdir().expect("a temporary folder");
+    let profile = json!({
+        "schema": 1, "name": "acme-1", "title": "acme-1", "vendor": "test", "shim": "acme", "kind": "npu",
+    });
+    fs::write(profiles.path().join("acme-1.json"), profile.to_string()).expect("written");
+    let said =
+        notice(plan(&["--soc", "acme-1", "--profiles"], &[]).argument(profiles.path()).arguments(unknown));
+    assert_eq!(said["kind"], "making", "{said}");
+    assert!(said.to_string().contains("is unknown: the target's shim is not at hand"), "{said}");
 }
 
 fn change(file: &Path, change: impl FnOnce(&mut Value)) {

@@ -1,14 +1,17 @@
 //! `shardwright plan`, `run`, `show`, `embed` as a user runs them: data on standard output, the
 //! rest on standard error, and a JSON form of every view.
 
+use std::fs;
+use std::process::Command;
+
 use serde_json::Value;
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::checkpoints::{
     Copy, DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE, TEXT_FIXTURES,
 };
-use shardwright_tests::plans;
-use shardwright_tests::program::shardwright;
+use shardwright_tests::program::{Run, shardwright};
 use shardwright_tests::scripted::scripted;
+use shardwright_tests::{plans, tree};
 
 /// The target of the README's demo.
 const DEMO_TARGET: [&str; 4] = ["--soc", "mt6989", "--limit", "ops=400"];
@@ -56,6 +59,33 @@ fn a_turn_that_spells_out_control_tokens_forges_none() {
     assert_eq!(tokens("hello", &[]), tokens("hello", &["--control-tokens-in-text"]));
 }
 
+/// Sends a sound through standard input and through a named pipe, and expects this reply.
+fn pipes_are_read(ask: &dyn Fn(&str, &[&str]) -> Run, sound: &str, expected: &Value) {
+    let reply = |run: Run| {
+        let lines = run.arguments(["--format", "json"]).succeeds();
+        let done: Value = serde_json::from_str(lines.lines().last().expect("a line")).expect("JSON");
+        done["reply"].clone()
+    };
+    let file = tree::root().join(sound);
+    assert_eq!(reply(ask(MULTIMODAL_FIXTURE, &["--audio", "-"]).input(&file)), *expected);
+
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo starts").success());
+    let (to, bytes) = (pipe.clone(), fs::read(&file).expect("a sound"));
+    // Waits for the program to open the pipe.
+    std::thread::spawn(move || fs::write(to, bytes));
+    let pipe = pipe.display().to_string();
+    assert_eq!(reply(ask(MULTIMODAL_FIXTURE, &["--audio", &pipe])), *expected);
+
+    let (code, says) = ask(MULTIMODAL_FIXTURE, &["--audio", "-", "--image", "-"]).refuses();
+    assert!(code == 2 && says.contains("named twice"), "{code}: {says}");
+    // The content decides, as for a file.
+    let page = tree::root().join("README.md");
+    let (code, says) = ask(MULTIMODAL_FIXTURE, &["--audio", "-"]).input(page).refuses();
+    assert!(code == 5 && says.contains("the sound"), "{code}: {says}");
+}
+
 /// Soft tokens are counted as positions of the prompt.
 #[test]
 fn pictures_and_sounds_stand_before_the_prompt() {
@@ -85,6 +115,7 @@ fn pictures_and_sounds_stand_before_the_prompt() {
     assert!((text + 200..=text + 282).contains(&larger), "{text} and {larger}");
     let (_, _, heard) = answered(&["--audio", &sound]);
     assert!(heard.expect("a number") > text, "{heard:?}");
+    pipes_are_read(&ask, &sound, &answered(&["--audio", &sound]).1);
     let both = answered(&["--image", &picture, "--audio", &sound]).2.expect("a number");
     assert_eq!(both - with_picture, heard.expect("a number") - text);
 
@@ -187,9 +218,11 @@ fn a_reply_ends_at_the_limit_of_the_checkpoint() {
 fn fields_of_texts_without_effect_are_reported() {
     let beams: fn(&mut Value) = |config| config["num_beams"] = 4.into();
     let step: fn(&mut Value) = |file| file["normalizer"]["wobble"] = 3.into();
+    let flag: fn(&mut Value) = |config| config["add_bos_token"] = false.into();
     for (file, change, says) in [
         ("generation_config.json", beams, "`num_beams` is ignored: beam search is not supported"),
         ("tokenizer.json", step, "`normalizer.wobble` is ignored: the field is not known"),
+        ("tokenizer_config.json", flag, "`add_bos_token` is ignored: the post-processor"),
     ] {
         let copy = Copy::of(DEMO_MODEL).json(file, change);
         let bundle = Compiled::from(copy.path(), ["--soc", "generic"]);
@@ -203,6 +236,126 @@ fn fields_of_texts_without_effect_are_reported() {
             assert!(code == 9 && refusal.contains(says), "{code}: {refusal}");
         }
     }
+}
+
+/// A tensor without effect is reported for the folder, for its bundle and before the download, and
+/// rejected under `--strict`.
+#[test]
+fn tensors_without_effect_are_reported() {
+    let says = "tensor `model.extra.weight` is ignored: the model does not read it (16 B)";
+    let copy = Copy::of(DEMO_MODEL).tensor("model.extra.weight", &[1.0; 4]);
+    let bundle = Compiled::from(copy.path(), ["--soc", "generic"]);
+    let made = bundle.path();
+    for path in [copy.path(), &made] {
+        let run = || shardwright(["run"]).argument(path).arguments(["--prompt", "a", "-n", "1"]);
+        let outcome = run().outcome();
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        assert_eq!(outcome.stderr.matches(says).count(), 1, "{}", outcome.stderr);
+        let (code, refusal) = run().arguments(["--strict"]).refuses();
+        assert!(code == 9 && refusal.contains(says), "{code}: {refusal}");
+    }
+    let inspected = shardwright(["inspect"]).argument(&made).outcome();
+    assert!(inspected.stdout.contains(says), "{} {}", inspected.stdout, inspected.stderr);
+    let copy = copy.only_header();
+    let plan = || shardwright(["plan", "--soc", "generic"]).argument(copy.path());
+    let planned = plan().json();
+    assert!(planned["notices"].to_string().contains(says), "{}", planned["notices"]);
+    let (code, refusal) = plan().arguments(["--strict"]).refuses();
+    assert!(code == 9 && refusal.contains(says), "{code}: {refusal}");
+}
+
+/// Every command reports the fields without effect of a checkpoint or a bundle once, and rejects
+/// them under `--strict` with the same error.
+#[test]
+fn every_command_reports_fields_without_effect_and_rejects_them_under_strict() {
+    let copy = Copy::of(TEXT_FIXTURES[0])
+        .json("config.json", |config| config["novel_setting"] = 3.into())
+        .json("generation_config.json", |config| config["num_beams"] = 4.into())
+        .json("tokenizer.json", |file| file["normalizer"]["wobble"] = 3.into());
+    let bundle = Compiled::from(copy.path(), ["--soc", "generic"]);
+    let cache = tempfile::tempdir().expect("a folder");
+    let text = cache.path().join("text");
+    std::fs::write(&text, "some words ".repeat(100)).expect("written");
+    let shown = |path: &std::path::Path| path.display().to_string();
+    let (from, made, text) = (&*shown(copy.path()), &*shown(&bundle.path()), &*shown(&text));
+    let into = &*shown(&cache.path().join("bundle"));
+    let rejected = "`num_beams` is ignored: beam search is not supported";
+    let says =
+        ["`novel_setting` is ignored", rejected, "`normalizer.wobble` is ignored: the field is not known"];
+    let verify = ["--rows", "8", "--steps", "1", "--greedy", "2"];
+    let verify_bundle = [&verify[..], &["--bundle", made]].concat();
+    let bench = ["-p", "8", "-n", "2", "-r", "1", "-t", "2"];
+    let tune = ["--context", "64", "--minutes", "0"];
+    let perplexity = ["--text", text, "--window", "32", "--chunks", "1", "--context", "64"];
+    let several = ["--soc", "mt6989,generic", "--on", "cpu", "--dry-run"];
+    let commands: [(&str, &str, &[&str]); 12] = [
+        ("show", from, &[]),
+        ("inspect", from, &[]),
+        ("inspect", made, &[]),
+        ("plan", from, &["--no-measure"]),
+        ("compile", from, &["--context", "64", "-o", into]),
+        ("compile", from, &several),
+        ("verify", from, &verify),
+        ("verify", from, &verify_bundle),
+        ("bench", from, &bench),
+        ("bench", made, &bench),
+        ("perplexity", from, &perplexity),
+        ("tune", from, &tune),
+    ];
+    for (command, path, more) in commands {
+        // Trials of `tune` must not change the plans of other tests.
+        let own = cache.path().join("cache");
+        let run = || shardwright([command, path]).arguments(more).environment("XDG_CACHE_HOME", &own);
+        let outcome = run().outcome();
+        assert_eq!(outcome.code, Some(0), "{command} {more:?}: {}", outcome.stderr);
+        let all = outcome.stdout + &outcome.stderr;
+        for says in says {
+            assert_eq!(all.matches(says).count(), 1, "{command} {more:?}: {says}: {all}");
+        }
+        if !["show", "inspect"].contains(&command) {
+            let (code, refusal) = run().arguments(["--strict"]).refuses();
+            assert!(code == 9 && refusal.contains(rejected), "{command} {more:?}: {code}: {refusal}");
+        }
+    }
+    // The reports of programs have them too.
+    let ignored = |path: &str| {
+        let report = shardwright(["inspect", path]).json();
+        let fields = report["ignored"].as_array().expect("a list").iter();
+        fields.map(|ignored| ignored["field"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(ignored(from), ["num_beams", "normalizer.wobble", "novel_setting"]);
+    assert_eq!(ignored(made), ["num_beams", "normalizer.wobble"]);
+}
+
+/// A model that embeds has a tokenizer that must be known too.
+#[test]
+fn a_field_without_effect_is_reported_by_embed() {
+    let copy =
+        Copy::of(EMBEDDING_FIXTURE).json("tokenizer.json", |file| file["normalizer"]["wobble"] = 3.into());
+    let run = || shardwright(["embed"]).argument(copy.path()).argument("a text");
+    let says = "`normalizer.wobble` is ignored: the field is not known";
+    let outcome = run().outcome();
+    assert!(outcome.code == Some(0) && outcome.stderr.matches(says).count() == 1, "{}", outcome.stderr);
+    let (code, refusal) = run().arguments(["--strict"]).refuses();
+    assert!(code == 9 && refusal.contains(says), "{code}: {refusal}");
+}
+
+/// A damaged tokenizer does not stop a plan or a report, but its fields are not checked.
+#[test]
+fn a_tokenizer_that_cannot_be_read_is_reported_and_refused_under_strict() {
+    let damaged = Copy::of(TEXT_FIXTURES[0]).with("tokenizer.json", "{");
+    let run = |command: &[&str]| shardwright(command).argument(damaged.path());
+    let plan = run(&["plan", "--no-measure"]).succeeds();
+    let note = plan.lines().find(|line| line.contains("fields of the text files are not checked"));
+    assert!(note.is_some_and(|line| line.starts_with("note: ") && line.contains("tokenizer.json")), "{plan}");
+    let (code, refusal) = run(&["plan", "--no-measure", "--strict"]).refuses();
+    assert!(code == 4 && refusal.contains("tokenizer.json"), "{code}: {refusal}");
+    let shown = run(&["show"]).succeeds();
+    assert!(shown.contains("not checked: ") && shown.contains("tokenizer.json"), "{shown}");
+    // A missing tokenizer has no fields.
+    let bare = Copy::of(TEXT_FIXTURES[0]).without("tokenizer.json");
+    let plan = shardwright(["plan", "--no-measure", "--strict"]).argument(bare.path()).succeeds();
+    assert!(!plan.contains("not checked"), "{plan}");
 }
 
 #[test]

@@ -227,8 +227,8 @@ fn a_plan_rests_on_conversations_like_the_usual_ones() {
     let shown = shardwright(["inspect"]).argument(bundle.path()).succeeds();
     assert!(shown.contains("lookup, up to") && shown.contains("expected (measured)"), "{shown}");
     for (text, code, words) in [
-        (write("empty.txt", "\n"), 2, "no reply"),
-        (write("questions.txt", "What is a hacker?\n"), 2, "no reply"),
+        (write("empty.txt", "\n"), 4, "no reply"),
+        (write("questions.txt", "What is a hacker?\n"), 4, "no reply"),
         (folder.path().join("none.txt").display().to_string(), 3, "none.txt"),
     ] {
         let (actual, stderr) = shardwright(["plan", DEMO_MODEL, "--usual-text", &text]).refuses();

@@ -43,9 +43,10 @@ fn answers(limit: &str) {
 #[cfg(unix)]
 fn limits_of_the_system_end_in_a_reply_or_an_error() {
     for limit in [
-        // Standard error is closed or full.
+        // Standard error is closed, full or broken.
         "exec 2>&-",
         "exec 2>/dev/full",
+        "exec 2> >(true); sleep 0.3",
         // No file may grow, so caches are left out.
         "ulimit -f 0",
         "ulimit -s 256",
@@ -53,14 +54,42 @@ fn limits_of_the_system_end_in_a_reply_or_an_error() {
     ] {
         answers(limit);
     }
-    let (code, reply, _) = limited("exec 2>&-", &RUN);
-    assert_eq!(code, Some(0), "{reply}");
+    // Messages and logs that cannot be written do not change the reply.
+    let logging = [&RUN[..], &["-vv"]].concat();
+    for limit in ["exec 2>&-", "exec 2>/dev/full", "exec 2> >(true); sleep 0.3"] {
+        for arguments in [&RUN[..], &logging] {
+            let (code, reply, _) = limited(limit, arguments);
+            assert!(code == Some(0) && reply.starts_with("Belief"), "{limit}: {code:?}: {reply}");
+        }
+    }
     let (code, reply, says) = limited("ulimit -s 256", &RUN);
     assert_eq!(code, Some(0), "{reply}{says}");
     // A failed allocation ends a process without an error message, so too small an address space is
     // refused.
     let (code, _, says) = limited("ulimit -v 125000", &RUN);
     assert!(code == Some(11) && says.contains("address space is limited to 122 MiB"), "{code:?}: {says}");
+    // With more, files may not be mapped. They are not at fault.
+    let few_threads = [&RUN[..], &["--threads", "2"]].concat();
+    for kibibytes in [380_000, 390_000, 400_000] {
+        let limit = format!("export RAYON_NUM_THREADS=2; ulimit -v {kibibytes}");
+        let (code, reply, says) = limited(&limit, &few_threads);
+        match code {
+            Some(0) => assert!(reply.starts_with("Belief"), "{limit}: {reply}"),
+            code => {
+                assert_eq!(code, Some(11), "{limit}: {says}");
+                assert!(says.contains("help: ") && says.contains("ulimit -v"), "{limit}: {says}");
+            }
+        }
+    }
+    // The limit is named, and not the shim that could not be opened because of it.
+    for limit in ["ulimit -n 12", "ulimit -n 16"] {
+        let (code, _, says) = limited(limit, &RUN);
+        assert!(code == Some(13) && says.contains("Too many open files"), "{limit}: {code:?}: {says}");
+        assert!(says.contains("help: raise the limit of open files: `ulimit -n"), "{limit}: {says}");
+        assert!(!says.contains("builds the CPU shim") && !says.contains("no shim is named"), "{says}");
+    }
+    let (code, _, says) = limited("exec >/dev/full", &["shim", "list"]);
+    assert!(code == Some(13) && says.contains("help: free space on the disk"), "{code:?}: {says}");
     let (code, plan, says) = limited("ulimit -f 0", &["plan", DEMO_MODEL, "--soc", "mt6989", "--no-measure"]);
     assert_eq!(code, Some(0), "{plan}{says}");
 }

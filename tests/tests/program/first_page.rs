@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use shardwright_tests::program::shardwright;
 use shardwright_tests::{skipped, tree};
 
 fn page() -> String {
@@ -37,10 +38,17 @@ fn block<'t>(text: &'t str, language: &str) -> Vec<&'t str> {
 
 /// Returns the cells of the rows of the table with this header, without the header.
 fn table(text: &str, header: &str) -> Vec<Vec<String>> {
-    let from = text.lines().skip_while(|line| !line.starts_with(&format!("| {header} |"))).skip(2);
+    let rows = rows(text, &format!("| {header} |"));
+    rows.into_iter().skip(2).collect()
+}
+
+/// Returns the cells of the rows of the table whose header begins so, with the header and the line
+/// below it.
+fn rows(text: &str, header: &str) -> Vec<Vec<String>> {
+    let from = text.lines().skip_while(|line| !line.starts_with(header));
     let cells = |row: &str| row.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect();
     let rows: Vec<Vec<String>> = from.take_while(|line| line.starts_with('|')).map(cells).collect();
-    assert!(!rows.is_empty(), "no table of {header}");
+    assert!(rows.len() > 2, "no table of {header}");
     rows
 }
 
@@ -218,6 +226,121 @@ fn the_table_of_models_has_every_family_that_was_compared() {
     assert_eq!(published, BTreeSet::from(["Gemma 3 270M", "SmolLM2 135M"]));
     for model in ["gemma3-270m", "smollm2-135m"] {
         assert!(tree::root().join("tests/models").join(format!("{model}.json")).exists(), "{model}");
+    }
+}
+
+/// Evidence in the tree for a claim about this project.
+enum Evidence {
+    /// A test, by file and name.
+    Test(&'static str, &'static str),
+    /// Checkpoints that the program reads.
+    Reads(&'static [&'static str]),
+    /// A sentence of the page of known gaps.
+    Gap(&'static str),
+}
+
+/// Rows of the table of alternatives, with the claim about this project.
+const CLAIMS: [(&str, &str, Evidence); 12] = [
+    ("has run on phones", "no", Evidence::Gap("Shardwright has not run on a phone.")),
+    ("GPU", "no", Evidence::Gap("There is no shim for a GPU.")),
+    ("Kotlin, Python", "no", Evidence::Gap("no library for Kotlin, Swift or Python")),
+    ("OpenAI server", "no", Evidence::Gap("no server")),
+    ("calls of tools parsed", "no", Evidence::Gap("no parser for tool calls")),
+    ("reads GGUF", "yes", Evidence::Reads(&["tests/fixtures/gguf/llama3.gguf"])),
+    (
+        "reads GPTQ, AWQ, compressed-tensors",
+        "yes",
+        Evidence::Reads(&[
+            "tests/fixtures/quantised/gptq4_channel",
+            "tests/fixtures/quantised/awq_group32",
+            "tests/fixtures/quantised/compressed_int8_channel",
+        ]),
+    ),
+    (
+        "reports every flag that was ignored",
+        "yes",
+        Evidence::Test(
+            "tests/vendors/tests/vendors/neuron_flags.rs",
+            "a_compiler_that_repeats_twenty_flags_and_uses_none_is_found_out",
+        ),
+    ),
+    (
+        "plans again after a compiler's refusal",
+        "yes",
+        Evidence::Test("tests/tests/numbers/revision.rs", "a_refused_plan_is_revised_and_then_right"),
+    ),
+    (
+        "one bundle for several chips",
+        "yes",
+        Evidence::Test(
+            "tests/vendors/tests/vendors/variants.rs",
+            "every_chip_runs_its_variant_whatever_the_order_and_the_form",
+        ),
+    ),
+    (
+        "a policy in a sandboxed file",
+        "yes",
+        Evidence::Test(
+            "tests/tests/program/howto_soc_and_planner.rs",
+            "a_planner_dropped_into_a_folder_plans",
+        ),
+    ),
+    (
+        "fits? answered before the download",
+        "yes",
+        Evidence::Test("tests/tests/program/without_weights.rs", "headers_are_enough_to_plan"),
+    ),
+];
+
+/// Checks that the tree has this evidence.
+fn expect_evidence(row: &str, evidence: &Evidence) {
+    match evidence {
+        Evidence::Test(file, name) => {
+            let begins = format!("#[test]\nfn {name}() {{\n");
+            assert!(tree::read(Path::new(file)).contains(&begins), "{row}: no test {name} in {file}");
+        }
+        Evidence::Reads(checkpoints) => {
+            for checkpoint in *checkpoints {
+                shardwright(["show"]).argument(checkpoint).succeeds();
+            }
+        }
+        Evidence::Gap(sentence) => {
+            let gaps = tree::read(Path::new("docs/known-gaps.md")).replace("\n  ", " ");
+            assert!(gaps.contains(sentence), "{row}: no `{sentence}` among the known gaps");
+        }
+    }
+}
+
+#[test]
+fn the_table_of_alternatives_has_evidence_and_sources() {
+    let section = section("Alternatives");
+    let compared = rows(&section, "| | Shardwright |");
+    let sources = table(&section, "alternative");
+    let named: Vec<&String> = sources.iter().map(|source| &source[0]).collect();
+    assert_eq!(compared[0][2..].iter().collect::<Vec<_>>(), named, "columns without a source");
+    for source in &sources {
+        let [alternative, packages, address] = &source[..] else { panic!("{source:?}") };
+        let has_version = packages.split(", ").all(|package| package.contains(|c: char| c.is_ascii_digit()));
+        assert!(has_version, "{alternative}: {packages}");
+        assert!(address.contains("](https://"), "{alternative}: {address}");
+    }
+    let mut claims = CLAIMS.iter();
+    for row in &compared[2..] {
+        let [name, own, others @ ..] = &row[..] else { panic!("{row:?}") };
+        let (claimed, claim, evidence) = claims.next().unwrap_or_else(|| panic!("no evidence for {name}"));
+        assert_eq!((&**name, own.trim_matches('*')), (*claimed, *claim));
+        assert_eq!(others.len(), sources.len(), "{name}");
+        for other in others {
+            assert!(["yes", "no", "in part"].contains(&&**other), "{name}: {other}");
+        }
+        expect_evidence(name, evidence);
+    }
+    assert_eq!(claims.count(), 0, "evidence without a row");
+    // A chip with a GPU would have a profile.
+    for entry in std::fs::read_dir(tree::root().join("plugins/profiles")).expect("profiles") {
+        let profile = std::fs::read(entry.expect("a file").path()).expect("a profile");
+        let profile: serde_json::Value = serde_json::from_slice(&profile).expect("JSON");
+        assert_ne!(profile["kind"], "gpu", "{profile}");
     }
 }
 

@@ -198,6 +198,20 @@ fn a_recorded_request_can_be_replayed_on_a_planner() {
     assert!(stderr.contains("help: ") && stderr.contains("--write-request"), "{stderr}");
 }
 
+/// The request is written before the planner runs, so that a refusal can be replayed.
+#[test]
+fn the_request_of_a_refused_plan_is_written_and_replayed() {
+    let folder = folder();
+    let request = folder.path().join("request.json");
+    let planned = shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989", "--size", "1kB"]);
+    let (code, refused) = planned.argument("--write-request").argument(&request).refuses();
+    assert!(code == 7 && refused.contains("does not fit mt6989"), "{code}: {refused}");
+    let (code, replayed) = shardwright(["planner", "replay"]).argument(&request).refuses();
+    assert_eq!(code, 7, "{replayed}");
+    let reason = |text: &str| text[text.find("refused (over-size)").expect("a reason")..].to_owned();
+    assert_eq!(reason(&replayed), reason(&refused));
+}
+
 /// Every rule with its number, and the exit status of a comparison.
 #[test]
 fn a_planner_is_held_to_numbered_rules() {
@@ -211,14 +225,10 @@ fn a_planner_is_held_to_numbered_rules() {
     let text = check("generic.wasm").succeeds();
     assert!(text.contains("P13") && text.contains("13 held, 0 broken"), "{text}");
 
-    // The example ignores goals, as its page documents.
-    let outcome = check("even.wasm").outcome();
-    assert_eq!(outcome.code, Some(1), "{}{}", outcome.stdout, outcome.stderr);
-    let broken = check("even.wasm").arguments(["--format", "json"]).outcome();
-    let broken: Value = serde_json::from_str(&broken.stdout).expect("JSON");
-    assert_eq!(broken["verdict"], "broken");
-    let rule = broken["rules"].as_array().and_then(|rules| rules.iter().find(|rule| rule["id"] == "P8"));
-    assert_eq!(rule.expect("the rule")["verdict"], "broken", "{broken}");
+    for example in ["even.wasm", "policy.wasm"] {
+        let kept = check(example).json();
+        assert_eq!(kept["verdict"], "held", "{example}: {kept}");
+    }
     let (code, stderr) = check("even.wasm")
         .arguments(["--planner-option", "pieces=2", "--planner-option", "pieces=3"])
         .refuses();
@@ -325,6 +335,9 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     assert!(said.contains("no thrift"), "{stderr}");
     let checked = shardwright(["planner", "check"]).argument(path("broken.wasm")).outcome();
     assert!(checked.code == Some(1) && checked.stdout.contains("no thrift"), "{}", checked.stdout);
+    let run = shardwright(["planner", "check", "--format", "json"]).argument(path("broken.wasm"));
+    let broken: Value = serde_json::from_str(&run.outcome().stdout).expect("JSON");
+    assert_eq!(broken["verdict"], "broken", "{broken}");
 }
 
 #[test]
@@ -349,6 +362,20 @@ fn profiles_that_are_wrong_are_named() {
             notices.contains("fictional.json") && notices.contains("the profile is skipped"),
             "{notices}"
         );
+    }
+}
+
+/// The name of a chip is in its profile, so the file may have any name.
+#[test]
+fn an_unknown_field_of_a_profile_in_another_file_is_named_with_the_file() {
+    let folder = folder();
+    let text = r#"{"schema": 1, "name": "my-chip", "surprise": 1}"#;
+    fs::write(folder.path().join("other.json"), text).expect("written");
+    let plan = shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "my-chip", "--profiles"]);
+    let (code, stderr) = plan.argument(folder.path()).refuses();
+    assert_eq!(code, 3, "{stderr}");
+    for words in ["`my-chip`", "other.json", "unknown field `surprise`", "help: correct the profile"] {
+        assert!(stderr.contains(words), "no `{words}` in {stderr}");
     }
 }
 

@@ -134,6 +134,12 @@ fn a_killed_pull_is_continued_and_its_model_runs_by_its_id_without_a_network() {
     assert!(shown.contains("wright-demo") && !shown.contains(COMMIT), "{shown}");
     at(NOWHERE, &cache, &["plan", ID]).succeeds();
 
+    // Another cache has its own files.
+    let other = tempfile::tempdir().expect("a folder");
+    let pull = at(&hub.url, &cache, &["pull", ID, "--cache"]).argument(other.path()).json();
+    let there = PathBuf::from(pull["snapshot"].as_str().expect("a path"));
+    assert!(there.starts_with(other.path()) && there.join("config.json").exists(), "{pull}");
+
     // The files are not fetched again, and the output shows their path and licence.
     let text = at(&hub.url, &cache, &["pull", ID]).succeeds();
     assert!(text.contains("licence: apache-2.0") && text.contains(&snapshot.display().to_string()), "{text}");

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::{program, tree};
@@ -195,6 +195,57 @@ fn embedding_of_texts_is_abandoned() {
     thread::sleep(Duration::from_secs(1));
     interrupt(&child);
     assert_eq!(ended(&mut child), Some(INTERRUPTED));
+}
+
+/// Begins a command and interrupts it once it encodes a text of 15 MB, which takes a minute. The
+/// tokenizer library cannot be stopped in the middle of a text. The command must end nevertheless.
+#[cfg(target_os = "linux")]
+fn is_ended_while_it_encodes(arguments: &[&str], input: &str) {
+    let mut child = Command::new(program::executable())
+        .current_dir(tree::root())
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it listens");
+    let threads = format!("/proc/{}/task", child.id());
+    let is_encoding = || {
+        let threads = std::fs::read_dir(&threads).into_iter().flatten().flatten();
+        let mut names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+        names.any(|name| name.trim_end() == "encoding")
+    };
+    let begun = Instant::now();
+    while !is_encoding() {
+        assert!(begun.elapsed() < PATIENCE, "{arguments:?}: no text is encoded");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let interrupted = Instant::now();
+    interrupt(&child);
+    let (code, took) = (ended(&mut child), interrupted.elapsed());
+    let mut stderr = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("text");
+    assert_eq!(code, Some(INTERRUPTED), "{arguments:?}: {stderr}");
+    assert!(stderr.contains("encoding a text of 15") && stderr.contains("help: "), "{stderr}");
+    assert!(took < Duration::from_secs(10), "{arguments:?} ended {took:?} after the interrupt");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_encoding_of_a_long_text_can_be_interrupted() {
+    let words = "a text of some words that takes a while ";
+    let text = words.repeat(15_000_000_usize.div_ceil(words.len()));
+    is_ended_while_it_encodes(&["embed", EMBEDDING_FIXTURE], &text);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("text");
+    std::fs::write(&file, &text).expect("written");
+    let file = file.display().to_string();
+    is_ended_while_it_encodes(&["perplexity", DEMO_MODEL, "--text", &file], "");
+    let output = folder.path().join("drawn").display().to_string();
+    let first = shardwright::calibration_prompts()[0];
+    std::fs::write(&output, format!("{first}\t{text}\n")).expect("written");
+    is_ended_while_it_encodes(&["calibration-text", DEMO_MODEL, "-o", &output], "");
 }
 
 /// A worker was interrupted before it answered. Its answer is unknown, so no shim counts as

@@ -1,15 +1,21 @@
 //! Artefacts compiled for a chip are cached for the next start, and trusted only if other users
 //! cannot have changed them.
 
-use std::fs;
+use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
+use shardwright::{BundleOptions, Executor, OpenOptions};
+use shardwright_build::{PlanOptions, checkpoint_moments, open_checkpoint};
+use shardwright_files::{own, room};
+use shardwright_shims::ShimRegistry;
 use shardwright_test_checkpoints::{real_shape, write_real};
+use shardwright_tests::bundles::Compiled;
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
-use shardwright_tests::program::shardwright;
+use shardwright_tests::program::{self, shardwright};
+use shardwright_tests::tree;
 
 const SAID: &str = ": kept in ";
 
@@ -67,6 +73,92 @@ fn a_small_model_on_the_cpu_leaves_nothing_behind() {
     let cache = tempfile::tempdir().expect("a temporary folder");
     assert!(!run(cache.path(), &[]).1);
     assert!(!cache.path().join("shardwright/artefacts").exists());
+}
+
+/// Makes it look as if a file was last used nine days ago.
+fn age(path: &Path) {
+    let ago = SystemTime::now() - Duration::from_secs(9 * 86_400);
+    let times = FileTimes::new().set_modified(ago).set_accessed(ago);
+    File::options().write(true).open(path).and_then(|file| file.set_times(times)).expect("changed");
+}
+
+/// Writes an old file of `bytes` bytes, which takes no space, into a cache.
+fn old_file(cache: &Path, bytes: u64) -> PathBuf {
+    let path = cache.join("weights/old");
+    own::create_folder(&cache.join("weights")).expect("a folder");
+    File::create(&path).and_then(|file| file.set_len(bytes)).expect("written");
+    age(&path);
+    path
+}
+
+#[test]
+fn whatever_fills_the_cache_keeps_its_limit() {
+    const OLD: u64 = 1 << 30;
+    let checkpoint = tree::root().join(TEXT_FIXTURES[1]);
+    let bundle = Compiled::from(&checkpoint, ["--context", "64"]);
+    let options = |cache: &Path, limit: u64| {
+        let options = OpenOptions::new().search_path(program::search_path()).threads(2).context(64);
+        options.cache_directory(cache).cache_limit(limit)
+    };
+    let index = |cache: &Path, limit: u64| {
+        let model = options(cache, limit).open(&checkpoint).expect("a model");
+        model.tokenizer().expect("a tokenizer");
+    };
+    let artefacts = |cache: &Path, limit: u64| {
+        let options = options(cache, limit).soc("mt6989").on(Executor::Cpu).tokenizer_when_asked(true);
+        options.open(&checkpoint).expect("a model");
+    };
+    let proofs = |cache: &Path, limit: u64| {
+        let options = BundleOptions::new().search_path(program::search_path()).threads(2);
+        options.cache_directory(cache).cache_limit(limit).open(bundle.path()).expect("a model");
+    };
+    let moments = |cache: &Path, limit: u64| {
+        let shims = ShimRegistry::builder().directory(program::folder().join("shims"));
+        let (cache, cache_limit) = (Some(cache.to_owned()), Some(limit));
+        let options = PlanOptions { shims, cache, cache_limit, ..PlanOptions::default() };
+        let checkpoint = open_checkpoint(&checkpoint).expect("a checkpoint");
+        checkpoint_moments(&checkpoint, &options, &mut ()).expect("moments");
+    };
+    type Fill<'f> = (&'f str, &'f dyn Fn(&Path, u64));
+    let fills: [Fill<'_>; 4] =
+        [("tokenizers", &index), ("artefacts", &artefacts), ("proofs", &proofs), ("moments", &moments)];
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let cache = folder.path().join("cache");
+    for (what, fill) in fills {
+        for (limit, stays) in [(2 * OLD, true), (OLD / 2, false)] {
+            // The compiled planner stays.
+            for (what, _) in fills {
+                let _ = fs::remove_dir_all(cache.join(what));
+            }
+            let old = old_file(&cache, OLD);
+            fill(&cache, limit);
+            assert_eq!(old.exists(), stays, "{what} with a limit of {limit} bytes");
+            // Proofs need files that were not written just now, and not every file system has them.
+            assert!(what == "proofs" || cache.join(what).exists(), "{what} are kept");
+        }
+    }
+
+    // Moments that are used count as new.
+    let kept = fs::read_dir(cache.join("moments")).expect("moments").map(|entry| entry.expect("one").path());
+    let kept: Vec<PathBuf> = kept
+        .flat_map(|folder| fs::read_dir(folder).expect("files"))
+        .map(|entry| entry.expect("one").path())
+        .collect();
+    assert!(!kept.is_empty());
+    kept.iter().for_each(|path| age(path));
+    moments(&cache, room::CACHE_BYTES_MAX);
+    for path in kept {
+        let used = fs::metadata(&path).and_then(|metadata| metadata.modified()).expect("a time");
+        assert!(used.elapsed().expect("the past") < Duration::from_secs(86_400), "{}", path.display());
+    }
+
+    // The program has the usual limit.
+    let cache = folder.path().join("shardwright");
+    for (bytes, stays) in [(room::CACHE_BYTES_MAX / 2, true), (room::CACHE_BYTES_MAX, false)] {
+        let old = old_file(&cache, bytes);
+        let _ = run(folder.path(), &["--soc", "mt6989", "--on", "cpu"]);
+        assert_eq!(old.exists(), stays, "{bytes} bytes");
+    }
 }
 
 /// A rebuilt shim may produce other artefacts under the same version.

@@ -95,6 +95,34 @@ fn it_runs_from_a_package_and_says_what_it_copies() {
 }
 
 #[test]
+fn only_the_variant_that_runs_is_copied() {
+    let bundle = Compiled::from(TEXT_FIXTURES[3], ["--soc", "mt6989,sm8750,generic", "--on", "cpu"]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let packed = folder.path().join("demo.swb");
+    pack(&bundle.path(), &packed).succeeds();
+    let within = format!("{}!/assets/demo.swb", shown(&package(folder.path(), &packed, 4)));
+    let manifest = bundle.manifest_json();
+    let artefacts = |variant: &Value, chain: &Value| -> u64 {
+        let variants = manifest["variants"].as_array().expect("variants").iter();
+        let chosen = variants.filter(|entry| variant.is_null() || entry["soc"] == *variant);
+        let chains = chosen.flat_map(|entry| entry["chains"].as_array().expect("chains"));
+        let chains = chains.filter(|entry| chain.is_null() || entry["name"] == *chain);
+        let shards = chains.flat_map(|entry| entry["shards"].as_array().expect("shards"));
+        shards.map(|shard| shard["artefact"]["bytes"].as_u64().expect("a length")).sum()
+    };
+    let doctor = shardwright(["doctor", &within]).json();
+    let would_run = &doctor["bundle"]["would_run"];
+    let chosen = artefacts(&would_run["soc"], &would_run["chain"]);
+    let copied = doctor["bundle"]["copied_bytes"].as_u64().expect("a number");
+    assert!(0 < copied && copied <= chosen, "{copied} of {chosen}: {doctor}");
+    assert!(chosen < artefacts(&Value::Null, &Value::Null), "the other variants have artefacts too");
+    let outcome = generate(&within).outcome();
+    let (before, _) = outcome.stderr.split_once(" bytes of artefacts were copied").expect("a notice");
+    let said: Option<u64> = before.rsplit(' ').next().and_then(|number| number.parse().ok());
+    assert_eq!(said, Some(copied), "{}", outcome.stderr);
+}
+
+#[test]
 fn an_app_opens_it_from_a_descriptor_and_a_place() {
     let bundle = Compiled::from(TEXT_FIXTURES[3], [] as [&str; 0]);
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -158,7 +186,7 @@ fn what_cannot_be_packed_is_refused_with_help() {
     assert!(!to.exists());
     let bundle = Compiled::from(TEXT_FIXTURES[3], [] as [&str; 0]);
     let (code, said) = pack(&bundle.path(), folder.path()).refuses();
-    assert!(code == 4 && said.contains("is a directory"), "{code} {said}");
+    assert!(code == 2 && said.contains("is a directory"), "{code} {said}");
     let (code, said) = pack(&bundle.path(), Path::new("no/such/folder/to.swb")).refuses();
     assert!(code == 3 && said.contains("no/such/folder"), "{code} {said}");
 }

@@ -1,18 +1,18 @@
 //! Runs the commands in fences of a page as written: by a shell, in the order of the page, in a
 //! folder that looks like a fresh clone with a build, without any of the project's variables set.
+//! Each page has a test and a folder of its own.
 //!
-//! The built program replaces `cargo xtask run --` and is found as `shardwright`. Fixtures are at
+//! The built program replaces `cargo xtask run --` and is found as `shardwright`. A fixture is at
 //! `path/to/checkpoint`. Commands that are not run are listed, with the reason.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use shardwright_test_checkpoints::cases;
-use shardwright_tests::checkpoints::{
-    Copy, DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE, TEXT_FIXTURES,
-};
+use shardwright_tests::checkpoints::{Copy, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::{program, qnn, skipped, tree};
 use tempfile::TempDir;
 
@@ -109,14 +109,25 @@ const NOT_RUN: &[(&str, &str)] = &[
         "curl -fsSL -r 0-$((7 + N)) --max-filesize $((8 + N)) \"$HUB/model.safetensors\" -o model/model.safetensors",
         "needs the network",
     ),
+    ("rustup target add aarch64-linux-android", "downloads a target"),
+    (
+        "export CARGO_TARGET_AARCH64_LINUX_ANDROID_LINKER=\"$ANDROID_NDK_HOME/toolchains/llvm/prebuilt/linux-x86_64/bin/aarch64-linux-android30-clang\"",
+        "is for the build of the next line",
+    ),
+    (
+        "cargo build --release --target aarch64-linux-android -p shardwright-worker \
+         -p shardwright-shim-cpu-library -p shardwright-shim-neuron-library -p shardwright-shim-qnn-library",
+        "needs Android's NDK; `cargo xtask platforms` checks that these packages compile",
+    ),
     (
         "shardwright planner build my-planner -o my-planner.wasm",
         "needs cargo: `howto_soc_and_planner` does it, and what it gives is used below",
     ),
 ];
 
-/// The fixture of the family whose headers a page fetches.
-const FIXTURE_OF_THE_HUB: &str = TEXT_FIXTURES[3];
+/// The checkpoint of a reader. It is of the family whose headers a page fetches. Commands about
+/// results for a trained model name the demo model.
+const CHECKPOINT: &str = TEXT_FIXTURES[3];
 
 const WEIGHTS: &str = "model.safetensors";
 
@@ -132,7 +143,7 @@ const BY_HAND: &[(&str, Deed)] = &[
         fs::write(folder.join("profiles-here/my-chip.json"), named).expect("written");
     }),
     ("cargo xtask run -- plan model --soc mt6989", |folder| {
-        let checkpoint = Copy::of(FIXTURE_OF_THE_HUB);
+        let checkpoint = Copy::of(CHECKPOINT);
         fs::create_dir(folder.join("model")).expect("a folder");
         fs::copy(checkpoint.file("config.json"), folder.join("model/config.json")).expect("copied");
         fs::copy(checkpoint.only_header().file(WEIGHTS), folder.join("model").join(WEIGHTS)).expect("copied");
@@ -208,10 +219,9 @@ fn clone() -> TempDir {
         fs::create_dir_all(clone.path().join(folder)).expect("a folder");
     }
     link(program::folder(), "target/debug");
-    // A trained model, because the cost of formats for a random model would exceed any bound.
-    let generates = root.join(DEMO_MODEL);
-    link(&generates, "path/to/checkpoint");
-    link(&generates, "CHECKPOINT");
+    for name in ["path/to/checkpoint", "CHECKPOINT"] {
+        link(&root.join(CHECKPOINT), name);
+    }
     link(&root.join(EMBEDDING_FIXTURE), "path/to/embeddinggemma");
     link(&root.join(MULTIMODAL_FIXTURE), "path/to/multimodal");
     let files = root.join("host/preprocessing/tests/preprocessing/files");
@@ -237,8 +247,8 @@ fn clone() -> TempDir {
 /// a separate cache, because other tests plan for it meanwhile.
 const KEEP_MEASUREMENTS: [&str; 2] = ["docs/sensitivity.md", "docs/tuning.md"];
 
-/// A time limit in the pages, and the shorter one used here.
-const MINUTES: (&str, &str) = ("--minutes 1", "--minutes 0.1");
+/// A time limit in the pages, and the shorter one used here. Measuring begins in any case.
+const MINUTES: (&str, &str) = ("--minutes 1", "--minutes 0.01");
 
 /// Runs a command as a reader's shell would, with this cache or the user's.
 fn run(text: &str, clone: &Path, cache: Option<&Path>) -> Result<(), String> {
@@ -269,50 +279,77 @@ fn needs_qnn(text: &str) -> bool {
     text.contains("--soc sm8850")
 }
 
-fn is_first(page: &Path) -> bool {
-    page == Path::new("README.md")
-}
-
 fn is_listed(text: &str) -> bool {
     NOT_RUN.iter().any(|(listed, _)| *listed == text)
 }
 
-/// Runs the commands for which `chosen` is true.
-fn follow(chosen: impl Fn(&Path, &str) -> bool) {
+/// Runs the commands of a page for which `chosen` is true.
+fn follow(page: &str, chosen: impl Fn(&str) -> bool) {
+    let on_page = commands(&tree::read(page.as_ref()));
+    let clone = clone();
+    let cache = KEEP_MEASUREMENTS.contains(&page).then(|| clone.path().join("cache"));
+    if let Some(cache) = &cache {
+        program::share_planner(cache);
+    }
     let mut failed = Vec::new();
-    for (page, on_page) in pages() {
-        let clone = clone();
-        let run_here = |command: &&PageCommand| !is_listed(&command.text) && chosen(&page, &command.text);
-        for PageCommand { line, text } in on_page.iter().filter(run_here) {
-            if let Some((_, by_hand)) = BY_HAND.iter().find(|(before, _)| before == text) {
-                by_hand(clone.path());
-            }
-            let cache = clone.path().join("cache");
-            let cache = KEEP_MEASUREMENTS.iter().any(|own| page == Path::new(own)).then_some(&*cache);
-            if let Err(why) = run(text, clone.path(), cache) {
-                failed.push(format!("{}:{line}: `{text}`: {why}", page.display()));
-            }
+    let run_here = |command: &&PageCommand| !is_listed(&command.text) && chosen(&command.text);
+    for PageCommand { line, text } in on_page.iter().filter(run_here) {
+        if let Some((_, by_hand)) = BY_HAND.iter().find(|(before, _)| before == text) {
+            by_hand(clone.path());
+        }
+        if let Err(why) = run(text, clone.path(), cache.as_deref()) {
+            failed.push(format!("{page}:{line}: `{text}`: {why}"));
         }
     }
-    assert!(failed.is_empty(), "commands of pages that fail:\n{}", failed.join("\n"));
+    assert!(failed.is_empty(), "commands that fail:\n{}", failed.join("\n"));
 }
 
-#[test]
-fn the_commands_of_the_first_page_work() {
-    follow(|page, text| is_first(page) && !needs_qnn(text));
+/// Declares the test of each page.
+macro_rules! pages {
+    ($($test:ident: $page:literal,)*) => {
+        /// The pages with commands to run.
+        const PAGES: &[&str] = &[$($page),*];
+
+        $(
+            #[test]
+            fn $test() {
+                follow($page, |text| !needs_qnn(text));
+            }
+        )*
+    };
+}
+
+pages! {
+    the_commands_of_the_first_page_work: "README.md",
+    the_commands_about_benchmarks_work: "docs/benchmarks/cpu.md",
+    the_commands_about_delivery_work: "docs/delivery.md",
+    the_commands_about_integration_work: "docs/how-to/integrate.md",
+    the_commands_about_perplexity_work: "docs/perplexity.md",
+    the_commands_about_sensitivity_work: "docs/sensitivity.md",
+    the_commands_about_tuning_work: "docs/tuning.md",
+    the_commands_about_using_the_program_work: "docs/using.md",
+    the_commands_of_the_public_crate_work: "host/shardwright/README.md",
+    the_commands_about_planners_work: "plugins/README.md",
+    the_commands_about_shims_work: "vendor-shims/README.md",
 }
 
 /// Uses Qualcomm's simulator, which needs a second per token.
 #[test]
 fn the_commands_for_qualcomm_s_chips_work() {
     if qnn::library() {
-        follow(|_, text| needs_qnn(text));
+        let has_some = |page: &&&str| commands(&tree::read(page.as_ref())).iter().any(|c| needs_qnn(&c.text));
+        PAGES.iter().filter(has_some).for_each(|page| follow(page, needs_qnn));
     }
 }
 
 #[test]
-fn the_commands_of_the_other_pages_work() {
-    follow(|page, text| !is_first(page) && !needs_qnn(text));
+fn every_page_with_commands_has_a_test() {
+    let runs = |on_page: &[PageCommand]| on_page.iter().any(|command| !is_listed(&command.text));
+    let found: BTreeSet<PathBuf> =
+        pages().into_iter().filter(|(_, on_page)| runs(on_page)).map(|(page, _)| page).collect();
+    if !found.is_empty() {
+        assert_eq!(found, PAGES.iter().map(PathBuf::from).collect::<BTreeSet<_>>());
+    }
 }
 
 #[test]

@@ -204,9 +204,9 @@ fn what_cannot_be_measured_ends_with_the_code_of_its_kind() {
     refuses(&["--against", "no-such-model"], 3, "no-such-model");
     let text = place.0.path().join("text");
     for (content, code, words) in [
-        (&b""[..], 2, "the text is empty"),
+        (&b""[..], 4, "the text is empty"),
         (b"too short", 2, "`--window` of at most"),
-        (b"not \xff UTF-8", 2, "offset 4"),
+        (b"not \xff UTF-8", 4, "offset 4"),
     ] {
         fs::write(&text, content).expect("written");
         let (found, stderr) = shardwright(["perplexity", DEMO_MODEL, "--text"]).argument(&text).refuses();

@@ -80,3 +80,25 @@ fn the_doctor_fits_but_for_paths() {
     assert_fits(&text.join("\n"));
     assert!(screen.contains("profiles of chips") && screen.ends_with("models can run here\n"), "{screen}");
 }
+
+/// Checks the short and the long help of a command and its subcommands. Returns their number.
+fn helps_fit(command: &[&str]) -> usize {
+    let [_, long] = ["-h", "--help"].map(|option| {
+        let help = at_a_terminal(command.iter().copied().chain([option])).succeeds();
+        for line in help.lines() {
+            let columns = line.chars().count();
+            assert!(columns <= COLUMNS, "`{} {option}` has {columns} columns: {line}", command.join(" "));
+        }
+        help
+    });
+    let lines = long.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = lines.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
+    let names = names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
+    names.map(|name| helps_fit(&[command, &[name]].concat())).sum::<usize>() + 1
+}
+
+#[test]
+fn every_help_fits() {
+    let commands = helps_fit(&[]);
+    assert!(commands > 30, "{commands} commands");
+}

@@ -1,13 +1,13 @@
 //! Signatures as a user sees them: made, required, revoked and withdrawn, with the reports on each.
 
-mod commands;
+pub(crate) mod commands;
 mod variants;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use shardwright_tests::bundles::Compiled;
-use shardwright_tests::checkpoints::TEXT_FIXTURES;
+use shardwright_tests::checkpoints::{EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::program::{self, Run, shardwright};
 use tempfile::TempDir;
 
@@ -132,10 +132,16 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
         asks("demo").succeeds();
     }
     let checkpoint = TEXT_FIXTURES[0];
+    let measured: &[&str] = &["--text", "README.md", "--window", "16", "--chunks", "1"];
+    let texts = bench.path("texts").display().to_string();
     for (before, after) in [
         (&["plan", "diff"][..], &[&*bundle.to_string_lossy()][..]),
         (&["tune"], &["--checkpoint", checkpoint, "--minutes", "0"]),
         (&["verify", checkpoint, "--bundle"], &["--rows", "4", "--steps", "1", "--greedy", "1"]),
+        (&["bench"], &["-p", "4", "-n", "2", "-r", "1"]),
+        (&["perplexity"], measured),
+        (&["perplexity", checkpoint, "--against"], measured),
+        (&["calibration-text"], &["-o", &texts, "--tokens", "4", "--longest", "4"]),
     ] {
         let asks = |name: &str| {
             let run = shardwright(before).argument(&bundle).arguments(after);
@@ -145,6 +151,14 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
         refused(asks("gemma"), UNTRUSTED, &words);
         asks("demo").succeeds();
     }
+    let embeds = Compiled::from(EMBEDDING_FIXTURE, [] as [&str; 0]);
+    bench.signs(&embeds.path()).arguments(["--name", "demo", "--release", "1"]).succeeds();
+    let embeds = |name: &str| {
+        let run = shardwright(["embed"]).argument(embeds.path()).argument("a text");
+        run.arguments(["--trust", &bench.public, "--expect", name])
+    };
+    refused(embeds("gemma"), UNTRUSTED, &words);
+    embeds("demo").succeeds();
     let laid_out = ["pack", "--trust", &bench.public, "--expect", "gemma", "-o"];
     refused(shardwright(laid_out).argument(bench.path("no.swb")).argument(&bundle), UNTRUSTED, &words);
     let usage = |run: Run| refused(run.arguments(["--expect", "demo"]), 2, &["--expect needs a bundle"]);
@@ -153,6 +167,12 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     usage(shardwright(["doctor"]));
     usage(shardwright(["verify", TEXT_FIXTURES[0]]));
     usage(shardwright(["tune", TEXT_FIXTURES[0]]));
+    usage(shardwright(["bench", TEXT_FIXTURES[0]]));
+    usage(shardwright(["embed", EMBEDDING_FIXTURE, "a text"]));
+    usage(shardwright(["calibration-text", TEXT_FIXTURES[0], "-o", &texts]));
+    let compared = ["perplexity", TEXT_FIXTURES[0], "--text", "README.md"];
+    usage(shardwright(compared));
+    usage(shardwright(compared).arguments(["--against", TEXT_FIXTURES[0]]));
     let plan = bench.path("plan.json");
     let planned = shardwright(["plan", TEXT_FIXTURES[0], "--format", "json"]).succeeds();
     std::fs::write(&plan, planned).expect("written");
@@ -235,6 +255,73 @@ fn a_withdrawn_release_a_revoked_key_and_an_older_list_are_refused() {
     refused(with(&list), INVALID, &["damaged"]);
 }
 
+/// A list of another trusted key, in place of the list that withdraws a release.
+#[test]
+fn the_list_of_one_key_does_not_replace_that_of_another() {
+    let bench = Bench::new();
+    let bundle = bench.bundle.path();
+    bench.signs(&bundle).arguments(["--name", "demo", "--release", "3"]).succeeds();
+    shardwright(["shim", "hash"]).argument(bench.manifest()).succeeds();
+    bench.signs(&bench.manifest()).succeeds();
+    let other = shardwright(["trust", "key"]).argument(bench.path("other.key")).json();
+    let other = other["public"].as_str().expect("a key");
+    let theirs = bench.path("theirs");
+    let run = shardwright(["trust", "revoke", "--list", "acme", "--sequence", "1", "-o"]).argument(&theirs);
+    run.argument("--key").argument(bench.path("other.key")).succeeds();
+    let with = |run: Run, lists: &[&Path]| {
+        let run = run.arguments(["--trust", other]);
+        lists.iter().fold(run, |run, list| run.argument("--revocations").argument(list))
+    };
+
+    let own = bench.revokes(1, &["--least", "bundle:demo:4"]);
+    let withdrawn = ["release 3", "least to be used is 4"];
+    refused(with(bench.requires(&bundle), &[&own]), UNTRUSTED, &withdrawn);
+    let missing = ["`acme`", &bench.public, "is not given", "help: give the latest list"];
+    refused(with(bench.requires(&bundle), &[&theirs]), UNTRUSTED, &missing);
+    refused(with(bench.requires(&bundle), &[&theirs, &own]), UNTRUSTED, &withdrawn);
+    let warns = with(bench.generates(&bundle), &[&theirs]).arguments(["--trust", &bench.public]).outcome();
+    assert_eq!(warns.code, Some(0), "{}", warns.stderr);
+    let is_missing = |line: &str| {
+        line.starts_with("warning: ")
+            && line.contains("is not given")
+            && line.contains("give the latest list")
+    };
+    assert!(warns.stderr.lines().any(is_missing), "{}", warns.stderr);
+}
+
+/// Returns the words of a command line, without the quotes around some of them.
+fn words(line: &str) -> Vec<&str> {
+    let mut words = Vec::new();
+    for (index, part) in line.split(['"', '\'']).enumerate() {
+        match index % 2 {
+            0 => words.extend(part.split_whitespace()),
+            _ => words.push(part),
+        }
+    }
+    words
+}
+
+#[test]
+fn the_examples_of_the_help_succeed() {
+    let bench = Bench::new();
+    let bundle = bench.bundle.path().display().to_string();
+    let mut ran = 0;
+    for command in ["sign", "revoke"] {
+        let help = shardwright(["trust", command, "--help"]).succeeds();
+        for line in help.lines().filter_map(|line| line.trim_start().strip_prefix("shardwright ")) {
+            let words = words(line).into_iter().map(|word| match word {
+                "demo.bundle" => &*bundle,
+                "KEY" => &*bench.public,
+                word => word,
+            });
+            let run = shardwright(words).within(bench.folder.path());
+            run.environment("XDG_CACHE_HOME", bench.path("cache")).succeeds();
+            ran += 1;
+        }
+    }
+    assert_eq!(ran, 5);
+}
+
 /// The built-in planner does not replace a planner that the rules refuse.
 #[test]
 fn a_planner_that_is_not_signed_as_required_ends_planning() {
@@ -245,7 +332,10 @@ fn a_planner_that_is_not_signed_as_required_ends_planning() {
         let plan = shardwright(["plan", TEXT_FIXTURES[0], "--soc", "mt6989", "--no-measure", "--planner"]);
         plan.argument(&planner).arguments(["--signatures", "require", "--trust", &bench.public])
     };
-    refused(plans(), UNTRUSTED, &["even.wasm"]);
+    // The shims are not signed either, which did not stop the planner.
+    let (code, said) = plans().refuses();
+    assert!(code == UNTRUSTED && said.contains("even.wasm` is not signed"), "{code}: {said}");
+    assert!(!said.contains("shim.json"), "{said}");
     bench.signs(&planner).succeeds();
     let plan = plans().succeeds();
     assert!(plan.contains("even"), "{plan}");

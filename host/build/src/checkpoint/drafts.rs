@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use shardwright_bundle::{Bundle, Digest, is_bundle};
-use shardwright_files::own;
+use shardwright_files::{own, shell_quoted};
 use shardwright_models::Checkpoint;
 use shardwright_planning::request::DraftEstimate;
 use shardwright_vocabulary::{Error, Notice, Provenance};
@@ -174,7 +174,7 @@ pub(super) fn stated(
                 "nothing was measured of the draft {name}, and no plan counts on it: `shardwright tune --draft \
                  {path}` with the same model measures it",
                 name = identity.name,
-                path = path.display()
+                path = shell_quoted(path)
             )));
             stated.push(StatedDraft::unknown(identity.name));
             continue;

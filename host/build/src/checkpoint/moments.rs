@@ -4,9 +4,9 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
-use shardwright_files::own;
+use shardwright_files::{own, room};
 use shardwright_forward::{Backward, BackwardLook, Engine, LogitRows, Pass, Shown};
 use shardwright_graph::{EntryGraph, Graph, Op, TensorId, gradient_key, range_key};
 use shardwright_models::Checkpoint;
@@ -48,7 +48,7 @@ pub(super) fn moments(
     let folder = options.cache.as_ref().map(|cache| cache.join(FOLDER).join(name_of(identity)));
     let folder = folder.and_then(|folder| trusted(folder, notices));
     let path = |key: &str| folder.as_ref().map(|folder| SecondMoments::path(folder, key));
-    let is_kept = |key: &&String| path(key).is_some_and(|path| own::open_file(&path).is_ok());
+    let is_kept = |key: &&String| path(key).is_some_and(|path| is_usable(&path));
     let missing: BTreeSet<String> = inputs.widths.keys().filter(|key| !is_kept(key)).cloned().collect();
     let of_results = |weight: &&String| !is_kept(&&MatrixInputs::gradient_key(weight));
     let results = inputs.gradients.keys().filter(|_| gradients);
@@ -78,6 +78,10 @@ pub(super) fn moments(
             let back = Backward::of(pass)?;
             backward(graph, back, (&inputs, &gradients), &mut take, &mut watch.then(1000))?;
         }
+    }
+    if let (false, Some(cache), Some(folder)) = (is_whole, &options.cache, &folder) {
+        // Ignore the error: `doctor` reports a cache that exceeds its limit.
+        let _ = room::trim(cache, options.cache_bytes_max(), |path| path.starts_with(folder));
     }
     let how = match is_whole {
         true => "are kept of".to_owned(),
@@ -279,6 +283,18 @@ pub(super) fn engine(options: &PlanOptions, purpose: &str, help: &str) -> Result
         Error::new(ErrorKind::Shim, format!("shim `{CPU_SHIM}` has no device in this machine"))
     })?;
     Ok(Engine::new(instance, device.name))
+}
+
+/// Checks whether a file of moments exists and only this user can have written it.
+fn is_usable(path: &Path) -> bool {
+    match own::open_file(path) {
+        Ok((file, _)) => {
+            // Other programs then evict files that are not in use first.
+            let _ = file.set_modified(SystemTime::now());
+            true
+        }
+        Err(_) => false,
+    }
 }
 
 fn name_of(identity: [u8; 32]) -> String {

@@ -140,7 +140,8 @@ pub fn expect_checkpoint(path: &Path) -> Result<()> {
         return refused(
             ErrorKind::Argument,
             format!("{shown} is a bundle, not a checkpoint"),
-            "`shardwright inspect` shows a bundle; `run`, `bench` and `embed` take it as it is",
+            "`run`, `bench` and `embed` accept a bundle; `verify CHECKPOINT --bundle BUNDLE` verifies it, and \
+             `inspect` shows it",
         );
     }
     if path.is_dir() {

@@ -94,7 +94,7 @@ fn encoded(checkpoint: &Checkpoint, graph: &Graph, lines: &[&str], budget: Budge
         }
     }
     if conversations.is_empty() {
-        return Err(Error::new(ErrorKind::Argument, "the calibration text is empty")
+        return Err(Error::new(ErrorKind::Invalid, "the calibration text is empty")
             .with_help("pass a text with at least one line"));
     }
     Ok(conversations)
@@ -124,7 +124,7 @@ pub(super) fn accepted(directory: &Path, conversations: &str) -> Result<Accepted
         }
     }
     if found.tokens() == 0 {
-        return Err(Error::new(ErrorKind::Argument, "the text of conversations has no reply")
+        return Err(Error::new(ErrorKind::Invalid, "the text of conversations has no reply")
             .with_help("pass conversations, one a line, with a tab between what was asked and the reply"));
     }
     let steps = |count: &u64| u32::try_from(*count).unwrap_or(u32::MAX);

@@ -6,5 +6,5 @@ mod scope;
 mod source;
 
 pub use samples::{SampleSet, tower_samples};
-pub use scope::{TowerScope, towers_of};
+pub use scope::{TowerScope, expect_towers, towers_of};
 pub use source::{TowerSource, tower_weights};

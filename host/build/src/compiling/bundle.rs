@@ -8,6 +8,7 @@ use shardwright_bundle::{
     AssetEntry, Bundle, BundleWriter, ChainEntry, Digest, FileReference, Manifest, ModelIdentity, Structure,
     TextFile, TowerEntry, Variant,
 };
+use shardwright_files::output::expect_folder;
 use shardwright_gguf::model_at;
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
@@ -71,6 +72,10 @@ impl<'c> Compiling<'c> {
     /// Starts a bundle. Fails if `directory` is not a checkpoint.
     pub fn begin(directory: &'c Path, into: &'c Path) -> Result<Self> {
         expect_checkpoint(directory)?;
+        // A link to a folder is followed.
+        if !into.is_dir() {
+            expect_folder(into)?;
+        }
         Ok(Compiling { directory, into, writer: Mutex::default() })
     }
 
@@ -113,7 +118,7 @@ impl<'c> Compiling<'c> {
         };
         let end = if scopes.is_empty() { PRIMARY } else { PRIMARY_BESIDE_TOWERS };
         let (first, primary) = compiled(PRIMARY_CHAIN, options, trying.text, &mut all.then(end))?;
-        let mut later = LaterChains::default();
+        let mut later = LaterChains::of(&primary.report);
         for one in primary.fallbacks(options) {
             let mut watch = all.most_of_the_rest();
             later.take(&one.name, compiled(&one.name, &one.options, Trying::default(), &mut watch))?;
@@ -313,7 +318,7 @@ fn tower(
         Ok::<_, Error>((chain(store, name, &settled)?, settled))
     };
     let (first, settled) = compiled(pass.name(), &own, trying, &mut watch.then(PRIMARY))?;
-    let mut later = LaterChains::default();
+    let mut later = LaterChains::of(&settled.report);
     for one in settled.fallbacks(&own) {
         let name = scope.chain_name(&one.name);
         let mut watch = watch.most_of_the_rest();

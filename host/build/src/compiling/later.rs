@@ -1,13 +1,15 @@
 use shardwright_bundle::ChainEntry;
 use shardwright_vocabulary::{ErrorKind, Notice, NoticeKind};
 
-use crate::{Result, Settled};
+use crate::{PlanReport, Result, Settled};
 
 /// The chains of a model after its first one: the fallbacks of its plan, as far as they can be
 /// made.
 #[derive(Default)]
 pub(super) struct LaterChains {
     chains: Vec<ChainEntry>,
+    /// Texts of the notices of the first chain, which are not repeated.
+    known: Vec<String>,
     /// Notices about this run.
     pub(super) said: Vec<Notice>,
     /// The bundle's notices about missing chains, which are equal on every machine.
@@ -15,6 +17,12 @@ pub(super) struct LaterChains {
 }
 
 impl LaterChains {
+    /// Returns no chains yet. `first` is the plan of the first chain.
+    pub(super) fn of(first: &PlanReport) -> Self {
+        let known = first.notices.iter().map(|notice| notice.text.clone()).collect();
+        LaterChains { known, ..LaterChains::default() }
+    }
+
     /// Adds a chain, or the notice why the chain of that name is missing. The others are made
     /// without it.
     ///
@@ -25,7 +33,9 @@ impl LaterChains {
         match made {
             Ok((chain, settled)) => {
                 let notices = settled.report_now().notices.into_iter();
-                let fallen = notices.filter(|notice| notice.kind == NoticeKind::Fallback);
+                let fallen = notices.filter(|notice| {
+                    notice.kind == NoticeKind::Fallback && !self.known.contains(&notice.text)
+                });
                 self.said.extend(
                     fallen.map(|notice| Notice::fallback(format!("chain `{name}`: {}", notice.text))),
                 );

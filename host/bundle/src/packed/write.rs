@@ -7,11 +7,14 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use shardwright_files::Section;
+use shardwright_files::output::OutputKind;
+use shardwright_trust::Envelope;
 
-use super::layout::{self, Part};
+use super::container::{Fields, LOCAL, LOCAL_BYTES};
+use super::layout::{self, PART, Part};
 use crate::digest::{CHUNK, Hasher};
-use crate::layout::{Layout, MANIFEST, SIGNATURE};
-use crate::{Bundle, BundleError, Digest, FileReference, Progress, file};
+use crate::layout::{FILES, Layout, MANIFEST, SIGNATURE};
+use crate::{Bundle, BundleError, Digest, FileReference, Progress, envelope, file};
 
 /// The result of packing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,6 +36,38 @@ pub(crate) fn packed_bytes(parts: impl Iterator<Item = (String, u64)>) -> Option
     let parts: Vec<Part> = parts.map(|(name, length)| Part { name, length, crc: 0 }).collect();
     let (places, directory) = layout::places(&parts)?;
     directory.checked_add(layout::directory(&parts, &places, directory).len() as u64)
+}
+
+/// A packed bundle, of which an earlier one may be replaced.
+const PACKED: OutputKind = OutputKind { name: "a packed bundle", is_earlier: is_packed };
+
+/// A packed bundle whose writer was interrupted. Headers are written after their parts, so that
+/// the beginning may be empty.
+const UNFINISHED: OutputKind = OutputKind {
+    name: "an unfinished packed bundle",
+    is_earlier: |begin| begin.starts_with(&[0; 4]) || is_packed(begin),
+};
+
+/// Returns whether this is the beginning of a packed bundle: a header with one of our names, and
+/// the part itself.
+fn is_packed(begin: &[u8]) -> bool {
+    let name = || {
+        let length = Fields::new(begin.get(LOCAL_BYTES as usize - 4..)?).u16()?;
+        begin.get(LOCAL_BYTES as usize..)?.get(..usize::from(length))
+    };
+    let Some(name) = name().filter(|_| begin.starts_with(&LOCAL.to_le_bytes())) else { return false };
+    let part = begin.get(PART as usize..).unwrap_or_default();
+    if name == MANIFEST.as_bytes() {
+        part.starts_with(envelope::MAGIC)
+    } else if name == SIGNATURE.as_bytes() {
+        Envelope::begins(part)
+    } else {
+        // A further volume begins with a file.
+        let digits = name.strip_prefix(FILES.as_bytes()).and_then(|name| name.strip_prefix(b"/"));
+        digits
+            .and_then(|name| std::str::from_utf8(name).ok())
+            .is_some_and(|name| name.parse::<Digest>().is_ok())
+    }
 }
 
 /// The source of a part's bytes.
@@ -70,9 +105,7 @@ pub(crate) fn pack_content(
     to: &Path,
     mut progress: impl FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<PackReport, BundleError> {
-    if to.is_dir() {
-        return Err(BundleError::Kind { path: to.to_owned(), expected: "a file", found: "a directory" });
-    }
+    PACKED.expect_at(to)?;
     let of = |bytes: &[u8]| FileReference { sha256: Digest::of(bytes), bytes: bytes.len() as u64 };
     let signature = content.signature.map(|bytes| Ok((of(bytes), Source::Signature(bytes))));
     let manifest = content.manifest.map(|bytes| Ok((of(bytes), Source::Manifest(bytes))));
@@ -183,12 +216,7 @@ impl Partial {
         path.push(".partial");
         let path = PathBuf::from(path);
         let io = |error| BundleError::io(&path)(error);
-        if let Ok(metadata) = fs::symlink_metadata(&path)
-            && !metadata.is_file()
-        {
-            let found = shardwright_files::kind_name(metadata.file_type());
-            return Err(BundleError::Kind { path, expected: "a regular file", found });
-        }
+        UNFINISHED.expect_at(&path)?;
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(io)?;
         Partial::locked(path, file)
     }
@@ -227,7 +255,22 @@ impl Partial {
 
 #[cfg(all(test, unix))]
 mod tests {
+    use shardwright_files::output::OutputError;
+
     use super::*;
+
+    #[test]
+    fn an_unfinished_file_is_replaced_and_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let (to, partial) = (folder.path().join("out.swb"), folder.path().join("out.swb.partial"));
+        // The header is missing while its part is written.
+        fs::write(&partial, [0; 4096]).unwrap();
+        drop(Partial::create(&to).unwrap());
+        fs::write(&partial, "a download of another program").unwrap();
+        let refused = Partial::create(&to);
+        assert!(matches!(refused, Err(BundleError::Output(OutputError::Unrelated { .. }))));
+        assert_eq!(fs::read(&partial).unwrap(), b"a download of another program");
+    }
 
     /// With two writers, the second opens the file before the first renames it, and locks it
     /// afterwards.

@@ -4,8 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use shardwright_bundle::{
-    Bundle, BundleError, BundleWriter, Digest, Examine, FileReference, FileState, TextFile, inspect,
+    Bundle, BundleError, BundleWriter, Digest, Examine, FileReference, FileState, Kind, TextFile, identify,
+    inspect, is_bundle,
 };
+use shardwright_files::output::OutputError;
 use shardwright_trust::Trust;
 
 use crate::support::{RECIPE, checkpoint, files, place, write};
@@ -119,6 +121,15 @@ fn an_invalid_manifest_is_refused() {
     let error = open();
     assert!(matches!(&error, BundleError::NoManifest { unfinished: false, .. }), "{error}");
     assert!(error.help().unwrap().contains("compile"));
+    // A copy of a bundle without its manifest.
+    fs::create_dir(directory.join("files")).unwrap();
+    let part = directory.join("files").join(Digest::of(b"part").to_string());
+    fs::write(&part, "part").unwrap();
+    let error = open();
+    assert!(matches!(&error, BundleError::LostManifest { .. }), "{error}");
+    assert!(error.to_string().contains("`bundle.json` is missing") && error.help().is_some(), "{error}");
+    assert!(identify(&directory).unwrap() == Kind::Bundle && is_bundle(&directory));
+    fs::remove_dir_all(directory.join("files")).unwrap();
 
     let path = directory.join("bundle.json");
     for (bytes, offset) in [(&b""[..], 0), (b"{}", 1), (b"{\"shardwright-bundle\":\"1\"}", 22)] {
@@ -191,7 +202,12 @@ fn a_directory_of_another_program_is_not_written_to() {
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
 
     let file = directory.join("bundle.json");
-    assert!(matches!(BundleWriter::create(&file), Err(BundleError::Kind { .. })));
+    let error = BundleWriter::create(&file).unwrap_err();
+    assert!(
+        matches!(error, BundleError::Output(OutputError::Kind { found: "a regular file", .. })),
+        "{error}"
+    );
+    assert!(error.help().is_some_and(|help| help.contains("no file")), "{error}");
     assert_eq!(fs::read(&file).unwrap(), b"{\"name\":\"webpack\"}");
 }
 
@@ -227,6 +243,13 @@ fn links_and_pipes_in_the_way_of_a_writer_are_refused_and_left_alone() {
     write(&link, RECIPE).unwrap();
     Bundle::open(&directory).unwrap();
     Bundle::open(&link).unwrap();
+    let dangling = parent.path().join("dangling");
+    symlink(parent.path().join("absent"), &dangling).unwrap();
+    let error = BundleWriter::create(&dangling).unwrap_err();
+    assert!(
+        matches!(error, BundleError::Output(OutputError::Kind { found: "a symbolic link", .. })),
+        "{error}"
+    );
 }
 
 #[cfg(unix)]

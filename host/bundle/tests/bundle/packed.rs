@@ -12,6 +12,7 @@ use shardwright_bundle::{
     pack,
 };
 use shardwright_files::Section;
+use shardwright_files::output::OutputError;
 use shardwright_trust::Trust;
 
 use crate::support::{RECIPE, place, write};
@@ -182,9 +183,19 @@ fn packing_replaces_a_file_whole_or_not_at_all() {
     fs::create_dir(&partial).unwrap();
     for to in [&path, &partial] {
         let error = pack(&bundle, to, |_| ControlFlow::Continue(())).unwrap_err();
-        assert!(matches!(error, BundleError::Kind { .. }), "{error}");
+        assert!(matches!(error, BundleError::Output(OutputError::Kind { .. })), "{error}");
     }
     fs::remove_dir(&partial).unwrap();
+    let archive = [b"PK\x03\x04".as_slice(), &[0; 1 << 17]].concat();
+    let cut = &before[..1000];
+    for other in [b"a thesis".as_slice(), &archive, cut] {
+        let path = parent.path().join("thesis");
+        fs::write(&path, other).unwrap();
+        let error = pack(&bundle, &path, |_| ControlFlow::Continue(())).unwrap_err();
+        assert!(matches!(error, BundleError::Output(OutputError::Unrelated { .. })), "{error}");
+        assert!(error.to_string().contains("is not a packed bundle") && error.help().is_some(), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), other);
+    }
     let file = bundle.files()[0];
     let damaged = bundle.place(&file).unwrap().path;
     let mut bytes = fs::read(&damaged).unwrap();

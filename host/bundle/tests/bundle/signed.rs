@@ -145,7 +145,7 @@ fn another_s_signature_and_withdrawn_releases_are_refused() {
     let least = shardwright_trust::LeastRelease { kind: Kind::Bundle, name: "demo".to_owned(), release: 4 };
     let list = parent.path().join("list");
     fs::write(&list, Revocations::sign("acme", 1, &[], &[least], &key()).unwrap()).unwrap();
-    let trust = requiring().with_list(&list, None).unwrap();
+    let trust = requiring().with_lists(&[&list], None).unwrap();
     assert!(matches!(refused(&directory, &trust), TrustError::Withdrawn { release: 3, least: 4, .. }));
     // Signed as another kind.
     let manifest = fs::read(directory.join("bundle.json")).unwrap();

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use shardwright::ErrorKind;
+use shardwright_files::shell_quoted;
 
 use super::print;
 use crate::arguments::{Format, Language};
@@ -73,8 +74,8 @@ pub fn shim(name: &str, language: Language, within: &Path, format: Format) -> Re
     files.extend(name.filled(&[("profiles/NAME-1.json", PROFILE)]));
     let folder = name.folder(within);
     let next = vec![
-        format!("sh {}/build.sh", folder.display()),
-        format!("shardwright shim list --shims {}/shims", folder.display()),
+        format!("sh {}", shell_quoted(folder.join("build.sh"))),
+        format!("shardwright shim list --shims {}", shell_quoted(folder.join("shims"))),
     ];
     print(format, &write(folder, files, next)?, Begun::view)
 }
@@ -85,7 +86,7 @@ pub fn planner(name: &str, within: &Path, format: Format) -> Result<Outcome, Fai
     let mut files = name.of(PLANNER, "example-policy");
     files.extend(name.filled(&[("README.md", PLANNER_README), ("Cargo.toml", PLANNER_MANIFEST)]));
     let folder = name.folder(within);
-    let shown = folder.display();
+    let shown = shell_quoted(&folder);
     let next = vec![
         format!("shardwright planner build {shown} -o {}.wasm", name.0),
         format!("shardwright planner check {}.wasm", name.0),

@@ -16,7 +16,7 @@ use shardwright_measure::{Probe, Prober};
 use shardwright_runtime::Session;
 
 use super::draft::{Drafts, drafts};
-use super::{Input, open_for, print, say_notices, say_notices_and_of_text};
+use super::{Input, open_for, print, say_notices, say_notices_and_of_text, say_notices_of_unused_tokenizer};
 use crate::arguments::{BenchArguments, ExecutionArguments, Format};
 use crate::outcome::{Failure, Outcome};
 use crate::{interrupt, views};
@@ -150,6 +150,10 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
         None => None,
     };
     drop(busy);
+    if !arguments.text {
+        // Loading the tokenizer earlier would change the measurements.
+        say_notices_of_unused_tokenizer(&model);
+    }
 
     let times = model.opening_times();
     let found = model.chain().measured().into_iter();

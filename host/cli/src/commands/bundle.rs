@@ -1,7 +1,9 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use shardwright::{ChainPlan, ErrorKind, FailedVariant, OpenOptions, PlanMeasuring, PlanReport, SearchPath};
+use shardwright::{
+    ChainPlan, ErrorKind, FailedVariant, Notice, OpenOptions, PlanMeasuring, PlanReport, SearchPath,
+};
 use shardwright_doctor::Inspected;
 use shardwright_trust::Trust;
 
@@ -48,15 +50,28 @@ pub fn compile(
     };
     drop(watch);
     let several = report.variants.len() + report.failed.len() > 1;
-    for variant in &report.variants {
-        let of = if several { format!("{}: ", variant.soc) } else { String::new() };
-        for notice in &variant.plan.notices {
-            views::say(&format!("{}: {of}{}", super::loudness(notice.kind), notice.text));
-        }
-    }
+    let plans = report.variants.iter().map(|variant| (&*variant.soc, &variant.plan));
+    let notices = plans.flat_map(|(soc, plan)| plan.notices.iter().map(move |notice| (soc, notice)));
+    say_of_chips(notices, several);
     report.failed.iter().for_each(say_failed);
     let outcome = print(format, &report, |report| views::compiled(report, detail))?;
     Ok(if report.failed.is_empty() { outcome } else { Outcome::Different })
+}
+
+/// Prints each notice once, with the chips that it applies to if there are several.
+fn say_of_chips<'n>(notices: impl Iterator<Item = (&'n str, &'n Notice)>, several: bool) {
+    let mut said: Vec<(&Notice, Vec<&str>)> = Vec::new();
+    for (soc, notice) in notices {
+        match said.iter_mut().find(|(known, _)| *known == notice) {
+            Some((_, socs)) if socs.contains(&soc) => {}
+            Some((_, socs)) => socs.push(soc),
+            None => said.push((notice, vec![soc])),
+        }
+    }
+    for (notice, socs) in said {
+        let of = if several { format!("{}: ", socs.join(", ")) } else { String::new() };
+        views::say(&format!("{}: {of}{}", super::loudness(notice.kind), notice.text));
+    }
 }
 
 fn say_failed(failed: &FailedVariant) {
@@ -137,6 +152,7 @@ fn dry_run(
 ) -> Result<Outcome, Failure> {
     let mut watch = views::Progress::new("planning", checkpoint);
     let mut report = DryRunReport { variants: Vec::new(), failed: Vec::new() };
+    let mut first_error = None;
     for soc in socs {
         // A single chip keeps the options exactly as requested.
         let own = if socs.len() == 1 { options.clone() } else { options.for_chip(soc) };
@@ -145,20 +161,29 @@ fn dry_run(
             // With a single chip the error is the result. After an interrupt the other chips are
             // skipped.
             Err(error) if socs.len() == 1 || error.kind() == ErrorKind::Cancelled => return Err(error.into()),
-            Err(error) => report.failed.push(FailedVariant {
-                soc: soc.clone(),
-                error: error.to_string(),
-                help: error.help().map(str::to_owned),
-            }),
+            Err(error) => {
+                report.failed.push(FailedVariant {
+                    soc: soc.clone(),
+                    error: error.to_string(),
+                    help: error.help().map(str::to_owned),
+                });
+                first_error.get_or_insert(error);
+            }
         }
     }
     drop(watch);
+    if let Some(error) = first_error.filter(|_| report.variants.is_empty()) {
+        return Err(error.into());
+    }
+    let plans = report.variants.iter().map(|variant| &variant.plan);
+    let notices = plans.flat_map(|plan| plan.notices.iter().map(move |notice| (&*plan.soc, notice)));
+    say_of_chips(notices.filter(|(_, notice)| !notice.kind.is_note()), socs.len() > 1);
     report.failed.iter().for_each(say_failed);
     let outcome = print(format, &report, views::dry_run)?;
     Ok(if report.failed.is_empty() { outcome } else { Outcome::Different })
 }
 
-/// Shows the contents of a file or directory. A damaged bundle is a separate outcome.
+/// Shows the contents of a file or directory. Damage fails after the readable parts are shown.
 pub fn inspect(
     path: &PathBuf,
     verify: bool,
@@ -170,15 +195,11 @@ pub fn inspect(
     let busy = views::Busy::new("reading");
     let inspected = shardwright_doctor::inspect(path, verify, soc, search, rules, |_| ())?;
     drop(busy);
-    let intact = match &inspected {
-        Inspected::Bundle(report) => report.inspection.intact,
-        _ => true,
-    };
     if let Some(unused) = unused(&inspected, verify, soc) {
         return Err(Failure::Arguments(format!("{unused}, and {} is none", path.display())));
     }
     print_by(rules, format, &inspected, views::inspected)?;
-    Ok(if intact { Outcome::Done } else { Outcome::Different })
+    Ok(if inspected.is_damaged() { Outcome::Failed(ErrorKind::Invalid) } else { Outcome::Done })
 }
 
 /// Returns the correct use of an option that does not apply here.

@@ -7,12 +7,16 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright::{ErrorKind, GenerationEvent, SamplingParameters, Session, Watch};
+use shardwright_files::output::OutputKind;
 use shardwright_files::read_named;
 
 use super::{TEXTS_BYTES_MAX, interrupted, open, print, say_notices_and_of_text};
 use crate::arguments::{CalibrationTextArguments, Format};
 use crate::outcome::{Failure, Outcome, io};
 use crate::{interrupt, views};
+
+/// The written text. Whether it has the same prompts is checked line by line.
+const TEXT: OutputKind = OutputKind { name: "a calibration text", is_earlier: |_| true };
 
 /// Number of successive prompts without a reply after which the command stops.
 const SILENT_MOST: usize = 64;
@@ -45,7 +49,7 @@ pub fn calibration_text(arguments: &CalibrationTextArguments, format: Format) ->
     // The tokens of replies from an earlier run are counted again.
     let mut tokens = 0;
     for reply in words {
-        tokens += model.tokenizer()?.encode(&reply, false).map_err(shardwright::Error::from)?.len() as u64;
+        tokens += model.encode_until(&reply, false, interrupt::happened)?.len() as u64;
     }
     let (there, mut conversations, mut silent) = (tokens, found, 0);
     while tokens < arguments.tokens {
@@ -103,7 +107,7 @@ fn prompts(file: Option<&Path>) -> Result<Vec<String>, Failure> {
     let prompts: Vec<String> = lines.filter(|line| !line.trim().is_empty()).collect();
     if prompts.is_empty() {
         return Err(Failure::Refused {
-            kind: ErrorKind::Argument,
+            kind: ErrorKind::Invalid,
             message: format!("{} has no prompt", file.display()),
             help: "give one prompt a line".to_owned(),
         });
@@ -117,6 +121,7 @@ fn begun(path: &Path, prompts: &[String]) -> Result<(usize, Vec<String>), Failur
     if path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
         return Ok((0, Vec::new()));
     }
+    TEXT.expect_at(path)?;
     let text = read_named(path, TEXTS_BYTES_MAX)?;
     let other = || Failure::Refused {
         kind: ErrorKind::Argument,
@@ -186,6 +191,15 @@ mod tests {
         for other in ["Why?\tSo.\n", "letters of another kind", "What?\tThis.\nWhy"] {
             assert!(begun(other).is_err(), "{other}");
             assert_eq!(fs::read_to_string(&path).unwrap(), other);
+        }
+        #[cfg(unix)]
+        {
+            let link = folder.path().join("link");
+            std::os::unix::fs::symlink(&path, &link).unwrap();
+            fs::write(&path, whole).unwrap();
+            let refused = super::begun(&link, &prompts).err();
+            let says = |error: &shardwright::Error| error.to_string().contains("a symbolic link");
+            assert!(matches!(refused, Some(Failure::Library(error)) if says(&error)));
         }
     }
 }

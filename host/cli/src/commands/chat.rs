@@ -45,7 +45,7 @@ pub fn talk(
     match skipped {
         0 => Ok(Outcome::Done),
         lines => Err(Failure::Refused {
-            kind: ErrorKind::Argument,
+            kind: ErrorKind::Invalid,
             message: format!("{lines} of the lines of standard input got no reply"),
             help: "see the errors above".to_owned(),
         }),

@@ -1,9 +1,14 @@
 use shardwright_doctor::DescribedMachine;
+use shardwright_files::output::OutputKind;
 
 use super::{print_by, search_path, trust};
 use crate::arguments::{DoctorArguments, Format};
-use crate::outcome::{Failure, Outcome, io};
+use crate::outcome::{Failure, Outcome};
 use crate::views;
+
+/// The description of a machine for `explain --device`.
+const MACHINE: OutputKind =
+    OutputKind { name: "the description of a machine", is_earlier: DescribedMachine::begins };
 
 /// Prints the report in any case. The exit code is the code of the verdict.
 pub fn doctor(
@@ -14,6 +19,9 @@ pub fn doctor(
     if arguments.expected.expect.is_some() && arguments.bundle.is_none() {
         return Err(Failure::Arguments("--expect needs a bundle, and none is named".to_owned()));
     }
+    if let Some(path) = &arguments.report {
+        MACHINE.expect_at(path)?;
+    }
     let rules = trust::rules_for_bundle(&arguments.trust, &arguments.expected)?;
     let report = {
         let _busy = views::Busy::new("asking shims");
@@ -22,7 +30,7 @@ pub fn doctor(
     };
     if let Some(path) = &arguments.report {
         let described = super::json(&DescribedMachine::of(&report))?;
-        std::fs::write(path, described).map_err(io(path.display().to_string()))?;
+        MACHINE.write(path, described.as_bytes())?;
     }
     print_by(&rules, format, &report, |report| views::doctor(report, detail))?;
     report.verdict()?;

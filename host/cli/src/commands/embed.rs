@@ -1,8 +1,9 @@
 use serde::Serialize;
-use shardwright::EmbedOptions;
+use shardwright::{CancelHandle, EmbedOptions};
 
 use super::{TEXTS_BYTES_MAX, interrupted, json, open, say_notices_and_of_text, standard_input, write};
 use crate::arguments::{EmbedArguments, Format};
+use crate::interrupt;
 use crate::outcome::{Failure, Outcome};
 
 #[derive(Serialize)]
@@ -19,6 +20,9 @@ pub fn embed(arguments: &EmbedArguments, format: Format) -> Result<Outcome, Fail
     say_notices_and_of_text(&model, false)?;
     let options =
         EmbedOptions { prompt_name: arguments.prompt_name.clone(), dimensions: arguments.dimensions };
+    let cancel = CancelHandle::default();
+    let stop = cancel.clone();
+    interrupt::call(move || stop.cancel());
     let read;
     let texts: Vec<&str> = if arguments.texts.is_empty() {
         read = standard_input(TEXTS_BYTES_MAX)?;
@@ -29,7 +33,7 @@ pub fn embed(arguments: &EmbedArguments, format: Format) -> Result<Outcome, Fail
     let mut embeddings = Vec::new();
     for text in texts {
         interrupted("embedding")?;
-        embeddings.push(Embedding { text, embedding: model.embed(text, &options)? });
+        embeddings.push(Embedding { text, embedding: model.embed_until(text, &options, &cancel)? });
     }
     match format {
         Format::Json => write(json(&embeddings)?.as_bytes()),

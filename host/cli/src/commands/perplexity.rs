@@ -5,8 +5,10 @@ use std::path::Path;
 use shardwright::{Model, user_cache_directory};
 use shardwright_perplexity::{PerplexityOptions, Text};
 
-use super::{is_bundle, open, print, say_each, say_notices_and_of_text};
-use crate::arguments::{BundledArguments, ExecutionArguments, Format, PerplexityArguments, TargetArguments};
+use super::{is_bundle, no_name_expected, open, print, say_each, say_notices_and_of_text};
+use crate::arguments::{
+    BundledArguments, ExecutionArguments, ExpectedArgument, Format, PerplexityArguments, TargetArguments,
+};
 use crate::outcome::{Failure, Outcome};
 use crate::views;
 
@@ -19,11 +21,20 @@ const LARGE_STEP_ROWS: u32 = 16;
 /// Opens one or two models and measures them.
 pub fn perplexity(arguments: &PerplexityArguments, format: Format) -> Result<Outcome, Failure> {
     let PerplexityArguments { checkpoint, against, text, target, execution, bundled, .. } = arguments;
+    let is_bundle = is_bundle(checkpoint, bundled.compiled_from.as_deref())?;
+    if !is_bundle && !against.as_deref().is_some_and(shardwright::is_bundle) {
+        no_name_expected(checkpoint, &bundled.expected)?;
+    }
     let text = Text::read(text)?;
-    let reference = against.as_ref().map(|path| reference(path, target, execution)).transpose()?;
-    let model = match is_bundle(checkpoint, bundled.compiled_from.as_deref())? {
+    let reference =
+        against.as_ref().map(|path| reference(path, target, execution, &bundled.expected)).transpose()?;
+    let model = match is_bundle {
         true => open(target, execution, checkpoint, bundled, &[])?,
-        false => open(&in_large_steps(target), execution, checkpoint, bundled, &[])?,
+        false => {
+            // The name is of the reference.
+            let bundled = BundledArguments { expected: ExpectedArgument::default(), ..bundled.clone() };
+            open(&in_large_steps(target), execution, checkpoint, &bundled, &[])?
+        }
     };
     say_notices_and_of_text(&model, false)?;
     let options =
@@ -43,19 +54,20 @@ pub fn perplexity(arguments: &PerplexityArguments, format: Format) -> Result<Out
     print(format, &report, views::perplexity)
 }
 
-/// Opens the reference, whatever the model is planned for: a bundle as it is, or a checkpoint as
-/// stored on this machine's CPU.
+/// Opens the reference, whatever the model is planned for: a bundle as it is and with the expected
+/// name, or a checkpoint as stored on this machine's CPU.
 fn reference(
     path: &Path,
     target: &TargetArguments,
     execution: &ExecutionArguments,
+    expected: &ExpectedArgument,
 ) -> Result<Model, Failure> {
     let execution = ExecutionArguments { on: None, ..execution.clone() };
-    let bundled = BundledArguments::default();
-    let target = match is_bundle(path, None)? {
-        true => TargetArguments { towers: Vec::new(), ..target.of_a_draft(None) },
-        false => in_large_steps(&target.of_a_draft(target.context)),
+    let (target, expected) = match is_bundle(path, None)? {
+        true => (TargetArguments { towers: Vec::new(), ..target.of_a_draft(None) }, expected.clone()),
+        false => (in_large_steps(&target.of_a_draft(target.context)), ExpectedArgument::default()),
     };
+    let bundled = BundledArguments { expected, ..BundledArguments::default() };
     let reference = open(&target, &execution, path, &bundled, &[])?;
     say_notices_and_of_text(&reference, false)?;
     Ok(reference)

@@ -3,12 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use shardwright::Pass;
+use shardwright_files::output::OutputKind;
 use shardwright_trust::Trust;
 
 use super::{compare, draft, no_name_expected, open_options, print, print_by, trust};
 use crate::arguments::{Format, PlanArguments, PlanCommand};
-use crate::outcome::{Failure, Outcome, io};
+use crate::outcome::{Failure, Outcome};
 use crate::views;
+
+/// The page of a plan.
+const PAGE: OutputKind = OutputKind { name: "the page of a plan", is_earlier: views::is_page };
 
 /// Plans a checkpoint, or compares two plans.
 pub fn plan(arguments: &PlanArguments, format: Format, detail: views::Detail) -> Result<Outcome, Failure> {
@@ -33,6 +37,9 @@ fn made(
     format: Format,
     detail: views::Detail,
 ) -> Result<Outcome, Failure> {
+    if let Some(path) = &arguments.html {
+        PAGE.expect_at(path)?;
+    }
     let options = open_options(&arguments.target, &arguments.execution)?;
     let options = draft::planned(&arguments.drafts.drafts, options)?;
     let options = options.measuring(arguments.measuring.measuring());
@@ -44,11 +51,9 @@ fn made(
     let planned = options.plan_watched(checkpoint, &mut watch)?;
     drop(watch);
     if let Some(path) = &arguments.html {
-        let page = views::page(&planned.report);
-        std::fs::write(path, page).map_err(io(path.display().to_string()))?;
+        PAGE.write(path, views::page(&planned.report).as_bytes())?;
         for tower in &planned.report.towers {
-            let own = beside(path, tower.pass());
-            std::fs::write(&own, views::page(tower)).map_err(io(own.display().to_string()))?;
+            PAGE.write(&beside(path, tower.pass()), views::page(tower).as_bytes())?;
         }
     }
     print(format, &planned.report, |report| views::plan(report, detail))

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use shardwright::{ErrorKind, SearchPath};
+use shardwright_files::output::OutputKind;
 use shardwright_planner_build::BuildError;
 use shardwright_planning::conformance::Verdict;
 use shardwright_trust::TrustOptions;
@@ -12,6 +13,12 @@ use super::print;
 use crate::arguments::Format;
 use crate::outcome::{Failure, Outcome, io};
 use crate::views;
+
+/// The component of a planner. All components of WebAssembly begin with these bytes.
+const COMPONENT: OutputKind = OutputKind {
+    name: "the component of a planner",
+    is_earlier: |begin| begin.starts_with(b"\0asm\x0d\0\x01\0"),
+};
 
 /// Checks a planner against the rules. A broken rule is a separate outcome.
 pub fn check(
@@ -44,6 +51,7 @@ pub fn build(
     let manifest = if package.is_dir() { package.join("Cargo.toml") } else { package.to_owned() };
     let folder = manifest.parent().unwrap_or(Path::new("."));
     let target_dir = target_dir.map_or_else(|| folder.join("target"), Path::to_owned);
+    COMPONENT.expect_at(output)?;
     let busy = views::Busy::new("building");
     let component = shardwright_planner_build::build(&manifest, &target_dir).map_err(failed)?;
     drop(busy);
@@ -57,6 +65,7 @@ pub fn compose(
     output: &Path,
     format: Format,
 ) -> Result<Outcome, Failure> {
+    COMPONENT.expect_at(output)?;
     let read = |path: &Path| std::fs::read(path).map_err(io(path.display().to_string()));
     let solver = match solver {
         Some(path) => read(path)?,
@@ -67,7 +76,7 @@ pub fn compose(
 }
 
 fn written(output: &Path, component: &[u8], format: Format) -> Result<Outcome, Failure> {
-    std::fs::write(output, component).map_err(io(output.display().to_string()))?;
+    COMPONENT.write(output, component)?;
     let built = Built { component: output.to_owned(), bytes: component.len() as u64 };
     print(format, &built, |built| format!("{} bytes in {}\n", built.bytes, built.component.display()))
 }

@@ -7,6 +7,7 @@ use shardwright_build::units;
 use shardwright_runtime::Move;
 
 use super::draft::{Drafts, drafts};
+use super::parts::{expect_one_input, parts};
 use super::{
     PROMPT_BYTES_MAX, json as json_line, open, say_each, say_notices_and_of_text, say_verified,
     standard_input, write,
@@ -18,6 +19,7 @@ use crate::{interrupt, views};
 /// Generates one reply to `--prompt`, or in a chat without a prompt one reply per line of standard
 /// input.
 pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure> {
+    expect_one_input(arguments)?;
     let asked = &arguments.drafts.drafts;
     let model =
         open(&arguments.target, &arguments.execution, &arguments.checkpoint, &arguments.bundled, asked)?;
@@ -54,7 +56,7 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
     }
     match &prompt {
         Some(prompt) if seen => {
-            let turn = Turn::Parts(parts(prompt, arguments));
+            let turn = Turn::Parts(parts(prompt, arguments)?);
             let reason = reply(&mut session, turn, arguments, format)?;
             // The turn itself opens the towers.
             say_each(&model.notices_of_towers(), arguments.quiet);
@@ -67,13 +69,6 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
         Some(prompt) => reply(&mut session, Turn::Chat(prompt), arguments, format).map(outcome_of),
         None => super::chat::talk(&mut session, &model, arguments, format),
     }
-}
-
-/// Returns pictures, then sounds, then the prompt.
-fn parts(prompt: &str, arguments: &RunArguments) -> Vec<ChatPart> {
-    let pictures = arguments.image.iter().cloned().map(ChatPart::PictureFile);
-    let sounds = arguments.audio.iter().cloned().map(ChatPart::SoundFile);
-    pictures.chain(sounds).chain([prompt.into()]).collect()
 }
 
 /// Reads the prompt from standard input. The final line end belongs to the file or `echo`, not to

@@ -41,7 +41,7 @@ pub fn trust(command: &TrustCommand, format: Format) -> Result<Outcome, Failure>
 fn key(file: &Path, format: Format) -> Result<Outcome, Failure> {
     let public = shardwright_doctor::make_key(file)?;
     print(format, &KeyMade { file: file.to_owned(), public }, |made| {
-        format!("{}\nthe public half is {}: `--trust` takes it\n", made.file.display(), made.public)
+        format!("{}\npublic key, for `--trust`: {}\n", made.file.display(), made.public)
     })
 }
 

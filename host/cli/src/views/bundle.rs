@@ -115,6 +115,7 @@ pub fn inspected(inspected: &Inspected) -> String {
     match inspected {
         Inspected::Bundle(report) => {
             let mut text = bundle_view(&report.inspection);
+            text.push_str(&super::ignored(&report.ignored, report.unread.as_deref()));
             for artefact in &report.artefacts {
                 let _ = writeln!(
                     text,

@@ -68,7 +68,7 @@ fn row(chip: &ComparedChip) -> [String; 7] {
 fn notices(chips: &[ComparedChip]) -> String {
     let mut said: Vec<(&Notice, Vec<&str>)> = Vec::new();
     for chip in chips {
-        for notice in chip.notices.iter().filter(|notice| notice.kind != NoticeKind::Note) {
+        for notice in chip.notices.iter().filter(|notice| !notice.kind.is_note()) {
             match said.iter_mut().find(|(known, _)| *known == notice) {
                 Some((_, socs)) => socs.push(&chip.soc),
                 None => said.push((notice, vec![&chip.soc])),

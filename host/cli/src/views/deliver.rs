@@ -1,6 +1,8 @@
 use std::fmt::Write;
+use std::path::Path;
 
 use shardwright_delivery::{AdbReport, AiPackReport, HubReport, NeedsReport};
+use shardwright_files::shell_quoted;
 
 use super::{bytes, printable, table, wrapped};
 
@@ -40,7 +42,8 @@ pub fn adb(report: &AdbReport) -> String {
     if !report.libraries.is_empty() {
         let _ = writeln!(text, "libraries of vendors, from your folder: {}", report.libraries.join(", "));
     }
-    let _ = writeln!(text, "SHARDWRIGHT_ANDROID=FOLDER sh {}/{} --prompt ...", report.path, report.script);
+    let script = shell_quoted(Path::new(&report.path).join(&report.script));
+    let _ = writeln!(text, "SHARDWRIGHT_ANDROID=FOLDER sh {script} --prompt ...");
     text
 }
 
@@ -102,4 +105,25 @@ pub fn needs(report: &NeedsReport) -> String {
         let _ = writeln!(text, "{}", wrapped(&format!("skipped: {}", printable(skipped)), 2));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_of_a_folder_can_be_pasted() {
+        let report = AdbReport {
+            path: "my phone's folder".to_owned(),
+            script: "push.sh".to_owned(),
+            variants: Vec::new(),
+            bundle: String::new(),
+            bytes: 1,
+            shims: Vec::new(),
+            libraries: Vec::new(),
+            there: String::new(),
+        };
+        let text = adb(&report);
+        assert!(text.ends_with("sh 'my phone'\\''s folder/push.sh' --prompt ...\n"), "{text}");
+    }
 }

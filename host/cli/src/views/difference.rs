@@ -7,6 +7,38 @@ use shardwright_doctor::{PlanChange, PlanDifference, PlanTopic, PlanUnit, PlanVa
 
 use super::{Detail, bytes, printable, wrapped};
 
+/// Begin of the names of forecast figures, which are paths in the report.
+const FORECAST: &str = "forecast, ";
+
+/// Readable begins of these names.
+const FORECAST_NAMES: &[(&str, &str)] = &[
+    ("verdict, fits", "verdict"),
+    ("verdict, held bytes", "largest memory"),
+    ("verdict, mapped bytes", "largest memory, mapped"),
+    ("verdict, largest", "phase of the largest memory"),
+    ("verdict, asked bytes", "goal for the memory"),
+    ("verdict, memory limit known", "limit on the memory is known"),
+    ("verdict, elsewhere", "shards elsewhere"),
+    ("speed, first", "time to the first token"),
+    ("speed, each", "time of each"),
+    ("speed, rate", "rate of tokens"),
+    ("speed, ", ""),
+    ("loading", "time of loading"),
+];
+
+/// Readable ends of these names.
+const FORECAST_ENDS: &[(&str, &str)] = &[
+    (", held bytes", ""),
+    (", mapped bytes", ", mapped"),
+    (", bytes", ""),
+    (", microseconds", ""),
+    (", rests on", ", basis"),
+    (", uncosted ops", ", operations without a time"),
+];
+
+/// Percentages above this say less than the two values.
+const PERCENT_MOST: f64 = 1000.0;
+
 /// Shows changes by topic. Changed figures of single shards and layers, and changed texts of
 /// reasons, are only counted. `-v` shows them.
 pub fn difference(difference: &PlanDifference, detail: Detail) -> String {
@@ -30,7 +62,8 @@ pub fn difference(difference: &PlanDifference, detail: Detail) -> String {
             let _ = writeln!(text, "\n{}", title(change.topic));
             topic = Some(change.topic);
         }
-        let _ = writeln!(text, "{}", wrapped(&format!("  {}", printable(&line(change))), 4));
+        let line = line(change, &difference.changes);
+        let _ = writeln!(text, "{}", wrapped(&format!("  {}", printable(&line)), 4));
     }
     match passed {
         0 => {}
@@ -46,6 +79,10 @@ pub fn difference(difference: &PlanDifference, detail: Detail) -> String {
 fn is_detail(change: &PlanChange) -> bool {
     let is_seen = shown(&change.before, change.unit) != shown(&change.after, change.unit);
     if !is_seen && !change.what.is_empty() {
+        return true;
+    }
+    // The name of a part of the memory is in the names of its figures.
+    if change.what.starts_with(FORECAST) && change.what.ends_with(", name") {
         return true;
     }
     let choices = ["", "target", "formats", "build", "context", "soft-cap"];
@@ -72,8 +109,9 @@ fn title(topic: PlanTopic) -> &'static str {
 }
 
 /// Formats `decoder 0-5: formats: w8/f32/f32 → w4/f32/f32`.
-fn line(change: &PlanChange) -> String {
-    let parts = [change.place.as_str(), change.what.as_str()];
+fn line(change: &PlanChange, all: &[PlanChange]) -> String {
+    let what = readable(&change.what);
+    let parts = [change.place.as_str(), &what];
     let name = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ");
     if change.what.is_empty() {
         let fate = if change.before.is_none() { "new" } else { "gone" };
@@ -87,7 +125,54 @@ fn line(change: &PlanChange) -> String {
         }
         words => words,
     };
-    format!("{name}: {before} → {after}{}", share(change))
+    format!("{name}: {before} → {after}{}", share(change, all))
+}
+
+/// Returns the name of a fact, with words in place of the path of a forecast figure:
+/// `memory, decode: KV cache`.
+fn readable(what: &str) -> String {
+    let Some(path) = what.strip_prefix(FORECAST) else { return what.to_owned() };
+    let begin = FORECAST_NAMES.iter().find_map(|(begin, name)| Some((*name, path.strip_prefix(*begin)?)));
+    let path = begin.map_or_else(|| path.to_owned(), |(name, rest)| format!("{name}{rest}"));
+    let end = FORECAST_ENDS.iter().find_map(|(end, name)| Some((path.strip_suffix(*end)?, *name)));
+    let path = end.map_or_else(|| path.clone(), |(rest, name)| format!("{rest}{name}"));
+    path.replacen(", parts, ", ": ", 1)
+}
+
+/// Returns whether the provenance of a figure changed too, so that its values cannot be compared.
+fn has_other_provenance(figure: &PlanChange, all: &[PlanChange]) -> bool {
+    let what = figure.what.as_str();
+    let own = match what {
+        "value" => "provenance",
+        "loss" => "loss known",
+        "predicted" => "what the prediction rests on",
+        "expected gain in thousandths" => "what the gain rests on",
+        _ => "",
+    };
+    let rests = [format!("what the {what} rests on"), format!("what the {what} rest on")];
+    let path = what.rsplit_once(", ").filter(|_| what.starts_with(FORECAST)).map(|(path, _)| path);
+    let beside = |name: &str| {
+        let end = path.and_then(|path| name.strip_prefix(path));
+        end == Some(", provenance") || end == Some(", rests on")
+    };
+    let is_provenance = |name: &str| name == own || rests.iter().any(|rests| rests == name) || beside(name);
+    all.iter().any(|change| {
+        change.topic == figure.topic
+            && !change.what.is_empty()
+            && is_provenance(&change.what)
+            && overlap(&change.place, &figure.place)
+    })
+}
+
+/// Checks whether two places are equal, or have layers of a component in common.
+fn overlap(one: &str, other: &str) -> bool {
+    let layers = |place: &str| -> Option<(String, u32, u32)> {
+        let (component, numbers) = place.rsplit_once(' ')?;
+        let (first, last) = numbers.split_once('-').unwrap_or((numbers, numbers));
+        Some((component.to_owned(), first.parse().ok()?, last.parse().ok()?))
+    };
+    let (Some(this), Some(that)) = (layers(one), layers(other)) else { return one == other };
+    this.0 == that.0 && this.1 <= that.2 && that.1 <= this.2
 }
 
 fn shown(value: &Option<PlanValue>, unit: PlanUnit) -> String {
@@ -106,12 +191,15 @@ fn shown(value: &Option<PlanValue>, unit: PlanUnit) -> String {
     }
 }
 
-/// Formats ` (-12.5 %)`, if both values are numbers.
-fn share(change: &PlanChange) -> String {
+/// Formats ` (-12.5 %)`, if both values are numbers that can be compared.
+fn share(change: &PlanChange, all: &[PlanChange]) -> String {
     match (&change.before, &change.after) {
         (Some(PlanValue::Number(before)), Some(PlanValue::Number(after))) if *before > 0 => {
             let share = (*after as f64 / *before as f64 - 1.0) * 100.0;
-            if share.abs() < 0.05 { String::new() } else { format!(" ({share:+.1} %)") }
+            match (0.05..=PERCENT_MOST).contains(&share.abs()) && !has_other_provenance(change, all) {
+                true => format!(" ({share:+.1} %)"),
+                false => String::new(),
+            }
         }
         _ => String::new(),
     }
@@ -148,6 +236,55 @@ mod tests {
         let text = difference(&compared(Vec::new()), Detail::Screen);
         assert!(text.ends_with("\nnothing changed\n"), "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
+    }
+
+    #[test]
+    fn forecasts_have_names_instead_of_paths() {
+        for (path, name) in [
+            ("forecast, memory, decode, held bytes", "memory, decode"),
+            ("forecast, memory, decode, mapped bytes", "memory, decode, mapped"),
+            ("forecast, memory, decode, parts, KV cache, bytes", "memory, decode: KV cache"),
+            (
+                "forecast, memory, compile, parts, artefacts, written to files, rests on",
+                "memory, compile: artefacts, written to files, basis",
+            ),
+            ("forecast, verdict, held bytes", "largest memory"),
+            ("forecast, download, bytes", "download"),
+            ("forecast, speed, first, microseconds", "time to the first token"),
+            ("forecast, speed, each, uncosted ops", "time of each, operations without a time"),
+            ("forecast, speed, rate", "rate of tokens"),
+            ("forecast, speed, prompt tokens", "prompt tokens"),
+            ("forecast, loading, provenance", "time of loading, provenance"),
+            ("time of decode_1@64", "time of decode_1@64"),
+        ] {
+            assert_eq!(readable(path), name);
+        }
+    }
+
+    #[test]
+    fn percentages_compare_only_values_that_can_be_compared() {
+        let number = |value| Some(PlanValue::Number(value));
+        let word = |text: &str| Some(PlanValue::Text(text.to_owned()));
+        let at = |place: &str, change: PlanChange| PlanChange { place: place.to_owned(), ..change };
+        let figure = |what: &str| change(PlanTopic::Layers, what, number(1024), number(2048));
+        let other = |what: &str| change(PlanTopic::Layers, what, word("modelled"), word("measured"));
+        for (what, basis) in [
+            ("time of decode_1@64", "what the time of decode_1@64 rests on"),
+            ("artefacts", "what the artefacts rest on"),
+            ("loss", "loss known"),
+            ("value", "provenance"),
+            ("forecast, memory, decode, held bytes", "forecast, memory, decode, provenance"),
+            ("forecast, download, bytes", "forecast, download, rests on"),
+        ] {
+            assert_eq!(share(&figure(what), &[figure(what)]), " (+100.0 %)");
+            assert_eq!(share(&figure(what), &[figure(what), other(basis)]), "", "{what}");
+            // Another figure, other layers, and a layer among several.
+            let elsewhere = [other("what another figure rests on"), at("decoder 6-7", other(basis))];
+            assert_eq!(share(&figure(what), &elsewhere), " (+100.0 %)", "{what}");
+            assert_eq!(share(&at("decoder 3", figure(what)), &[other(basis)]), "", "{what}");
+        }
+        let grown = |after| share(&change(PlanTopic::Totals, "loss", number(100), number(after)), &[]);
+        assert_eq!((grown(1100).as_str(), grown(1101).as_str()), (" (+1000.0 %)", ""));
     }
 
     #[test]

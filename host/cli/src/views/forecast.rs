@@ -53,8 +53,10 @@ pub fn memory(phases: &[PhaseMemory], detail: Detail) -> Vec<String> {
     let unknown: Vec<&str> = phases.iter().flat_map(PhaseMemory::unknown).collect();
     let on_top = if unknown.is_empty() { "" } else { "; driver and compiler are not known" };
     let sums = phases.iter().map(sum).collect::<Vec<_>>().join(", ");
-    let mut lines =
-        vec![format!("{:<MEMBER$}{sums}; the system keeps of what is mapped what fits{on_top}", "memory")];
+    let mut lines = vec![format!(
+        "{:<MEMBER$}{sums}; mapped pages stay resident only as memory allows{on_top}",
+        "memory"
+    )];
     for phase in phases.iter().filter(|_| detail.is_full()) {
         let part = |figure| match figure {
             Figure::Counted { bytes: count } => format!("{} (counted)", bytes(count)),

@@ -24,10 +24,18 @@ use self::page::Page;
 const STYLE: &str = include_str!("html/page.css");
 const SCRIPT: &str = include_str!("html/page.js");
 
+/// The element by which a page is recognised.
+const GENERATOR: &str = "<meta name=\"generator\" content=\"shardwright plan\">\n";
+
+/// Returns whether a file with this beginning is a page of a plan.
+pub fn is_page(begin: &[u8]) -> bool {
+    begin.windows(GENERATOR.len()).any(|window| window == GENERATOR.as_bytes())
+}
+
 pub fn page(report: &PlanReport) -> String {
     let formats = Formats::of(report);
     let mut page = Page::default();
-    page.markup("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
+    page.markup("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n").markup(GENERATOR);
     page.markup("<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; ");
     page.markup("style-src 'unsafe-inline'; script-src 'sha256-").text(page::sha256_base64(SCRIPT));
     page.markup("'; base-uri 'none'; form-action 'none'\">\n");

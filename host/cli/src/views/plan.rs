@@ -154,7 +154,7 @@ fn body(report: &PlanReport, detail: Detail) -> String {
     if !report.fallback.is_empty() {
         let chain = |chain: &FallbackReport| match detail {
             Detail::Full => chain.to_string(),
-            Detail::Screen => format!("{} goes on", chain.target),
+            Detail::Screen => format!("{} takes over", chain.target),
         };
         let chains: Vec<String> = report.fallback.iter().map(chain).collect();
         member(&mut text, "if lost", &chains.join(", then "));
@@ -323,11 +323,11 @@ fn times(text: &mut String, totals: &PlanTotals) {
             units::count(uncosted, "operation")
         ),
     });
-    let handing_over = format!(
-        "handing over, not in them: {} a step (modelled)",
+    let hand_off = format!(
+        "plus {} per step for shard hand-off (modelled)",
         units::seconds(totals.boundary_nanoseconds as f64 / 1e9)
     );
-    member(text, "time", &times.chain([handing_over]).collect::<Vec<_>>().join("; "));
+    member(text, "time", &times.chain([hand_off]).collect::<Vec<_>>().join("; "));
 }
 
 /// Shows the loss of the formats.

@@ -2,7 +2,7 @@ use std::fmt::Write;
 
 use shardwright_doctor::ShowReport;
 
-use super::{bytes, ranges, table};
+use super::{bytes, ignored, ranges, table};
 
 /// Shows components, layer kinds, tables and sizes of a checkpoint.
 pub fn show(report: &ShowReport) -> String {
@@ -42,6 +42,7 @@ pub fn show(report: &ShowReport) -> String {
     for note in &report.notes {
         let _ = writeln!(text, "note: {note}");
     }
+    text.push_str(&ignored(&report.ignored, report.unread.as_deref()));
 
     let mut components = table(&[
         "component",

@@ -119,7 +119,8 @@ fn notices(report: &PlanReport) -> Named {
     let kind = |notice: &shardwright_vocabulary::Notice| match notice.kind {
         shardwright_vocabulary::NoticeKind::Fallback => "fallback",
         shardwright_vocabulary::NoticeKind::Warning => "warning",
-        shardwright_vocabulary::NoticeKind::Note => "note",
+        // Plans of earlier versions have only notes.
+        shardwright_vocabulary::NoticeKind::Making | shardwright_vocabulary::NoticeKind::Note => "note",
     };
     report
         .notices

@@ -182,7 +182,7 @@ pub fn of_totals(report: &PlanReport) -> Facts {
             facts.count(format!("parts of {entry} whose time is {name}"), share.places);
         }
     }
-    facts.number("handing over", totals.boundary_nanoseconds, PlanUnit::Nanoseconds);
+    facts.number("hand-off between shards", totals.boundary_nanoseconds, PlanUnit::Nanoseconds);
     facts.loss(&totals.loss);
     facts
 }

@@ -190,6 +190,9 @@ fn a_full_disk_is_named_with_what_helps() {
     let error = pull(&settings(&hub, cache.path()), "a/b").expect_err("full");
     assert!(matches!(&error, HubError::Io { path, .. } if *path == partial), "{error}");
     assert!(error.help().contains("free space"), "{}", error.help());
+    let error = shardwright_vocabulary::Error::from(error);
+    assert_eq!(error.kind().name(), "resource");
+    assert!(error.help().is_some_and(|help| help.contains("--cache")), "{error:?}");
     assert_eq!(hub.asked("store"), 1, "asked again");
     fs::remove_file(&partial).expect("removed");
     pull(&settings(&hub, cache.path()), "a/b").expect("pulled");

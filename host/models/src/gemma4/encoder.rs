@@ -7,7 +7,7 @@ use super::{Gemma4, PerLayer, read_layers};
 use crate::dimensions::Dimensions;
 use crate::json::Fields;
 use crate::rotary::{PerType, Rotary};
-use crate::{CheckpointError, LayerType, limits, pattern};
+use crate::{CheckpointError, limits, pattern};
 
 /// The defining library's defaults for missing fields.
 const DEFAULTS: Dimensions = Dimensions {
@@ -35,11 +35,7 @@ impl Gemma4 {
             return Err(fields.unsupported("hidden_activation", "`gelu_pytorch_tanh`"));
         }
         let dimensions = Dimensions::read(fields, DEFAULTS)?;
-        let mut types = pattern::read(fields, dimensions.layers)?;
-        // The library forces the last layer to be full, so no checkpoint was trained otherwise.
-        if let Some(last) = types.last_mut() {
-            *last = LayerType::Full;
-        }
+        let types = pattern::read_ending_full(fields, dimensions.layers)?;
         let full = fields.whole("num_global_key_value_heads", &limits::HEADS)?.unwrap_or(FULL_HEADS);
         let plain = PerType { full: Rotary::plain(1e6), sliding: Rotary::plain(1e4) };
         let pad = fields.whole("pad_token_id", &(0..=dimensions.vocabulary - 1))?.unwrap_or(0) as u32;

@@ -21,6 +21,20 @@ use super::module::{FLOATS, Found, word};
 use crate::json::Fields;
 use crate::{CheckpointError, limits};
 
+/// Last parts of the names of tensors that quantise activations, keys and values.
+const OF_ACTIVATIONS: [&str; 10] = [
+    "input_scale",
+    "input_zero_point",
+    "output_scale",
+    "output_zero_point",
+    "q_scale",
+    "q_zero_point",
+    "k_scale",
+    "k_zero_point",
+    "v_scale",
+    "v_zero_point",
+];
+
 #[derive(Clone, Debug)]
 pub(crate) struct Compressed {
     packed: bool,
@@ -98,6 +112,13 @@ impl Compressed {
     pub fn note(&self) -> Option<String> {
         let text = "quantization_config also quantises activations or keys and values: a plan decides about those here";
         self.activations.then(|| text.to_owned())
+    }
+
+    /// Checks whether the tensor quantises activations, keys or values, and the settings require
+    /// that too.
+    pub fn leaves_out(&self, name: &str) -> bool {
+        let last = name.rsplit('.').next().unwrap_or_default();
+        self.activations && OF_ACTIVATIONS.contains(&last)
     }
 
     pub fn take(&self, module: &mut Module<'_>, shape: [u64; 2]) -> Result<Whole, CheckpointError> {

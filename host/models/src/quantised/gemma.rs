@@ -125,11 +125,15 @@ impl Gemma {
 
 /// Returns a note on scales of activations and caches among the unused tensors.
 pub(crate) fn note(unused: &[UnusedTensor]) -> Option<String> {
-    let ends = ["_activation_scale", "_cache_scale"];
-    let count = unused.iter().filter(|tensor| ends.iter().any(|end| tensor.name.ends_with(end))).count();
+    let count = unused.iter().filter(|tensor| is_scale(&tensor.name)).count();
     (count > 0).then(|| {
         format!("scales of 8-bit activations or caches, not used: {count}; a plan decides about these here")
     })
+}
+
+/// Checks whether the tensor contains scales of activations or of caches.
+pub(crate) fn is_scale(name: &str) -> bool {
+    ["_activation_scale", "_cache_scale"].iter().any(|end| name.ends_with(end))
 }
 
 /// Returns the names of a module's integers and scales.

@@ -152,6 +152,11 @@ fn sentence_models_end_as_their_modules_say() {
     assert_ne!(whole.weights_fingerprint(), unnormalised.weights_fingerprint());
 
     std::fs::remove_file(&modules).unwrap();
+    for folder in ["1_Pooling", "2_Dense", "3_Dense"] {
+        let error = Checkpoint::open(directory.path()).map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("modules.json: no such file"), "{folder}: {error}");
+        std::fs::remove_dir_all(directory.path().join(folder)).unwrap();
+    }
     let bare = Checkpoint::open(directory.path()).unwrap();
     assert_eq!(bare.family(), Family::EmbeddingGemma);
     assert_eq!(result(&bare).len() as u64, spec.hidden);

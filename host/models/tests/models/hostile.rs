@@ -540,7 +540,7 @@ fn sentence_modules_that_are_broken_or_not_built() {
     type Change = fn(&mut Value);
     let pooling = "1_Pooling/config.json";
     let dense = "2_Dense/config.json";
-    let unsupported: [(&str, Change, &str); 9] = [
+    let unsupported: [(&str, Change, &str); 11] = [
         ("modules.json", |list| list[1]["type"] = json!("x.WeightedLayerPooling"), "WeightedLayerPooling"),
         ("modules.json", |list| list[0]["path"] = json!("0_Transformer"), "`path` is `0_Transformer`"),
         ("modules.json", |list| list.as_array_mut().unwrap().swap(3, 4), "Normalize, in this order"),
@@ -549,18 +549,21 @@ fn sentence_modules_that_are_broken_or_not_built() {
         (pooling, |fields| fields["pooling_mode"] = json!("lasttoken"), "`lasttoken`"),
         (pooling, |fields| fields["include_prompt"] = json!(false), "include_prompt"),
         (dense, |fields| fields["activation_function"] = json!("torch.nn.modules.activation.Tanh"), "Tanh"),
+        (dense, |fields| fields["activation_function"] = json!("mine.Identity"), "`mine.Identity`"),
         (dense, |fields| fields["module_input_name"] = json!("token_embeddings"), "module_input_name"),
+        (dense, |fields| fields["use_residual"] = json!(true), "use_residual"),
     ];
     for (file, change, words) in unsupported {
         let victim = Victim::new(&Spec::embeddinggemma());
         victim.edit(file, change);
         assert_error!(victim, UnsupportedField, Unsupported, words, file);
     }
-    let invalid: [(&str, Change, &str); 4] = [
+    let invalid: [(&str, Change, &str); 5] = [
         (pooling, |fields| fields["word_embedding_dimension"] = json!(25), "is not the hidden size, 24"),
         (dense, |fields| fields["in_features"] = json!(23), "is 23, but 24 values arrive"),
         (dense, |fields| fields["out_features"] = json!(null), "is missing"),
         ("modules.json", |list| list.as_array_mut().unwrap().truncate(1), "no pooling"),
+        ("modules.json", |list| list[2]["name"] = json!("1"), "`name` is that of an earlier module"),
     ];
     for (file, change, words) in invalid {
         let victim = Victim::new(&Spec::embeddinggemma());
@@ -579,6 +582,26 @@ fn sentence_modules_that_are_broken_or_not_built() {
     let victim = Victim::new(&Spec::embeddinggemma());
     fs::remove_file(victim.path("3_Dense/model.safetensors")).unwrap();
     assert_error!(victim, MissingFile, Missing, "3_Dense");
+    let victim = Victim::new(&Spec::embeddinggemma());
+    fs::remove_file(victim.path("modules.json")).unwrap();
+    assert_error!(victim, MissingFile, Missing, "modules.json: no such file", "download modules.json");
+
+    // Settings that published models do not have, or with other values.
+    let victim = Victim::new(&Spec::embeddinggemma());
+    for (settings, words) in [
+        (json!({"do_lower_case": true}), "`do_lower_case` is true"),
+        (json!({"transformer_task": "fill-mask"}), "`transformer_task` is `fill-mask`"),
+        (json!({"module_output_name": "scores"}), "`module_output_name` is `scores`"),
+        (json!({"modality_config": {"text": {"method": "encode"}}}), "`modality_config.text.method`"),
+    ] {
+        fs::write(victim.path("sentence_bert_config.json"), settings.to_string()).unwrap();
+        assert_error!(victim, UnsupportedField, Unsupported, words, "sentence_bert_config.json");
+    }
+    let victim = Victim::new(&Spec::embeddinggemma());
+    fs::create_dir(victim.path("4_Normalize")).unwrap();
+    let settings = json!({"module_input_name": "token_embeddings"});
+    fs::write(victim.path("4_Normalize/config.json"), settings.to_string()).unwrap();
+    assert_error!(victim, UnsupportedField, Unsupported, "module_input_name", "4_Normalize");
 
     // Modules in the folder of a family whose sentence models have different pooling.
     let victim = Victim::new(&Spec::qwen3());

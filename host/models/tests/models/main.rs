@@ -1,5 +1,5 @@
 //! Checkpoints as graphs: goldens, fixtures, generated shapes, hostile files,
-//! outlines, quantised checkpoints.
+//! outlines, quantised checkpoints, unused tensors.
 
 mod decoders;
 mod fixtures;
@@ -15,3 +15,4 @@ mod register;
 mod scaling;
 mod tied;
 mod towers;
+mod unused;

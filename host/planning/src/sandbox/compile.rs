@@ -1,16 +1,18 @@
 //! Compiling planners, with a private cache of the result.
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use shardwright_files::{FileError, own, read_from};
-use wasmtime::Engine;
 use wasmtime::component::Component;
+use wasmtime::{CacheStore, Engine};
 
-use super::{Planner, Sandbox, admission, named};
+use super::{EngineKind, Planner, Sandbox, admission, named, settings};
 use crate::error::{PlannerError, PlannerErrorKind};
 
 /// First bytes of a cached file.
@@ -111,8 +113,9 @@ impl Sandbox {
     /// Compiles a planner, or loads its compiled form from `cache`. `origin` is its name in errors
     /// until its description is known, usually the file name.
     ///
-    /// A compilation that exceeds its time limit cannot be stopped and continues in the background.
-    /// Its memory and work are limited by the caps of [`admission`].
+    /// A compilation that exceeds its time limit fails at once. Its thread ends before the compiler
+    /// begins another function. If panics abort the program, it continues in the background. Its
+    /// memory and work are limited by the caps of [`admission`].
     pub fn load(
         &self,
         origin: &str,
@@ -218,26 +221,15 @@ impl Sandbox {
     }
 
     fn compile(&self, wasm: &[u8], limit: Duration) -> Result<Component, PlannerErrorKind> {
-        let (sender, receiver) = mpsc::channel();
-        let engine = self.engine.clone();
-        let wasm = wasm.to_vec();
-        let worker = std::thread::Builder::new().name("planner-compile".to_owned());
-        let spawned = worker.spawn(move || {
-            // After the time limit, the receiver is gone.
-            let _ = sender.send(compile(&engine, &wasm));
-        });
-        if let Err(error) = spawned {
-            return Err(PlannerErrorKind::Sandbox { reason: format!("cannot start a thread: {error}") });
-        }
-        match receiver.recv_timeout(limit) {
-            Ok(compiled) => compiled,
-            Err(mpsc::RecvTimeoutError::Timeout) => Err(PlannerErrorKind::SlowToCompile { limit }),
-            // The thread ended without an answer: the compiler panicked.
-            Err(mpsc::RecvTimeoutError::Disconnected) => {
-                Err(PlannerErrorKind::Garbage { reason: "the compiler gave up on it".to_owned() })
-            }
-        }
+        let code = Compilation::start(self.kind, wasm)?.within(limit)?;
+        // SAFETY: the code is the unaltered output of `precompile_component`.
+        let component = unsafe { Component::deserialize(&self.engine, code) };
+        component.map_err(|error| sandbox_failed(&error))
     }
+}
+
+fn sandbox_failed(error: &wasmtime::Error) -> PlannerErrorKind {
+    PlannerErrorKind::Sandbox { reason: format!("{error:#}") }
 }
 
 fn compile(engine: &Engine, wasm: &[u8]) -> Result<Component, PlannerErrorKind> {
@@ -246,11 +238,134 @@ fn compile(engine: &Engine, wasm: &[u8]) -> Result<Component, PlannerErrorKind> 
     compiled.map_err(|error| PlannerErrorKind::Garbage { reason: format!("{error:#}") })
 }
 
+/// A compilation in its own thread.
+struct Compilation {
+    code: mpsc::Receiver<Result<Vec<u8>, PlannerErrorKind>>,
+    stop: Arc<Stop>,
+}
+
+impl Compilation {
+    fn start(kind: EngineKind, wasm: &[u8]) -> Result<Compilation, PlannerErrorKind> {
+        let stop = Arc::new(Stop::default());
+        let (sender, code) = mpsc::channel();
+        let (stopping, wasm) = (Arc::clone(&stop), wasm.to_vec());
+        let thread = std::thread::Builder::new().name("planner-compile".to_owned());
+        let spawned = thread.spawn(move || {
+            // After the time limit, the receiver is gone.
+            let _ = sender.send(code_of(kind, &wasm, stopping));
+        });
+        match spawned {
+            Ok(_) => Ok(Compilation { code, stop }),
+            Err(error) => {
+                Err(PlannerErrorKind::Sandbox { reason: format!("cannot start a thread: {error}") })
+            }
+        }
+    }
+
+    /// Waits for the code. After `limit`, stops the compiler and fails.
+    fn within(self, limit: Duration) -> Result<Vec<u8>, PlannerErrorKind> {
+        match self.code.recv_timeout(limit) {
+            Ok(code) => code,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                self.stop.now();
+                Err(PlannerErrorKind::SlowToCompile { limit })
+            }
+            // The thread ended without an answer: the compiler panicked.
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                Err(PlannerErrorKind::Garbage { reason: "the compiler gave up on it".to_owned() })
+            }
+        }
+    }
+}
+
+/// Compiles a component to code that an engine of this kind loads. Unwinds with [`Stopped`] if
+/// `stop` says so.
+fn code_of(kind: EngineKind, wasm: &[u8], stop: Arc<Stop>) -> Result<Vec<u8>, PlannerErrorKind> {
+    admission::examine(wasm)?;
+    // A store is a setting of an engine, so each compilation has its own.
+    let mut config = settings::config(kind).map_err(|error| sandbox_failed(&error))?;
+    config.enable_incremental_compilation(stop).map_err(|error| sandbox_failed(&error))?;
+    let engine = Engine::new(&config).map_err(|error| sandbox_failed(&error))?;
+    let compiled = engine.precompile_component(wasm);
+    compiled.map_err(|error| PlannerErrorKind::Garbage { reason: format!("{error:#}") })
+}
+
+/// Stops a compilation. The compiler looks every function up in its store before it compiles it,
+/// and has no other point at which it can be stopped. Functions are never stored.
+#[derive(Debug, Default)]
+struct Stop(AtomicBool);
+
+impl Stop {
+    fn now(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Payload of a compiler's thread that was stopped.
+struct Stopped;
+
+impl CacheStore for Stop {
+    fn get(&self, _: &[u8]) -> Option<Cow<'_, [u8]>> {
+        // Where panics abort, unwinding would end the program.
+        if cfg!(panic = "unwind") && self.0.load(Ordering::Relaxed) {
+            std::panic::resume_unwind(Box::new(Stopped));
+        }
+        None
+    }
+
+    fn insert(&self, _: &[u8], _: Vec<u8>) -> bool {
+        false
+    }
+}
+
 impl Planner {
     /// Returns the compiled code, for a pack.
     pub(crate) fn code(&self) -> Result<Vec<u8>, PlannerError> {
         self.component
             .serialize()
             .map_err(|error| self.error(PlannerErrorKind::Sandbox { reason: format!("{error:#}") }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::builtin;
+
+    #[test]
+    fn a_compiler_that_is_stopped_begins_no_further_function() {
+        let stop = Arc::new(Stop::default());
+        stop.now();
+        let stopping = Arc::clone(&stop);
+        let wasm = builtin::component().unwrap();
+        let thread = std::thread::spawn(move || code_of(EngineKind::Native, wasm, stopping));
+        let payload = thread.join().unwrap_err();
+        assert!(payload.is::<Stopped>(), "it compiled to the end, or panicked");
+        assert_eq!(Arc::strong_count(&stop), 1, "the engine is gone");
+    }
+
+    #[test]
+    fn a_compilation_beyond_its_time_ends_its_thread() {
+        let compilation = Compilation::start(EngineKind::Native, builtin::component().unwrap()).unwrap();
+        let stop = Arc::clone(&compilation.stop);
+        let error = compilation.within(Duration::ZERO).unwrap_err();
+        assert!(matches!(error, PlannerErrorKind::SlowToCompile { .. }), "{error}");
+        let begin = Instant::now();
+        // The thread's engine holds the other share.
+        while Arc::strong_count(&stop) > 1 {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the thread goes on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn code_of_a_stoppable_compiler_equals_that_of_the_plain_one() {
+        let sandbox = Sandbox::new(EngineKind::Pulley).unwrap();
+        let wasm = builtin::component().unwrap();
+        let plain = compile(&sandbox.engine, wasm).unwrap().serialize().unwrap();
+        let stoppable = sandbox.compile(wasm, Duration::from_secs(3600)).unwrap().serialize().unwrap();
+        assert!(plain == stoppable, "{} and {} bytes", plain.len(), stoppable.len());
     }
 }

@@ -10,7 +10,7 @@ use shardwright_planning::conformance::{Conformance, RULES, Verdict, requests, r
 use shardwright_planning::request::{PlannerOption, Request};
 use shardwright_planning::sandbox::{Bounds, EngineKind, Planner, Sandbox};
 
-use crate::common::{cache, even, hostile, policy, workspace};
+use crate::common::{cache, even, generic, hostile, policy, workspace};
 
 /// Enough for the built-in planner on the large model, and soon used up by an endless loop.
 const FUEL: u64 = 1_000_000_000;
@@ -77,14 +77,33 @@ fn the_built_in_planner_keeps_every_rule() {
     assert!(memory.used > 64 << 10 && memory.used < memory.limit / 2, "{memory:?}");
 }
 
-/// The example policy keeps all rules. The page of the example without the solver lists the rules
-/// that it deliberately violates.
+/// A violation in an example would be copied.
 #[test]
-fn the_examples_keep_the_rules_that_their_pages_say() {
-    let report = run(&load(EngineKind::Native, policy(), FUEL), None, &recorded());
-    assert_eq!(broken(&report), [""; 0], "{:#?}", report.rules);
-    let report = run(&load(EngineKind::Native, even(), FUEL), None, &recorded());
-    assert_eq!(broken(&report), ["P6", "P8", "P10"], "{:#?}", report.rules);
+fn every_planner_of_the_plugins_keeps_every_rule() {
+    let folder = workspace().join("plugins");
+    let mut checked = BTreeSet::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.join("Cargo.toml").exists() {
+            continue;
+        }
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let wasm = match name.as_str() {
+            "generic" => generic(),
+            "example-policy" => policy(),
+            "example-even" => even(),
+            _ => panic!("plugins/{name} is not checked"),
+        };
+        let report = run(&load(EngineKind::Native, wasm, Bounds::default().fuel), None, &recorded());
+        assert_eq!(broken(&report), [""; 0], "{name}: {:#?}", report.rules);
+        // A planner that refuses everything keeps the rules too.
+        for id in ["P4", "P5", "P7"] {
+            let rule = report.rules.iter().find(|rule| rule.id == id).unwrap();
+            assert_eq!(rule.verdict, Verdict::Held, "{name}: {id}: {}", rule.seen);
+        }
+        checked.insert(name);
+    }
+    assert_eq!(checked.len(), 3, "{checked:?}");
 }
 
 #[test]

@@ -86,7 +86,8 @@ fn size_and_time_of_compilation_are_bounded() {
         builtin::component().unwrap(),
         None,
     );
-    assert!(matches!(error.unwrap_err().kind, Kind::SlowToCompile { .. }));
+    let error = error.unwrap_err();
+    assert!(matches!(error.kind, Kind::SlowToCompile { .. }) && error.help().is_some(), "{error}");
 
     // The program's own planner has no time limit.
     let hasty = Bounds { compile_time: Duration::ZERO, ..Bounds::default() };

@@ -66,7 +66,7 @@ fn a_pack_of_a_revoked_key_does_not_run() {
     fs::write(&list, Revocations::sign("acme", 1, &[key().public()], &[], &other).unwrap()).unwrap();
     let trust = Trust::new(Policy::Off, [key().public(), other.public()]);
     PlannerEntry::from_path(&path).open(&trust).unwrap();
-    let trust = trust.with_list(&list, None).unwrap();
+    let trust = trust.with_lists(&[list], None).unwrap();
     let error = PlannerEntry::from_path(&path).open(&trust).unwrap_err();
     let PlannerErrorKind::Trust(revoked) = &error.kind else { panic!("{error}") };
     assert!(matches!(**revoked, TrustError::RevokedKey { .. }));

@@ -298,6 +298,12 @@ fn absurd_sizes_are_refused_from_the_header() {
     assert!(error.to_string().contains("60000 by 60000 pixels; at most 67108864 pixels"), "{error}");
     // 64 bits a pixel.
     assert_refused!(Picture::from_bytes(&claim(8_000, 8_000, 16, 6)), TooManyPixels { unit: "bytes", .. });
+    // Sizes that overflow in the decoder, and a line that is longer than its memory.
+    let side = i32::MAX as u32;
+    let error = assert_refused!(Picture::from_bytes(&claim(side, side, 8, 6)), TooManyPixels { .. });
+    assert!(error.to_string().contains("2147483647 by 2147483647 pixels; at most 67108864"), "{error}");
+    let error = assert_refused!(Picture::from_bytes(&claim(40_000_000, 1, 16, 6)), TooMuchMemory { .. });
+    assert!(error.to_string().contains("more than 268435456 bytes of memory"), "{error}");
     let mut jpeg = jpeg(64, 32, None);
     let frame = jpeg.windows(2).position(|pair| pair == [0xff, 0xc0]).expect("a frame");
     jpeg[frame + 5..frame + 9].fill(0xff);

@@ -24,6 +24,7 @@ fn the_fixture_says_what_its_towers_take() {
     let settings = ProcessorSettings::read(fixture()).expect("settings");
     assert_eq!(settings.picture, Some(PictureSettings { patch: 4, pool: 3, soft_tokens: 70 }));
     assert_eq!(settings.sound, Some(SoundSettings::default()));
+    assert_eq!(settings.ignored, []);
 }
 
 #[test]
@@ -34,7 +35,7 @@ fn missing_fields_are_the_librarys_defaults() {
     let only = nested(&json!({"image_processor": {"patch_size": null}, "video_processor": {"fps": 1}}));
     assert_eq!(only.expect("settings").sound, None);
     let neither = nested(&json!({"processor_class": "Gemma4Processor"})).expect("settings");
-    assert_eq!(neither, ProcessorSettings { picture: None, sound: None });
+    assert_eq!(neither, ProcessorSettings { picture: None, sound: None, ignored: Vec::new() });
 }
 
 #[test]
@@ -61,8 +62,10 @@ fn the_older_file_has_the_fields_of_both_at_the_top() {
     let sound = settings.sound.expect("of sounds");
     assert_eq!((sound.frame, sound.transform, sound.hop, sound.bins), (512, 512, 160, 64));
     assert_eq!(sound.longest, 64_000, "a hundred soft tokens of 40 ms");
-    let one = read("preprocessor_config.json", &json!({"patch_size": 16})).expect("settings");
-    assert!(one.picture.is_some() && one.sound.is_none());
+    for field in [json!({"patch_size": 16}), json!({"do_resize": true})] {
+        let one = read("preprocessor_config.json", &field).expect("settings");
+        assert!(one.picture.is_some() && one.sound.is_none());
+    }
 }
 
 #[test]
@@ -113,8 +116,91 @@ fn what_would_be_ignored_is_refused_with_its_field() {
     }
     let slow = json!({"feature_extractor": {}, "audio_ms_per_token": 80});
     assert_refused!(nested(&slow), UnsupportedField { .. });
-    let mixed = json!({"patch_size": 16, "preemphasis": 0.97});
-    assert_refused!(read("preprocessor_config.json", &mixed), UnsupportedField { .. });
+    for mixed in [json!({"patch_size": 16, "preemphasis": 0.97}), json!({"do_resize": false})] {
+        assert_refused!(read("preprocessor_config.json", &mixed), UnsupportedField { .. });
+    }
+}
+
+/// Fields without effect, with the reason.
+const CANNOT_MATTER: [(&str, &[&str]); 3] = [
+    ("names", &["processor_class"]),
+    ("the budget decides", &["image_seq_length", "image_processor.image_seq_length"]),
+    (
+        "normalisation by 0 and 1 is none, and other fields turn them off",
+        &[
+            "image_processor.do_normalize",
+            "image_processor.image_mean",
+            "image_processor.image_std",
+            "feature_extractor.preemphasis_htk_flavor",
+            "feature_extractor.return_attention_mask",
+        ],
+    ),
+];
+
+/// Returns a different value of the same kind.
+fn other(value: &Value) -> Value {
+    match value {
+        Value::Bool(flag) => json!(!flag),
+        Value::Number(number) if number.is_u64() => json!(number.as_u64().expect("whole") / 2),
+        Value::Number(number) => json!(number.as_f64().expect("a number") * 0.5 + 0.25),
+        Value::String(text) => json!(format!("{text}x")),
+        Value::Array(_) => json!([3]),
+        Value::Null | Value::Object(_) => json!([0.5]),
+    }
+}
+
+#[test]
+fn every_field_changes_the_settings_or_is_refused_or_is_listed() {
+    let text = fs::read(fixture().join("processor_config.json")).expect("the fixture");
+    let fields: Value = serde_json::from_slice(&text).expect("JSON");
+    let before = format!("{:?}", nested(&fields));
+    let mut places = Vec::new();
+    for (name, value) in fields.as_object().expect("an object") {
+        match value.as_object() {
+            Some(inner) => places.extend(inner.keys().map(|field| vec![name.clone(), field.clone()])),
+            None => places.push(vec![name.clone()]),
+        }
+    }
+    let silent = places.iter().filter(|place| {
+        let mut changed = fields.clone();
+        let value = place.iter().fold(&mut changed, |value, name| &mut value[name]);
+        *value = other(value);
+        let name = place.join(".");
+        let listed = CANNOT_MATTER.iter().any(|(_, names)| names.contains(&name.as_str()));
+        format!("{:?}", nested(&changed)) == before && !listed
+    });
+    let silent: Vec<String> = silent.map(|place| place.join(".")).collect();
+    assert!(places.len() > 30 && silent.is_empty(), "of {} fields: {silent:?}", places.len());
+}
+
+#[test]
+fn unknown_fields_outside_of_pictures_and_sounds_are_reported() {
+    let settings = nested(&json!({
+        "image_processor": {}, "video_processor": {"fps": 1}, "audio_seq_length": 5, "chat_template": "x",
+        "size": {"height": 960}, "do_normalize": null,
+    }));
+    let folder = tempfile::tempdir().expect("a folder");
+    let reported: Vec<String> = settings.expect("settings").ignored.iter().map(ToString::to_string).collect();
+    assert_eq!(reported.len(), 2, "{reported:?}");
+    let [template, size] = [&reported[0], &reported[1]];
+    assert!(
+        template.contains("processor_config.json: `chat_template` is ignored: templates are"),
+        "{template}"
+    );
+    assert!(size.ends_with("`size` is ignored: the field is not known"), "{size}");
+
+    // The older file describes the sounds that the current one does not.
+    let current = json!({"image_processor": {"patch_size": 8}, "audio_seq_length": 100});
+    fs::write(folder.path().join("processor_config.json"), current.to_string()).expect("written");
+    let older = folder.path().join("preprocessor_config.json");
+    fs::write(&older, json!({"patch_size": 16, "feature_size": 64}).to_string()).expect("written");
+    let settings = ProcessorSettings::read(folder.path()).expect("settings");
+    assert_eq!(settings.picture.expect("of pictures").patch, 8);
+    let sound = settings.sound.expect("of sounds");
+    assert_eq!((sound.bins, sound.longest), (64, 64_000));
+    fs::write(&older, json!({"wobble": 1}).to_string()).expect("written");
+    let refused = ProcessorSettings::read(folder.path());
+    assert_refused!(refused, UnsupportedField { field, .. } if field == "wobble");
 }
 
 #[test]
@@ -125,6 +211,7 @@ fn impossible_values_are_refused_with_their_field() {
         ("patch_size", json!(-1)),
         ("pooling_kernel_size", json!(1.5)),
         ("max_soft_tokens", json!(1121)),
+        ("max_soft_tokens", json!(71)),
         ("max_soft_tokens", json!("many")),
         ("do_resize", json!("yes")),
         ("resample", json!("bicubic")),
@@ -150,6 +237,9 @@ fn impossible_values_are_refused_with_their_field() {
         assert_eq!(error.kind(), ErrorKind::Invalid);
     }
     assert_refused!(nested(&json!({"image_processor": 1})), InvalidField { .. });
+    let budget = nested(&json!({"image_processor": {"max_soft_tokens": 71}}));
+    let error = assert_refused!(budget, InvalidField { .. });
+    assert!(error.to_string().contains("should be one of 70, 140, 280, 560, 1120, but is 71"), "{error}");
 }
 
 #[test]

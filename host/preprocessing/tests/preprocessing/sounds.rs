@@ -159,7 +159,15 @@ fn samples_that_are_no_numbers_are_refused_with_their_index() {
         assert_refused!(Sound::from_samples(16_000, &samples, &settings()), NotFinite { index: 123, .. });
     assert_eq!(error.kind(), ErrorKind::Argument);
     samples[123] = f32::INFINITY;
-    assert_refused!(Sound::from_bytes(&wav(16_000, 1, None, &samples), &settings()), NotFinite { .. });
+    let whole = wav(16_000, 1, None, &samples);
+    assert_refused!(Sound::from_bytes(&whole, &settings()), NotFinite { .. });
+    // A file with such a sample is damaged, while an application's samples are its argument.
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("infinite.wav");
+    std::fs::write(&path, whole).expect("written");
+    let error = assert_refused!(Sound::from_path(&path, &settings()), Damaged { .. });
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("infinite.wav") && error.to_string().contains("inf"), "{error}");
     // Large samples are valid, and their features are finite too.
     let loud = Sound::from_interleaved(16_000, 2, &[f32::MAX; 800], &settings()).expect("a sound");
     let mut frames = vec![0.0; loud.frames() * 128];

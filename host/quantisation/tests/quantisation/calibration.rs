@@ -208,6 +208,7 @@ fn moments_survive_their_files_and_hostile_ones_are_refused() {
     let weight = inputs.of.iter().find(|(_, of)| *of == key).unwrap().0;
     let error = in_folder.factors(weight).unwrap_err();
     assert!(matches!(error, QuantiseError::Moments(MeasuredError::Io { .. })), "{error}");
+    assert!(error.help().is_some_and(|help| help.contains("run the command again")), "{error}");
 }
 
 #[test]

@@ -18,16 +18,20 @@ pub(crate) fn convolution(
     let mut y = vec![0.0_f32; shape.iter().product()];
     y.par_chunks_exact_mut(outputs).enumerate().for_each(|(place, y)| {
         let (top, left) = (place / columns * stride, place % columns * stride);
+        // Places of the kernel inside the plane. The padding adds nothing.
+        let inside = |first: usize, length: usize| {
+            padding.saturating_sub(first)..kernel.min((length + padding).saturating_sub(first))
+        };
+        let (rows, across) = (inside(top, height), inside(left, width));
         for (y, weight) in y.iter_mut().zip(weight.chunks_exact(channels * kernel * kernel)) {
             let mut sum = 0.0_f64;
-            for (index, &weight) in weight.iter().enumerate() {
-                let (channel, within) = (index / (kernel * kernel), index % (kernel * kernel));
-                let (row, column) = (top + within / kernel, left + within % kernel);
-                let inside = (padding..height + padding).contains(&row)
-                    && (padding..width + padding).contains(&column);
-                if inside {
-                    let at = ((row - padding) * width + column - padding) * channels + channel;
-                    sum += f64::from(weight) * f64::from(x[at]);
+            for (channel, weight) in weight.chunks_exact(kernel * kernel).enumerate() {
+                for row in rows.clone() {
+                    for column in across.clone() {
+                        let place = (top + row - padding) * width + left + column - padding;
+                        let x = x[place * channels + channel];
+                        sum += f64::from(weight[row * kernel + column]) * f64::from(x);
+                    }
                 }
             }
             *y = sum as f32;

@@ -387,7 +387,7 @@ impl Loader {
             None => {
                 let next = self.policy.goes_on().then(|| self.later(rest));
                 let refused = self.bundle.proofs().and_then(Proofs::refused);
-                let verified = Verified::of(&self.bundle, refused.as_ref(), self.verify_all);
+                let verified = Verified::of(&self.bundle, refused.as_ref(), self.verify_all, &self.run);
                 Ok(LoadedTower { chain, notices, verified, next })
             }
         }

@@ -6,10 +6,10 @@ use std::path::Path;
 use crate::common::{Shims, decoder, decoder_weights, doubling, quantised, quantised_weights, seal};
 use proptest::prelude::*;
 use shardwright_shims::{
-    Artefact, ArtefactError, ContainerError, Heads, Place, ShownEntry, WorkOrder, WorkOrderBuilder,
-    WorkOrderError, WorkOrderTables,
+    Artefact, ArtefactError, ContainerError, Heads, Place, ShimError, ShownEntry, WorkOrder,
+    WorkOrderBuilder, WorkOrderError, WorkOrderTables,
 };
-use shardwright_vocabulary::{DType, EntryKind, Flag};
+use shardwright_vocabulary::{DType, EntryKind, Error, ErrorKind, Flag};
 
 fn builder(weights: &[shardwright_graph::Weight]) -> WorkOrderBuilder<'_> {
     WorkOrderBuilder::new(weights)
@@ -168,6 +168,24 @@ fn prefix_faults_are_distinguished() {
         WorkOrder::open(std::path::Path::new("/")),
         Err(WorkOrderError::Container(ContainerError::Io { .. }))
     ));
+}
+
+/// Without memory to map a file, the file is not at fault.
+#[test]
+fn a_shortage_of_the_system_is_named_and_not_the_file() {
+    let io = |source| ContainerError::Io { path: "some.swa".into(), source };
+    let absent = io(std::io::Error::from(std::io::ErrorKind::NotFound));
+    assert_eq!(absent.help(), Some("check the path and its permissions"));
+    for (source, words, kind) in [
+        (std::io::ErrorKind::OutOfMemory, "limit of memory", ErrorKind::Memory),
+        (std::io::ErrorKind::StorageFull, "free space", ErrorKind::Resource),
+    ] {
+        let error = ArtefactError::Container(io(source.into()));
+        assert!(error.help().is_some_and(|help| help.contains(words)), "{error}");
+        let error = Error::from(ShimError::Artefact(error));
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.help().is_some_and(|help| help.contains(words)), "{error:?}");
+    }
 }
 
 /// Opens a work order with a changed head, around which everything is consistent again.

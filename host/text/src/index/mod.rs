@@ -24,6 +24,7 @@ use tokenizers::{
 
 use layout::{Layout, Merge, Rules, Writer};
 pub(crate) use merging::IndexedModel;
+pub(crate) use source::merge_without;
 
 /// The bytes of an index, in memory or mapped.
 pub type IndexBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;

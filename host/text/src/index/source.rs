@@ -112,6 +112,24 @@ impl<'de: 'f, 'f> Deserialize<'de> for Merge<'f> {
     }
 }
 
+/// Returns a merge whose right half cannot begin with `prefix`, the prefix of tokens inside words.
+pub(crate) fn merge_without(prefix: &str, bytes: &[u8]) -> Option<(String, String)> {
+    #[derive(Deserialize)]
+    struct Merging<'f> {
+        #[serde(borrow)]
+        model: Merges<'f>,
+    }
+    #[derive(Deserialize)]
+    struct Merges<'f> {
+        #[serde(borrow, default)]
+        merges: Vec<Merge<'f>>,
+    }
+    let Merging { model } = serde_json::from_slice(bytes).ok()?;
+    let mut merges = model.merges.into_iter();
+    let Merge(left, right) = merges.find(|Merge(_, right)| right.get(prefix.len()..).is_none())?;
+    Some((left.into_owned(), right.into_owned()))
+}
+
 /// A string of the file, borrowed unless it has escapes.
 #[derive(Deserialize)]
 #[serde(transparent)]

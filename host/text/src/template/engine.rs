@@ -237,7 +237,7 @@ fn failure(error: &Error, halt: Option<Halt>, path: &Path) -> TextError {
         | ErrorKind::UnknownFunction
         | ErrorKind::UnknownMethod
         | ErrorKind::TemplateNotFound
-        | ErrorKind::BadInclude => TextError::UnsupportedTemplate { path, line, what: words(error) },
+        | ErrorKind::BadInclude => TextError::UnsupportedTemplate { path, line, what: unknown(error) },
         ErrorKind::SyntaxError if detail.starts_with("unknown statement") => {
             TextError::UnsupportedTemplate { path, line, what: detail.to_owned() }
         }
@@ -256,6 +256,15 @@ fn causes(error: &Error) -> impl Iterator<Item = ErrorKind> {
         Some(error.downcast_ref::<Error>().map(Error::kind))
     })
     .flatten()
+}
+
+/// Returns the unknown item of a template, such as `filter sparkle`.
+fn unknown(error: &Error) -> String {
+    match (error.kind(), error.detail().and_then(|detail| detail.strip_suffix(" is unknown"))) {
+        (ErrorKind::UnknownFunction, Some(name)) => format!("function {name}"),
+        (_, Some(what)) => what.to_owned(),
+        (_, None) => words(error),
+    }
 }
 
 /// Returns the engine's message without the position, which the error has separately.

@@ -22,6 +22,7 @@ use serde_json::{Map, Value as Json};
 use crate::error::{Result, TextError};
 use crate::input::{Files, invalid_field, utf8_text};
 use crate::spelled::Marks;
+use crate::token_files::TokenFiles;
 use crate::tokenizer::Tokenizer;
 
 pub use engine::TEMPLATE_FUEL;
@@ -33,9 +34,6 @@ pub use value::TemplateValue;
 pub const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
 
 const TEMPLATE_FILE: &str = "chat_template.jinja";
-
-/// The file with the special tokens and with older templates.
-const CONFIG_FILE: &str = "tokenizer_config.json";
 
 /// Most named templates in one file.
 const TEMPLATES_MAX: usize = 64;
@@ -98,7 +96,8 @@ impl RenderOptions {
 impl ChatTemplate {
     /// Reads the template of a checkpoint's folder. This is `chat_template.jinja` if it exists, or
     /// else `chat_template` of `tokenizer_config.json` (a string, or a list of named templates).
-    /// The latter file also contains the special tokens. `None` if the checkpoint has no template.
+    /// The latter file also contains the special tokens, in older checkpoints together with
+    /// `special_tokens_map.json`. `None` if the checkpoint has no template.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<Option<ChatTemplate>> {
         ChatTemplate::read(&Files::of(directory.as_ref())?)
     }
@@ -113,9 +112,9 @@ impl ChatTemplate {
     }
 
     fn read(files: &Files<'_>) -> Result<Option<ChatTemplate>> {
-        let config_path = files.path(CONFIG_FILE);
-        let config = files.object(CONFIG_FILE)?.unwrap_or_default();
-        let special_tokens = special_tokens(&config, &config_path)?;
+        let tokens = TokenFiles::read(files)?;
+        let (config_path, config) = tokens.config();
+        let special_tokens = tokens.roles()?.into_iter().map(|role| (role.name, role.content)).collect();
 
         let own_path = files.path(TEMPLATE_FILE);
         let (path, templates) = match files.read(TEMPLATE_FILE, TEMPLATE_BYTES_MAX)? {
@@ -123,8 +122,8 @@ impl ChatTemplate {
                 let source = utf8_text(&bytes, &own_path.display().to_string())?.to_owned();
                 (own_path, vec![("default".to_owned(), source)])
             }
-            None => match templates(&config, &config_path)? {
-                Some(templates) => (config_path, templates),
+            None => match templates(config, config_path)? {
+                Some(templates) => (config_path.to_owned(), templates),
                 None => return Ok(None),
             },
         };
@@ -266,28 +265,6 @@ impl ChatTemplate {
 fn template_inputs(messages: &[Message], options: &RenderOptions) -> (Value, Value) {
     let tools = options.tools.as_ref().map_or(Value::from(()), |tools| tools.0.clone());
     (messages.iter().map(Message::to_value).collect(), tools)
-}
-
-/// Returns every `…_token` of the configuration: a string, or an object with the string as
-/// `content`. Null ones stay undefined, as in Hugging Face.
-fn special_tokens(config: &Map<String, Json>, path: &Path) -> Result<Vec<(String, String)>> {
-    let mut tokens = Vec::new();
-    for (name, value) in config.iter().filter(|(name, _)| name.ends_with("_token")) {
-        let token = match value {
-            // Settings such as `add_bos_token` are not tokens.
-            Json::Null | Json::Bool(_) => continue,
-            Json::String(token) => Some(token),
-            Json::Object(token) => match token.get("content") {
-                Some(Json::String(token)) => Some(token),
-                _ => None,
-            },
-            _ => None,
-        };
-        let token =
-            token.ok_or_else(|| invalid_field(path, name, "a string, or an object with `content`", value))?;
-        tokens.push((name.clone(), token.clone()));
-    }
-    Ok(tokens)
 }
 
 /// Reads `chat_template`: one source, or a list of `{name, template}`.

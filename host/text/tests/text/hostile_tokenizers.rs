@@ -51,6 +51,12 @@ fn anything_but_a_tokenizer_is_refused() {
     assert!(matches!(refused(nested.as_bytes()), TextError::InvalidTokenizer { .. }));
     let dropout = String::from_utf8(qwen()).unwrap().replacen("\"dropout\": null", "\"dropout\": 0.5", 1);
     assert!(matches!(refused(dropout.as_bytes()), TextError::UnsupportedTokenizer { .. }));
+    // The library panics on a merge that is shorter than the prefix.
+    let mut prefixed: serde_json::Value = serde_json::from_slice(&qwen()).unwrap();
+    prefixed["model"]["continuing_subword_prefix"] = serde_json::json!("##");
+    let error = refused(prefixed.to_string().as_bytes());
+    assert!(matches!(error, TextError::InvalidTokenizer { .. }), "{error}");
+    assert!(error.to_string().contains("lacks the prefix `##`"), "{error}");
 }
 
 /// If four steps each replace a letter by a thousand, one letter becomes a million million.

@@ -86,10 +86,11 @@ pub(super) fn load(
     };
     lock(&shared().shards).insert(shard, state);
     let line = Line::new(channel, RUN_LIMIT);
-    std::thread::Builder::new()
-        .name(format!("shard-{shard}"))
-        .spawn(move || runner.serve(line))
-        .map_err(|error| ShimError::Argument(format!("no thread for the shard: {error}")))?;
+    std::thread::Builder::new().name(format!("shard-{shard}")).spawn(move || runner.serve(line)).map_err(
+        |error| {
+            ShimError::Argument(format!("the system refuses a thread for the shard (`ulimit -u`): {error}"))
+        },
+    )?;
     Ok(report)
 }
 

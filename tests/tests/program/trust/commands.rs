@@ -75,7 +75,7 @@ const COMMANDS: &[(&str, &[&[&str]])] = &[
 ];
 
 /// Adds the subcommands of a command, as the program lists them.
-fn listed(above: &[&str], found: &mut Vec<String>) {
+pub(crate) fn listed(above: &[&str], found: &mut Vec<String>) {
     let help = shardwright(above).argument("--help").succeeds();
     let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let names = lines.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));

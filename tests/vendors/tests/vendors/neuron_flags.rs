@@ -433,10 +433,10 @@ fn flags_of_a_user_join_the_profile_s_and_what_no_schema_knows_is_refused() {
     }
     assert!(!said.contains("profile recommends"), "{said}");
     for (further, words) in [
-        (["--flag", "warp=9"], "knows none of that name"),
+        (["--flag", "warp=9"], "has no flag `warp`"),
         (["--flag", "opt=9"], "an integer from 0 to 3"),
         // This flag is supported only by the next major version.
-        (["--flag", "mem-opt=3"], "knows none of that name"),
+        (["--flag", "mem-opt=3"], "has no flag `mem-opt`"),
         (["--without-flag", "warp"], "does not set it"),
     ] {
         let (_, refused) = plan(&further).refuses();

@@ -251,8 +251,11 @@ mod tests {
 
     #[test]
     fn samples_are_the_same_every_time_and_no_two_are_alike() {
-        let processor =
-            ProcessorSettings { picture: Some(PictureSettings::default()), sound: Some(Default::default()) };
+        let processor = ProcessorSettings {
+            picture: Some(PictureSettings::default()),
+            sound: Some(Default::default()),
+            ignored: Vec::new(),
+        };
         let mut origins = BTreeSet::new();
         for pass in [Pass::Picture, Pass::Clip] {
             for set in [SampleSet::Calibration, SampleSet::Verification] {

@@ -7,7 +7,7 @@ use shardwright_preprocessing::{PreprocessingError, ProcessorSettings};
 use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
 
 use crate::options::placed;
-use crate::{PlanOptions, Result, TableFormats, WeightRounding};
+use crate::{PlanOptions, Result, TableFormats, TowerOptions, WeightRounding};
 
 /// A tower to plan, with the settings of its front end and the sizes of its inputs.
 #[derive(Clone, Debug)]
@@ -113,17 +113,51 @@ fn placements(options: &PlanOptions, pass: Pass) -> Vec<(String, String)> {
     settings.filter(|(name, _)| placed(name) == Some(pass)).cloned().collect()
 }
 
+/// Rejects settings of towers that the checkpoint does not have, because they have no effect.
+///
+/// # Errors
+///
+/// Fails with [`ErrorKind::Argument`] for such a setting, and with errors of reading `config.json`.
+pub fn expect_towers(directory: &Path, towers: &TowerOptions) -> Result<()> {
+    let TowerOptions { passes: _, formats, picture_tokens, clip_seconds } = towers;
+    if formats.is_empty() && picture_tokens.is_empty() && clip_seconds.is_empty() {
+        return Ok(());
+    }
+    let there = passes_of(directory)?;
+    let lacks = |pass: Pass| !there.contains(&pass);
+    let of = |pass: Pass| format!("tower of a {pass}");
+    let settings = [
+        (
+            "--tower-formats",
+            formats.is_empty(),
+            lacks(Pass::Picture) && lacks(Pass::Clip),
+            "tower".to_owned(),
+        ),
+        ("--picture-sizes", picture_tokens.is_empty(), lacks(Pass::Picture), of(Pass::Picture)),
+        ("--clip-lengths", clip_seconds.is_empty(), lacks(Pass::Clip), of(Pass::Clip)),
+    ];
+    match settings.into_iter().find(|(_, is_unset, has_no_effect, _)| !is_unset && *has_no_effect) {
+        Some((name, .., tower)) => {
+            let what =
+                format!("{}: the model has no {tower}, so `{name}` has no effect", directory.display());
+            Err(Error::new(ErrorKind::Argument, what).with_help(format!("leave `{name}` out")))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Returns the towers of a checkpoint that `options` request, and a notice if towers are left out.
 ///
 /// # Errors
 ///
-/// Fails with [`ErrorKind::Unsupported`] if a tower requested by name does not exist, and with
-/// errors of reading `config.json` and the processor's settings.
+/// Fails with [`ErrorKind::Unsupported`] if a tower requested by name does not exist, like
+/// [`expect_towers`], and with errors of reading `config.json` and the processor's settings.
 pub fn towers_of(directory: &Path, options: &PlanOptions) -> Result<(Vec<TowerScope>, Option<Notice>)> {
     let asked = options.towers.passes.as_deref();
     if asked == Some(&[]) {
         return Ok((Vec::new(), None));
     }
+    expect_towers(directory, &options.towers)?;
     let there: Vec<Pass> = passes_of(directory)?.into_iter().filter(|pass| *pass != Pass::Step).collect();
     let lacking = asked.and_then(|asked| asked.iter().find(|pass| !there.contains(pass)));
     if let Some(pass) = lacking {

@@ -7,7 +7,7 @@ use shardwright_models::{Checkpoint, Outline};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_quantisation::{Calibration, Calibrator, Recipe, Unwatched, content_hash, quantise};
 use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Notice};
+use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Ignored, Notice};
 
 use super::samples::{SampleSet, tower_samples};
 use super::scope::TowerScope;
@@ -22,6 +22,7 @@ use crate::{
 pub struct TowerSource<'a> {
     graph: &'a Graph,
     name: ModelName,
+    ignored: &'a [Ignored],
     scope: &'a TowerScope,
     options: &'a PlanOptions,
     calibration: Option<Calibration>,
@@ -40,7 +41,8 @@ impl<'a> TowerSource<'a> {
     /// Fails if it was opened without the pass.
     pub fn new(checkpoint: &'a Checkpoint, scope: &'a TowerScope, options: &'a PlanOptions) -> Result<Self> {
         let family = checkpoint.facts().family.to_string();
-        Self::of(checkpoint.graph_of(scope.pass), family, scope, options)
+        let tower = (checkpoint.graph_of(scope.pass), checkpoint.ignored_of(scope.pass));
+        Self::of(tower, family, scope, options)
     }
 
     /// Creates the source of a tower of an outline, to plan for.
@@ -49,11 +51,12 @@ impl<'a> TowerSource<'a> {
     ///
     /// Fails like [`TowerSource::new`].
     pub fn of_outline(outline: &'a Outline, scope: &'a TowerScope, options: &'a PlanOptions) -> Result<Self> {
-        Self::of(outline.graph_of(scope.pass), outline.family().to_string(), scope, options)
+        let tower = (outline.graph_of(scope.pass), outline.ignored_of(scope.pass));
+        Self::of(tower, outline.family().to_string(), scope, options)
     }
 
     fn of(
-        graph: Option<&'a Graph>,
+        (graph, ignored): (Option<&'a Graph>, &'a [Ignored]),
         family: String,
         scope: &'a TowerScope,
         options: &'a PlanOptions,
@@ -66,7 +69,16 @@ impl<'a> TowerSource<'a> {
             )
         })?;
         let name = ModelName { name: graph.name.clone(), family };
-        Ok(TowerSource { graph, name, scope, options, calibration: None, ranges: None, notices: Vec::new() })
+        Ok(TowerSource {
+            graph,
+            name,
+            ignored,
+            scope,
+            options,
+            calibration: None,
+            ranges: None,
+            notices: Vec::new(),
+        })
     }
 
     /// Returns the calibration, and makes it if necessary.
@@ -158,6 +170,10 @@ impl PlanSource for TowerSource<'_> {
         _: &mut dyn Watch,
     ) -> Result<Option<MeasuredLoss>> {
         Ok(None)
+    }
+
+    fn ignored(&self) -> &[Ignored] {
+        self.ignored
     }
 
     fn take_notices(&mut self) -> Vec<Notice> {

@@ -7,6 +7,7 @@ use shardwright_runtime::{GenerationEvent, GenerationStatistics, Session};
 
 use super::interrupted;
 use crate::arguments::BenchArguments;
+use crate::interrupt;
 use crate::outcome::Failure;
 
 /// A reply to one text, with drafts and without.
@@ -43,8 +44,7 @@ pub fn measure(
     prompt: &str,
     speculation: Speculation,
 ) -> Result<DraftsReport, Failure> {
-    let tokenizer = model.tokenizer()?;
-    let prompt = tokenizer.encode(prompt, true).map_err(Error::from)?;
+    let prompt = model.encode_until(prompt, true, interrupt::happened)?;
     let generated = arguments.generated_tokens.iter().copied().max().unwrap_or(128);
     let options = GenerationOptions { max_tokens: Some(generated as usize), ..GenerationOptions::default() };
     let mut session = model.chain().session().map_err(Error::from)?;

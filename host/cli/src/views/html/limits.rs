@@ -25,7 +25,7 @@ fn block(page: &mut Page, report: &PlanReport, entry: &TargetLimit) {
     page.markup(" ≤ ").text(shown(limit.value)).markup(" <small>").text(limit.provenance);
     page.markup("</small></h3>\n");
     if !limit.note.is_empty() {
-        page.markup("<p>").text(&limit.note).markup("</p>\n");
+        page.markup("<p>").prose(&limit.note).markup("</p>\n");
     }
     for relief in &limit.relief {
         page.markup("<p>with ").text(&relief.flag).markup(": ");
@@ -34,7 +34,7 @@ fn block(page: &mut Page, report: &PlanReport, entry: &TargetLimit) {
             None => page.markup("no effect"),
         };
         if !relief.note.is_empty() {
-            page.markup("; ").text(&relief.note);
+            page.markup("; ").prose(&relief.note);
         }
         page.markup("</p>\n");
     }

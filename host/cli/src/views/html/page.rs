@@ -29,6 +29,21 @@ impl Page {
         self
     }
 
+    /// Writes escaped text between tags, in which words in backticks are code.
+    pub fn prose(&mut self, text: impl Display) -> &mut Self {
+        let text = text.to_string();
+        let parts: Vec<&str> = text.split('`').collect();
+        for (index, part) in parts.iter().enumerate() {
+            match index % 2 {
+                0 => self.text(part),
+                // A backtick without a second one.
+                _ if index + 1 == parts.len() => self.text("`").text(part),
+                _ => self.markup("<code>").text(part).markup("</code>"),
+            };
+        }
+        self
+    }
+
     /// Writes a bar filled by `thousandths`, with a text for readers who cannot see it.
     pub fn bar(&mut self, thousandths: u64, label: &str) -> &mut Self {
         let full = thousandths.min(1000);
@@ -72,6 +87,21 @@ mod tests {
         let mut page = Page::default();
         page.markup("<p title=\"").text("\"'><script>&\u{1b}\u{202e}").markup("\">");
         assert_eq!(page.finish(), "<p title=\"&quot;&#39;&gt;&lt;script&gt;&amp;\u{fffd}\u{fffd}\">");
+    }
+
+    #[test]
+    fn words_in_backticks_are_code() {
+        for (text, expected) in [
+            ("shim `qnn` and `<b>`", "shim <code>qnn</code> and <code>&lt;b&gt;</code>"),
+            ("`--soc`", "<code>--soc</code>"),
+            ("a ` alone", "a ` alone"),
+            ("`one` and ` another", "<code>one</code> and ` another"),
+            ("none", "none"),
+        ] {
+            let mut page = Page::default();
+            page.prose(text);
+            assert_eq!(page.finish(), expected);
+        }
     }
 
     #[test]

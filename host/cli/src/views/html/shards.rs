@@ -110,10 +110,10 @@ fn reasons(page: &mut Page, reasons: &[ReasonReport]) {
     for (reason, choices) in grounds {
         let mut before = "<li><b>";
         for choice in choices {
-            page.markup(before).text(choice).markup("</b>");
+            page.markup(before).prose(choice).markup("</b>");
             before = ", <b>";
         }
-        page.markup(": ").text(&reason.because).markup(" <small>").text(&reason.cause);
+        page.markup(": ").prose(&reason.because).markup(" <small>").text(&reason.cause);
         page.markup("</small></li>\n");
     }
     page.markup("</ul>\n");

@@ -12,26 +12,40 @@ use crate::views::bytes;
 /// Number of styles for the line above a shard. Further targets share styles, but never names.
 const LINES: usize = 4;
 
-/// The scale of the bars of all layers.
+/// The scales of the bars. Components without layers have their own, because a head may be many
+/// times larger than a layer.
 struct Scale {
     entry: Option<String>,
+    layers: Largest,
+    components: Largest,
+}
+
+/// The values of full bars.
+#[derive(Default)]
+struct Largest {
     time: u64,
     bytes: u64,
     loss: u64,
+    /// Whether a loss is missing.
+    unmeasured: bool,
 }
 
 impl Scale {
     fn of(report: &PlanReport) -> Self {
         let entry = main_entry(report);
-        let largest = |of: &dyn Fn(&LayerReport) -> Option<u64>| {
-            all_layers(report).filter_map(|(_, layer)| of(layer)).max()
-        };
-        Scale {
-            time: largest(&|layer| time(layer, entry.as_deref())).unwrap_or(0),
-            bytes: largest(&|layer| Some(layer.weight_bytes)).unwrap_or(0),
-            loss: largest(&|layer| layer.loss.micronats()).unwrap_or(0),
-            entry,
+        let (mut layers, mut components) = (Largest::default(), Largest::default());
+        for (_, layer) in all_layers(report) {
+            let largest = if layer.layer.is_some() { &mut layers } else { &mut components };
+            largest.time = largest.time.max(time(layer, entry.as_deref()).unwrap_or(0));
+            largest.bytes = largest.bytes.max(layer.weight_bytes);
+            largest.loss = largest.loss.max(layer.loss.micronats().unwrap_or(0));
+            largest.unmeasured |= layer.loss.micronats().is_none();
         }
+        Scale { entry, layers, components }
+    }
+
+    fn for_layer(&self, layer: &LayerReport) -> &Largest {
+        if layer.layer.is_some() { &self.layers } else { &self.components }
     }
 }
 
@@ -69,22 +83,29 @@ pub fn strip(page: &mut Page, report: &PlanReport, formats: &Formats<'_>) {
 /// Writes the value of a full bar of each kind.
 fn scales(page: &mut Page, report: &PlanReport, scale: &Scale) {
     page.markup("<p class=\"hint\">Bars, full at the largest layer: ");
-    match &scale.entry {
-        Some(entry) if scale.time > 0 => {
-            page.markup("<b>time</b> of ").text(entry).markup(", ").text(duration(scale.time));
+    full(page, scale.entry.as_deref(), &scale.layers);
+    if all_layers(report).any(|(_, layer)| layer.layer.is_none()) {
+        page.markup(". Components without layers have a scale of their own: ");
+        full(page, scale.entry.as_deref(), &scale.components);
+    }
+    page.markup(". A question mark is a number that is not known. ");
+    page.markup("Point at a layer or go to it for its numbers and the reasons of its shard.</p>\n");
+}
+
+fn full(page: &mut Page, entry: Option<&str>, largest: &Largest) {
+    match entry {
+        Some(entry) if largest.time > 0 => {
+            page.markup("<b>time</b> of ").text(entry).markup(", ").text(duration(largest.time));
         }
         Some(entry) => _ = page.markup("<b>time</b> of ").text(entry).markup(", not known"),
         None => _ = page.markup("no <b>time</b>"),
     }
-    page.markup("; <b>bytes</b> of weights, ").text(bytes(scale.bytes)).markup("; <b>loss</b>, ");
-    let unmeasured = all_layers(report).any(|(_, layer)| layer.loss.micronats().is_none());
-    match (scale.loss, unmeasured) {
+    page.markup("; <b>bytes</b> of weights, ").text(bytes(largest.bytes)).markup("; <b>loss</b>, ");
+    match (largest.loss, largest.unmeasured) {
         (0, false) => page.markup("none"),
         (0, true) => page.markup("not measured"),
-        (largest, _) => page.text(millinats(largest)),
+        (loss, _) => page.text(millinats(loss)),
     };
-    page.markup(". A question mark is a number that is not known. ");
-    page.markup("Point at a layer or go to it for its numbers and the reasons of its shard.</p>\n");
 }
 
 fn group(
@@ -99,15 +120,23 @@ fn group(
     page.text(format_args!("shard {}, {}, on {}", shard.index, content(shard), shard.target));
     page.markup("\">\n<a class=\"head\" href=\"#shard-").text(shard.index).markup("\" data-shard=\"");
     page.text(shard.index).markup("\"><b>").text(shard.index).markup("</b> ").text(content(shard));
-    page.markup("<br><span class=\"on\">on</span> ")
-        .text(&shard.target)
-        .markup("</a>\n<div class=\"cells\">");
+    page.markup("<br><span class=\"on\">on</span> ").text(&shard.target);
+    closest_limit(page, shard);
+    page.markup("</a>\n<div class=\"cells\">");
     page.markup("<span class=\"gutter\" aria-hidden=\"true\"><span>format</span><span>time</span>");
     page.markup("<span>bytes</span><span>loss</span></span>\n");
     for (index, layer) in shard.by_layer.iter().enumerate() {
         cell(page, shard, layer, first + index, scale, formats);
     }
     page.markup("</div>\n</div>\n");
+}
+
+/// Writes the limit that the shard comes closest to.
+fn closest_limit(page: &mut Page, shard: &ShardReport) {
+    let Some(used) = shard.limits.iter().max_by_key(|used| used.thousandths) else { return };
+    let share = format!("{}.{} % of the limit", used.thousandths / 10, used.thousandths % 10);
+    page.markup("<br><small>").text(format_args!("{}: {share}", used.name)).markup("</small>");
+    page.bar(used.thousandths, &share);
 }
 
 fn cell(
@@ -137,9 +166,10 @@ fn cell(
     ));
     page.markup("\"><span class=\"swatch p").text(mark.colour()).markup("\">").text(mark.letter());
     page.markup("</span>");
-    track(page, time.or((!takes_part).then_some(0)), scale.time);
-    track(page, Some(layer.weight_bytes), scale.bytes);
-    track(page, layer.loss.micronats(), scale.loss);
+    let largest = scale.for_layer(layer);
+    track(page, time.or((!takes_part).then_some(0)), largest.time);
+    track(page, Some(layer.weight_bytes), largest.bytes);
+    track(page, layer.loss.micronats(), largest.loss);
     page.markup("<span class=\"name\">");
     match layer.layer {
         Some(number) => page.text(number),

@@ -47,7 +47,7 @@ pub fn head(page: &mut Page, report: &PlanReport) {
             NoticeKind::Fallback => page.markup("<p class=\"notice fallback\"><b>fallback:</b> "),
             _ => page.markup("<p class=\"notice\"><b>note:</b> "),
         };
-        page.text(&notice.text).markup("</p>\n");
+        page.prose(&notice.text).markup("</p>\n");
     }
     page.markup("<nav aria-label=\"Parts of this page\"><a href=\"#strip\">layers</a> ");
     page.markup("<a href=\"#limits\">limits</a> <a href=\"#reasons\">reasons</a> ");
@@ -79,11 +79,8 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
         let name = format!("table {}", table.name);
         card(&name, &bytes(table.bytes), &format!("{}, {lost}", table.format));
     }
-    for phase in &report.forecast.memory {
-        let ground = phase.provenance.map_or("counted", |provenance| provenance.name());
-        let mapped = format!("{ground}; {} mapped", bytes(phase.mapped_bytes));
-        let name = format!("memory, {}", phase.phase.name());
-        card(&name, &bytes(phase.held_bytes), if phase.mapped_bytes > 0 { &mapped } else { ground });
+    for (phases, held, ground) in memory(report) {
+        card(&format!("memory, {}", phases.join(", ")), &held, &ground);
     }
     for entry in &totals.times {
         let name = format!("time of {}", entry.entry);
@@ -104,7 +101,7 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
         card("loading", &duration(loading.microseconds), loading.provenance.name());
     }
     let boundary = format!("{} a step", seconds(totals.boundary_nanoseconds as f64 / 1e9));
-    card("handing over between shards", &boundary, "modelled, not in the times");
+    card("hand-off between shards", &boundary, "modelled, in addition to the times");
     if let Some(measured) = &report.measured {
         let error = millinats(measured.error_micronats);
         let over = format!("± {error}, over {} tokens of {}", measured.tokens, measured.text);
@@ -133,6 +130,25 @@ pub fn figures(page: &mut Page, report: &PlanReport) {
     page.markup("</dl>\n<p class=\"hint\">millinat: a thousandth of a nat of KL divergence per token. ");
     page.markup("Peak memory is artefacts and KV cache, without tables and what a driver takes.</p>\n");
     page.markup("</section>\n");
+}
+
+/// Returns the shown memory of the phases and its basis. Phases that show the same are together.
+fn memory(report: &PlanReport) -> Vec<(Vec<&'static str>, String, String)> {
+    let mut cards: Vec<(Vec<&str>, String, String)> = Vec::new();
+    for phase in &report.forecast.memory {
+        let held = bytes(phase.held_bytes);
+        let ground = phase.provenance.map_or("counted", |provenance| provenance.name());
+        let ground = match phase.mapped_bytes {
+            0 => ground.to_owned(),
+            mapped => format!("{ground}; {} mapped", bytes(mapped)),
+        };
+        let name = phase.phase.name();
+        match cards.iter_mut().find(|(_, known, basis)| *known == held && *basis == ground) {
+            Some((names, ..)) => names.push(name),
+            None => cards.push((vec![name], held, ground)),
+        }
+    }
+    cards
 }
 
 /// Writes each goal with the requested value, the predicted value, and the used part of the budget.
@@ -218,7 +234,7 @@ fn words(report: &PlanReport) -> BTreeMap<&'static str, BTreeMap<&'static str, u
     for phase in &report.forecast.memory {
         add(phase.provenance.map_or("counted", |provenance| provenance.name()), "memory of phases");
     }
-    add("modelled", "handing over");
+    add("modelled", "hand-off between shards");
     for calls in totals.times.iter().filter_map(|entry| entry.calls) {
         add(calls.provenance.name(), "calls of shards");
     }

@@ -193,7 +193,7 @@ fn numbers_reasons_and_what_they_rest_on_are_there() {
         "takes no part",
         "1.2 ms <small>simulated</small>",
         "<dt>simulated</dt><dd>a vendor&#39;s simulator computed it: times of entry points, times of layers (5)",
-        "if a target is lost, cpu goes on",
+        "if a target is lost, cpu takes over",
     ];
     for wanted in wanted {
         assert!(page.contains(wanted), "no `{wanted}` in\n{page}");
@@ -226,6 +226,62 @@ fn what_is_not_known_is_said() {
     }
     // Time and loss of each of five layers.
     assert_eq!(count(&page, "<span class=\"track\">?</span>"), 10);
+}
+
+/// A large head does not make the bars of layers invisible.
+#[test]
+fn components_without_layers_have_a_scale_of_their_own() {
+    let mut plan = plan();
+    plan["shards"][1]["by_layer"][2]["weight_bytes"] = 409_600.into();
+    let page = page_of(plan);
+    // The bytes of `embed` next to those of `head`.
+    assert_eq!(count(&page, "height:1.0%"), 1);
+    let own = "Components without layers have a scale of their own: <b>time</b> of decode_1@64, 1.2 ms; \
+               <b>bytes</b> of weights, 400.0 KiB; <b>loss</b>, none.";
+    assert!(
+        page.contains("<b>bytes</b> of weights, 4.0 KiB; <b>loss</b>, 1.5 millinats") && page.contains(own)
+    );
+}
+
+#[test]
+fn the_strip_has_the_closest_limit_of_each_shard() {
+    let mut plan = plan();
+    let limits = json!([
+        { "name": "ops", "used": 90, "limit": 100, "thousandths": 900, "provenance": "reported" },
+        { "name": "odd", "used": 19, "limit": 20, "thousandths": 950, "provenance": "reported" },
+    ]);
+    plan["shards"][0]["limits"] = limits;
+    plan["shards"][1]["limits"] = json!([]);
+    let page = page_of(plan);
+    assert_eq!(count(&page, "<br><small>odd: 95.0 % of the limit</small><span class=\"bar near\""), 1);
+    assert_eq!(count(&page, "<br><small>"), 1);
+}
+
+#[test]
+fn phases_with_equal_memory_share_a_card() {
+    let mut plan = plan();
+    let mut prefill = plan["forecast"]["memory"][0].clone();
+    prefill["phase"] = "prefill".into();
+    let mut load = prefill.clone();
+    (load["phase"], load["held_bytes"]) = ("load".into(), 1.into());
+    plan["forecast"]["memory"].as_array_mut().expect("phases").extend([prefill, load]);
+    let page = page_of(plan);
+    assert_eq!(count(&page, "<dt>memory, "), 2);
+    assert!(
+        page.contains("<dt>memory, decode, prefill</dt><dd>30.0 KiB <small>modelled; 500 B mapped</small>")
+    );
+}
+
+#[test]
+fn names_in_backticks_are_code() {
+    let mut plan = plan();
+    plan["notices"][0]["text"] = "shim `qnn` fell back".into();
+    plan["reasons"][0]["because"] = "`cpu` is faster".into();
+    plan["limits"][0]["note"] = "seen with `opt`".into();
+    let page = page_of(plan);
+    for code in ["shim <code>qnn</code> fell", "<code>cpu</code> is faster", "with <code>opt</code></p>"] {
+        assert!(page.contains(code), "no `{code}` in\n{page}");
+    }
 }
 
 #[test]
