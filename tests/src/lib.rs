@@ -12,6 +12,7 @@
 
 pub mod browser;
 pub mod bundles;
+pub mod cache;
 pub mod chain;
 pub mod checkpoints;
 pub mod chip;

@@ -10,10 +10,10 @@ use shardwright_vocabulary::{DType, Granularity, Ignored, Pass};
 use crate::embeddinggemma::Stack;
 use crate::json::CONFIG;
 use crate::quantised::{self, Scheme};
+use crate::register::TOWERS;
 use crate::settings::{Settings, WITH_TOWERS};
 use crate::source::Source;
 use crate::store::{Origin, TensorStore, Wanted};
-use crate::towers::TOWERS;
 use crate::unused::Reader;
 use crate::{CheckpointError, embeddinggemma, folder_files, threads};
 

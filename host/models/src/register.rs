@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use shardwright_vocabulary::Ignored;
+use shardwright_vocabulary::{Ignored, Pass};
 
-use crate::towers::TOWERS;
+/// The passes of towers, each with the field of `config.json` that describes it.
+pub(crate) const TOWERS: [(Pass, &str); 2] = [(Pass::Picture, "vision_config"), (Pass::Clip, "audio_config")];
 
 /// Fields that cannot change a result, with the reason: at any depth, or in one object if their
 /// name has a dot.

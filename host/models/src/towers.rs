@@ -13,11 +13,9 @@ pub(crate) use vision::Vision;
 use crate::CheckpointError;
 use crate::block::{self, Norm};
 use crate::json::Fields;
+use crate::register::TOWERS;
 use crate::store::TensorStore;
 use crate::translation::Translation;
-
-/// The passes of towers, each with the field of `config.json` that describes it.
-pub(crate) const TOWERS: [(Pass, &str); 2] = [(Pass::Picture, "vision_config"), (Pass::Clip, "audio_config")];
 
 /// The requested towers.
 #[derive(Clone, Debug)]

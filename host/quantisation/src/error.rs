@@ -297,7 +297,7 @@ impl MeasuredError {
     pub fn help(&self) -> Option<&'static str> {
         match self {
             MeasuredError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                Some("run the command again: it makes missing files of the cache again")
+                Some("check the path; the next run makes missing files of the cache again")
             }
             MeasuredError::Io { .. } => None,
             MeasuredError::OtherKind { .. } => Some("name a file that this program wrote for that purpose"),

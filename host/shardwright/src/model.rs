@@ -390,8 +390,8 @@ impl Model {
         self.inner.text.encode(messages, options)
     }
 
-    /// Encodes a text as token ids like [`Tokenizer::encode`], until `cancelled` returns true. It is
-    /// called several times a second while a long text is encoded, and not for a short one.
+    /// Encodes a text as token ids like [`Tokenizer::encode`], until `cancelled` returns true. The
+    /// callback runs several times a second while a long text is encoded, and not for a short one.
     ///
     /// # Errors
     ///

@@ -57,8 +57,8 @@ pub(crate) struct TextSide {
 }
 
 impl TextSide {
-    /// Loads the text side of a checkpoint directory. The tokenizer's index is kept in `cache`, whose
-    /// files that can be made again have at most `limit` bytes.
+    /// Loads the text side of a checkpoint directory. The tokenizer's index is kept in `cache`. The
+    /// files there that can be made again have at most `limit` bytes.
     #[cfg(feature = "build")]
     pub(crate) fn load(
         directory: &Path,

@@ -1,7 +1,8 @@
-//! Limits the factor by which a tokenizer's steps lengthen a text.
+//! Limits the factor by which a tokenizer's steps lengthen a text, and the tokens that they add.
 //!
-//! The tokenizer library runs all normalizers, pre-tokenizers and decoders of a file. If four of
-//! them each replace a letter by a thousand, one letter becomes 10¹² and the process ends.
+//! The tokenizer library runs all normalizers, pre-tokenizers, post-processors and decoders of a
+//! file. If four of them each replace a letter by a thousand, one letter becomes 10¹² and the
+//! process ends. A template of 200,000 tokens that each have 2,000 ids has the same effect.
 
 use std::path::Path;
 
@@ -16,6 +17,13 @@ const GROWTH_MAX: u64 = 64;
 const STEPS_MAX: usize = 16;
 /// Most bytes that a step inserts at a place. Published ones insert one character.
 const CONTENT_BYTES_MAX: usize = 64;
+/// Most pieces of a template. Published ones have up to five.
+const PIECES_MAX: usize = 32;
+/// Most tokens that all post-processors add to a text and to a pair of texts. Published ones add up
+/// to six.
+const ADDED_MAX: usize = 64;
+/// Most bytes of the spellings of these tokens.
+const ADDED_BYTES_MAX: usize = 4096;
 
 /// Returns an upper bound of the factor by which steps multiply the bytes of a text. A constant may
 /// be added in addition.
@@ -40,9 +48,82 @@ pub(crate) fn growth(steps: &Value, path: &Path) -> Result<u64> {
     }
 }
 
+/// Checks that post-processors add only a few tokens to a text, and do not repeat it.
+///
+/// # Errors
+/// [`TextError::UnsupportedTokenizer`] if they do.
+pub(crate) fn added(processors: &Value, path: &Path) -> Result<()> {
+    let unsupported = |what| TextError::UnsupportedTokenizer { path: path.to_owned(), what };
+    let mut all = Vec::new();
+    flatten(processors, &mut all);
+    if all.len() > STEPS_MAX {
+        return Err(unsupported("more than 16 post-processors"));
+    }
+    let (mut tokens, mut bytes) = (0, 0);
+    for processor in all {
+        for added in added_by(processor).map_err(unsupported)? {
+            tokens += added.tokens;
+            bytes += added.bytes;
+        }
+    }
+    if tokens > ADDED_MAX {
+        return Err(unsupported("post-processors that add more than 64 tokens to a text"));
+    }
+    match bytes <= ADDED_BYTES_MAX {
+        true => Ok(()),
+        false => Err(unsupported("post-processors that add tokens of more than 4096 bytes to a text")),
+    }
+}
+
+/// The tokens that a post-processor adds, and the bytes of their spellings.
+struct Added {
+    tokens: usize,
+    bytes: usize,
+}
+
+/// Returns what a post-processor adds to one text, and to a pair of texts.
+fn added_by(processor: &Value) -> std::result::Result<Vec<Added>, &'static str> {
+    match processor["type"].as_str().unwrap_or_default() {
+        "ByteLevel" => Ok(Vec::new()),
+        // Up to two tokens before and two after a text.
+        "BertProcessing" | "RobertaProcessing" => {
+            let bytes = |name: &str| processor[name][0].as_str().map_or(0, str::len);
+            Ok(vec![Added { tokens: 4, bytes: 4 * bytes("cls").max(bytes("sep")) }])
+        }
+        "TemplateProcessing" => ["single", "pair"]
+            .into_iter()
+            .map(|name| added_by_template(&processor[name], &processor["special_tokens"]))
+            .collect(),
+        _ => Err("a post-processor of an unknown type"),
+    }
+}
+
+fn added_by_template(pieces: &Value, special: &Value) -> std::result::Result<Added, &'static str> {
+    let list = |value: &Value| value.as_array().map_or(0, Vec::len);
+    if list(pieces) > PIECES_MAX {
+        return Err("a template of more than 32 pieces");
+    }
+    let (mut added, mut texts) = (Added { tokens: 0, bytes: 0 }, Vec::new());
+    for piece in pieces.as_array().into_iter().flatten() {
+        if let Some(text) = piece["Sequence"]["id"].as_str() {
+            if texts.contains(&text) {
+                return Err("a template that repeats a text");
+            }
+            texts.push(text);
+        }
+        if let Some(name) = piece["SpecialToken"]["id"].as_str() {
+            let token = &special[name];
+            added.tokens += list(&token["ids"]).max(list(&token["tokens"]));
+            let spellings = token["tokens"].as_array().into_iter().flatten();
+            added.bytes += spellings.filter_map(Value::as_str).map(str::len).sum::<usize>();
+        }
+    }
+    Ok(added)
+}
+
 /// Collects the steps of nested sequences.
 fn flatten<'v>(steps: &'v Value, into: &mut Vec<&'v Value>) {
-    let parts = ["normalizers", "pretokenizers", "decoders"];
+    let parts = ["normalizers", "pretokenizers", "processors", "decoders"];
     match parts.iter().find_map(|name| steps[*name].as_array()) {
         Some(parts) => parts.iter().for_each(|part| flatten(part, into)),
         None if steps.is_null() => {}
@@ -127,6 +208,66 @@ mod tests {
             (json!({ "type": "Sorcery" }), "unknown"),
         ] {
             let error = of(&steps).unwrap_err();
+            assert!(matches!(error, TextError::UnsupportedTokenizer { .. }), "{error}");
+            assert!(error.to_string().contains(what) && error.help().is_some(), "{what}: {error}");
+        }
+    }
+
+    /// Returns a template for one text, with `tokens` of that many ids before it.
+    fn template(tokens: usize, ids: usize, spelling: &str) -> Value {
+        let text = json!({ "Sequence": { "id": "A", "type_id": 0 } });
+        let token = json!({ "SpecialToken": { "id": "<s>", "type_id": 0 } });
+        let special = json!({ "id": "<s>", "ids": vec![0; ids], "tokens": vec![spelling; ids] });
+        let single = [vec![token; tokens], vec![text.clone()]].concat();
+        json!({
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": [text, { "Sequence": { "id": "B", "type_id": 1 } }],
+            "special_tokens": { "<s>": special },
+        })
+    }
+
+    fn sequence(processors: Vec<Value>) -> Value {
+        json!({ "type": "Sequence", "processors": processors })
+    }
+
+    #[test]
+    fn published_post_processors_add_few_tokens() {
+        let bytes = json!({ "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false });
+        let bert = json!({ "type": "BertProcessing", "sep": ["[SEP]", 102], "cls": ["[CLS]", 101] });
+        let roberta = json!({ "type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0] });
+        for processors in [
+            Value::Null,
+            bert,
+            roberta,
+            template(1, 1, "<s>"),
+            template(31, 2, "<s>"),
+            sequence(vec![bytes, template(1, 1, "<s>")]),
+        ] {
+            added(&processors, Path::new("tokenizer.json")).unwrap();
+        }
+    }
+
+    #[test]
+    fn post_processors_that_could_fill_memory_are_refused_by_name() {
+        let mut twice = template(1, 1, "<s>");
+        twice["pair"][1]["Sequence"]["id"] = json!("A");
+        let mut pair = template(0, 3, "<s>");
+        pair["pair"] = json!(vec![json!({ "SpecialToken": { "id": "<s>", "type_id": 0 } }); 22]);
+        let long = "s".repeat(2000);
+        let bert = json!({ "type": "BertProcessing", "sep": [long, 102], "cls": ["[CLS]", 101] });
+        for (processors, what) in [
+            (template(32, 1, "<s>"), "more than 32 pieces"),
+            (template(2, 33, "<s>"), "more than 64 tokens"),
+            (pair, "more than 64 tokens"),
+            (sequence(vec![template(30, 1, "<s>"); 3]), "more than 64 tokens"),
+            (template(3, 1, &long), "more than 4096 bytes"),
+            (bert, "more than 4096 bytes"),
+            (twice, "repeats a text"),
+            (sequence(vec![json!({ "type": "ByteLevel" }); 17]), "16 post-processors"),
+            (sequence(vec![sequence(vec![json!({ "type": "Sorcery" })])]), "unknown"),
+        ] {
+            let error = added(&processors, Path::new("tokenizer.json")).unwrap_err();
             assert!(matches!(error, TextError::UnsupportedTokenizer { .. }), "{error}");
             assert!(error.to_string().contains(what) && error.help().is_some(), "{what}: {error}");
         }

@@ -19,7 +19,7 @@ use crate::decoding::Decoding;
 use crate::engine::{Engine, each};
 use crate::error::{Result, TextError};
 use crate::gguf::{GgufTexts, TOKENIZER_FILE};
-use crate::growth::growth;
+use crate::growth::{added, growth};
 use crate::index::{self, IndexBytes, IndexedTokenizer};
 use crate::input::{TOKENIZER_BYTES_MAX, check_nesting, invalid_json, read_capped, utf8_text};
 use crate::panics::{guarded, panic_message};
@@ -220,6 +220,7 @@ impl Tokenizer {
             }
         }
         growth(&decoder, path)?;
+        added(&post, path)?;
         let grown = growth(&normalizer, path)?.saturating_mul(growth(&pieces, path)?);
         let added = each!(&engine, engine => engine.get_added_tokens_decoder());
         let mut special_ids: Vec<u32> =

@@ -1,5 +1,5 @@
-//! `tokenizer_config.json` and older files: fields that have no effect, and tokens that should be
-//! those of `tokenizer.json`.
+//! `tokenizer_config.json` and older files: fields that have no effect, and tokens that should
+//! match `tokenizer.json`.
 
 use std::path::{Path, PathBuf};
 

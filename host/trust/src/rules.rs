@@ -56,9 +56,9 @@ impl Trust {
     /// user that stores the highest number of each key's list, so that an older list is refused
     /// later. Without it there is a warning.
     ///
-    /// If there is a list, every list in `memory` whose key is trusted and not revoked must be among
-    /// them. Otherwise one key's list could replace another's and bring withdrawn releases back. A
-    /// missing list is refused under [`Policy::Require`], and a warning otherwise.
+    /// If there is a list, every list in `memory` whose key is trusted and not revoked must be
+    /// given too. Otherwise one key's list could replace another's and bring withdrawn releases
+    /// back. A missing list is refused under [`Policy::Require`], and a warning otherwise.
     ///
     /// # Errors
     ///

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use shardwright::WeightFormat;
+use shardwright_tests::cache::Cache;
 use shardwright_tests::formats::{
     AgainstReference, CASES, Case, Cost, Effort, Recorded, W4_BLOCK32_LOSS_MAX, W8_PER_CHANNEL_LOSS_MAX,
     calibration, held_out, loss_text, moment_texts, open, weight_error,
@@ -17,7 +18,7 @@ fn case(formats: &str) -> Case {
 
 #[test]
 fn formats_cost_what_they_may() {
-    let cache = tempfile::tempdir().expect("a temporary folder");
+    let cache = Cache::for_test();
     // Two prompts, so that 128 tokens are chosen, and every tenth row of prose and chat.
     let part = Recorded::some(2, 10, 96);
     let effort = Effort { rows: 12, steps: 12, greedy: 64 };
@@ -103,7 +104,7 @@ fn scales_are_as_good_as_scales_can_be() {
 
 #[test]
 fn the_reference_finds_the_same_likelihood_in_the_same_formats() {
-    let cache = tempfile::tempdir().expect("a temporary folder");
+    let cache = Cache::for_test();
     let part = Recorded::some(1, 60, 40);
     let tabled =
         CASES.iter().find(|case| case.embedding == "w8-per-channel" && case.per_layer == "w4-block32");
@@ -134,6 +135,7 @@ const WINDOW: usize = 16;
 
 #[test]
 fn calibration_and_evaluation_share_no_text() {
+    // Only a new calibration is reported.
     let cache = tempfile::tempdir().expect("a temporary folder");
     let model = open(&case("bf16/a16/f32"), cache.path());
     let (calibration, evaluation) = (calibration(), held_out());

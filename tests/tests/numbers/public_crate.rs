@@ -212,7 +212,7 @@ fn sentence_vectors_have_unit_length_and_prefixes() {
     );
 }
 
-/// A cancellation stops the encoding of a long text, or else the run, and is then no longer pending.
+/// A cancellation stops the encoding of a long text, or else the run. Then it is no longer pending.
 #[test]
 fn long_texts_are_encoded_until_they_are_cancelled() {
     let model = open(EMBEDDING_FIXTURE, &options());

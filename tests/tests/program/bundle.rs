@@ -132,7 +132,8 @@ fn the_same_inputs_give_the_same_files() {
     for (checkpoint, options) in cases {
         // The contents of a cache make no difference.
         let cache = tempfile::tempdir().expect("a temporary folder");
-        let options = options.cache_directory(cache.path());
+        program::share_planner(cache.path());
+        let options = options.cache_directory(cache.path().join("shardwright"));
         let first = compile(checkpoint, &options);
         let second = compile(checkpoint, &options);
         let names = |files: &std::collections::BTreeMap<_, _>| -> Vec<_> { files.keys().cloned().collect() };

@@ -93,8 +93,8 @@ fn the_demo_model_answers_from_its_bundle_and_says_where() {
     assert_eq!((from_bundle.code, from_checkpoint.code), (Some(0), Some(0)), "{}", from_bundle.stderr);
     assert_eq!(from_bundle.stdout, from_checkpoint.stdout);
     assert!(from_bundle.stderr.contains("*emulated on cpu*"), "{}", from_bundle.stderr);
-    // The bundle has the notes of the compilation, except notes about the libraries of that machine,
-    // and about a slow start from a checkpoint.
+    // The bundle has the notes of the compilation, except notes about the libraries of that
+    // machine, and about a slow start from a checkpoint.
     let passing = |line: &&str| line.contains("cannot be used") || line.contains("prepared in");
     let lasting = |line: &&str| line.starts_with("note:") && !passing(line);
     let inspected = shardwright(["inspect"]).argument(bundle.path()).succeeds();

@@ -10,25 +10,19 @@ fn plan(socs: &[&str], more: &[&str]) -> Run {
 
 #[test]
 fn several_chips_are_compared_in_one_table() {
+    let names = ["mt6989", "sm8750", "generic"];
+    let alone = names.map(|soc| shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", soc]).json());
     for socs in
         [&["mt6989,sm8750,generic"][..], &["mt6989", "sm8750", "generic"], &["mt6989, sm8750", "generic"]]
     {
         let report = plan(socs, &[]).json();
         let chips = report["chips"].as_array().expect("chips");
         let named: Vec<&str> = chips.iter().filter_map(|chip| chip["soc"].as_str()).collect();
-        assert_eq!(named, ["mt6989", "sm8750", "generic"], "{socs:?}");
-        for chip in chips {
+        assert_eq!(named, names, "{socs:?}");
+        for (chip, alone) in chips.iter().zip(&alone) {
             assert!(chip["bytes"].as_u64() > Some(0) && chip["held_bytes"].as_u64() > Some(0), "{chip}");
             assert!(chip["shards"].as_u64() > Some(0) && chip["fits"].is_string(), "{chip}");
             // The comparison reports the same values as a plan for the chip alone.
-            let alone = shardwright([
-                "plan",
-                "--no-measure",
-                DEMO_MODEL,
-                "--soc",
-                chip["soc"].as_str().expect("a name"),
-            ])
-            .json();
             let rate = &alone["forecast"]["speed"]["per_1000_seconds"];
             assert_eq!(&chip["tokens_per_1000_seconds"], rate, "{chip}");
             assert_eq!(chip["shards"].as_u64(), alone["shards"].as_array().map(|shards| shards.len() as u64));

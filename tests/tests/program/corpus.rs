@@ -141,11 +141,12 @@ fn signatures() -> [(&'static str, Vec<u8>); 2] {
     [("envelope", Envelope::sign(&statement, &key).to_bytes().to_vec()), ("revocations", list)]
 }
 
-/// Returns tokenizers of both kinds, small enough for a fuzzer.
+/// Returns tokenizers without and with a post-processor, small enough for a fuzzer. The index is of
+/// the first.
 fn tokenizers() -> Vec<(&'static str, Vec<u8>)> {
-    let small = |model: &str| {
+    let small = |model: &str, post: &str| {
         format!(
-            r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[{{"id":0,"content":"<bos>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}}],"normalizer":{{"type":"Replace","pattern":{{"String":" "}},"content":"▁"}},"pre_tokenizer":null,"post_processor":null,"decoder":{{"type":"Sequence","decoders":[{{"type":"Replace","pattern":{{"String":"▁"}},"content":" "}},{{"type":"ByteFallback"}},{{"type":"Fuse"}}]}},"model":{model}}}"#
+            r#"{{"version":"1.0","truncation":null,"padding":null,"added_tokens":[{{"id":0,"content":"<bos>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}}],"normalizer":{{"type":"Replace","pattern":{{"String":" "}},"content":"▁"}},"pre_tokenizer":null,"post_processor":{post},"decoder":{{"type":"Sequence","decoders":[{{"type":"Replace","pattern":{{"String":"▁"}},"content":" "}},{{"type":"ByteFallback"}},{{"type":"Fuse"}}]}},"model":{model}}}"#
         )
         .into_bytes()
     };
@@ -159,7 +160,14 @@ fn tokenizers() -> Vec<(&'static str, Vec<u8>)> {
         "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
         "vocab": vocabulary, "merges": [["t", "e"], ["x", "t"], ["te", "xt"]],
     });
-    vec![("merging", small(&merging.to_string()))]
+    let [first, second] = ["A", "B"].map(|id| format!(r#"{{"Sequence":{{"id":"{id}","type_id":0}}}}"#));
+    let begin = r#"{"SpecialToken":{"id":"<bos>","type_id":0}}"#;
+    let special = r#"{"<bos>":{"id":"<bos>","ids":[0],"tokens":["<bos>"]}}"#;
+    let template = format!(
+        r#"{{"type":"TemplateProcessing","single":[{begin},{first}],"pair":[{begin},{first},{begin},{second}],"special_tokens":{special}}}"#
+    );
+    let merging = merging.to_string();
+    vec![("merging", small(&merging, "null")), ("template", small(&merging, &template))]
 }
 
 /// Returns the index of a tokenizer, after the hash of its source.
@@ -279,6 +287,20 @@ fn every_file_of_the_corpus_is_taken() {
             assert!(target(&bytes) || found, "{} is not taken any more; {help}", path.display());
         }
     }
+}
+
+/// The parser of a list reads mutations too, since the target signs them.
+#[test]
+fn a_changed_list_of_revocations_passes_its_envelope() {
+    let [_, (_, list)] = signatures();
+    let text = list.windows(11).position(|part| part == br#""release":2"#).expect("a release");
+    let mut changed = list.clone();
+    changed[text + 10] = b'9';
+    assert!(targets::revocations(&changed) && targets::revocations(&list));
+    changed.insert(text, b' ');
+    assert!(targets::revocations(&changed));
+    changed.truncate(text);
+    assert!(!targets::revocations(&changed));
 }
 
 /// Returns the next of a sequence of numbers, the same in every run.

@@ -6,6 +6,7 @@ use std::fs;
 use serde_json::Value;
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::Compiled;
+use shardwright_tests::cache::Cache;
 use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE};
 use shardwright_tests::deeper::deeper;
 use shardwright_tests::program::{Run, shardwright};
@@ -315,12 +316,10 @@ fn a_smaller_model_that_was_measured_is_what_a_plan_counts_on() {
 /// An emulated chip shows how often a draft is right, but not the draft's time on the chip.
 #[test]
 fn times_beside_what_only_stands_in_for_a_chip_are_not_kept() {
-    let cache = tempfile::tempdir().expect("a folder");
-    let bundle = cache.path().join("bundle");
+    let cache = Cache::for_test();
+    let bundle = cache.home().join("bundle");
     let bundle = bundle.to_str().expect("a name");
-    let ask = |arguments: &[&str]| {
-        shardwright(arguments).environment("XDG_CACHE_HOME", cache.path().to_str().expect("a name"))
-    };
+    let ask = |arguments: &[&str]| shardwright(arguments).environment("XDG_CACHE_HOME", cache.home());
     let emulated = ["--soc", "mt6989", "--on", "cpu", "--context", "256"];
     ask(&["compile", DEMO_MODEL, "-o", bundle]).arguments(emulated).succeeds();
     let tune = ["tune", bundle, "--checkpoint", DEMO_MODEL, "--minutes", "0", "--draft", DEMO_MODEL];

@@ -2,9 +2,13 @@
 //! small stacks.
 
 use std::process::{Command, Stdio};
+#[cfg(target_os = "linux")]
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use shardwright_tests::checkpoints::DEMO_MODEL;
-use shardwright_tests::program::executable;
+use shardwright_tests::program::{executable, share_planner};
+#[cfg(target_os = "linux")]
+use shardwright_tests::skipped;
 use shardwright_tests::tree;
 
 /// Runs the program from a shell that has set a limit, in a cache folder of its own. Returns its
@@ -12,6 +16,10 @@ use shardwright_tests::tree;
 #[cfg(unix)]
 fn limited(limit: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
     let cache = tempfile::tempdir().expect("a folder");
+    // Under limits of the system, the built-in planner must compile too.
+    if !limit.contains("ulimit") {
+        share_planner(cache.path());
+    }
     let shown = arguments.iter().map(|argument| format!("'{argument}'")).collect::<Vec<_>>().join(" ");
     let script = format!("{limit}; exec '{}' {shown}", executable().display());
     let output = Command::new("bash")
@@ -27,43 +35,68 @@ fn limited(limit: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
 
 const RUN: [&str; 6] = ["run", DEMO_MODEL, "--prompt", "What is faith?", "-n", "8"];
 
-/// Asserts a reply, or an error of the program: no panic and no signal.
+/// Runs the program as a user of its own, who may have only so many threads in all processes. Each
+/// run has another user, because the threads of an ended process may still be counted. Returns
+/// `None` if users cannot be changed.
+#[cfg(target_os = "linux")]
+fn limited_to(threads: u32, arguments: &[&str]) -> Option<(Option<i32>, String, String)> {
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let user = 20_000 + std::process::id() % 600 * 64 + RUNS.fetch_add(1, Ordering::Relaxed);
+    let cache = tempfile::tempdir().expect("a folder");
+    share_planner(cache.path());
+    let owned = Command::new("chown").args(["-R", &format!("{user}:{user}")]).arg(cache.path()).output();
+    if !owned.ok()?.status.success() {
+        return None;
+    }
+    let output = Command::new("setpriv")
+        .args(["--clear-groups", &format!("--reuid={user}"), &format!("--regid={user}")])
+        .args(["prlimit", &format!("--nproc={threads}")])
+        .arg(executable())
+        .args(arguments)
+        .current_dir(tree::root())
+        .env("XDG_CACHE_HOME", cache.path())
+        .stdin(Stdio::null())
+        .output()
+        .ok()?;
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Some((output.status.code(), text(output.stdout), text(output.stderr)))
+}
+
+/// Asserts a reply, or an error of the program: no panic and no signal. Returns the exit code.
 #[cfg(unix)]
-fn answers(limit: &str) {
-    let (code, reply, says) = limited(limit, &RUN);
+fn answers(limit: &str, arguments: &[&str]) -> i32 {
+    expect_answer(limit, "Belief", limited(limit, arguments))
+}
+
+/// Asserts that a run printed something with this beginning, or ended in an error of the program.
+/// Returns its exit code.
+#[cfg(unix)]
+fn expect_answer(limit: &str, begin: &str, (code, reply, says): (Option<i32>, String, String)) -> i32 {
     assert!(!says.contains("panicked") && !says.contains("RUST_BACKTRACE"), "{limit}: {says}");
     match code {
-        Some(0) => assert!(reply.starts_with("Belief"), "{limit}: {reply}"),
+        Some(0) => assert!(reply.starts_with(begin), "{limit}: {reply}"),
         Some(code) => assert!(code < 100 && says.contains("help:"), "{limit}: {code}: {says}"),
         None => panic!("{limit}: ended by a signal: {says}"),
     }
+    code.unwrap_or_default()
 }
 
 #[test]
 #[cfg(unix)]
 fn limits_of_the_system_end_in_a_reply_or_an_error() {
-    for limit in [
-        // Standard error is closed, full or broken.
-        "exec 2>&-",
-        "exec 2>/dev/full",
-        "exec 2> >(true); sleep 0.3",
-        // No file may grow, so caches are left out.
-        "ulimit -f 0",
-        "ulimit -s 256",
-        "ulimit -n 12",
-    ] {
-        answers(limit);
-    }
-    // Messages and logs that cannot be written do not change the reply.
+    // Standard error is closed, full or broken. Messages and logs that cannot be written do not
+    // change the reply.
     let logging = [&RUN[..], &["-vv"]].concat();
     for limit in ["exec 2>&-", "exec 2>/dev/full", "exec 2> >(true); sleep 0.3"] {
         for arguments in [&RUN[..], &logging] {
-            let (code, reply, _) = limited(limit, arguments);
-            assert!(code == Some(0) && reply.starts_with("Belief"), "{limit}: {code:?}: {reply}");
+            assert_eq!(answers(limit, arguments), 0, "{limit}");
         }
     }
-    let (code, reply, says) = limited("ulimit -s 256", &RUN);
-    assert_eq!(code, Some(0), "{reply}{says}");
+    // No file may grow, so caches are left out.
+    for limit in ["ulimit -f 0", "ulimit -n 12"] {
+        answers(limit, &RUN);
+    }
+    assert_eq!(answers("ulimit -s 256", &RUN), 0);
     // A failed allocation ends a process without an error message, so too small an address space is
     // refused.
     let (code, _, says) = limited("ulimit -v 125000", &RUN);
@@ -92,4 +125,25 @@ fn limits_of_the_system_end_in_a_reply_or_an_error() {
     assert!(code == Some(13) && says.contains("help: free space on the disk"), "{code:?}: {says}");
     let (code, plan, says) = limited("ulimit -f 0", &["plan", DEMO_MODEL, "--soc", "mt6989", "--no-measure"]);
     assert_eq!(code, Some(0), "{plan}{says}");
+}
+
+/// Threads of this program and of its workers may be refused at any point.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_user_with_few_threads_gets_an_answer_or_an_error() {
+    let version = limited_to(4096, &["--version"]);
+    if version.is_none_or(|(code, ..)| code != Some(0)) {
+        return skipped("few threads: `setpriv` and `prlimit` cannot run the program as another user");
+    }
+    for (begin, arguments) in [("Belief", &RUN[..]), ("demo-model (gemma4)", &["plan", DEMO_MODEL][..])] {
+        let answer = |threads: u32| {
+            let found = limited_to(threads, arguments).expect("another user");
+            expect_answer(&format!("{arguments:?} with {threads} threads"), begin, found)
+        };
+        // Whether the last threads of a pool start depends on chance.
+        for threads in (1..=10).chain([5, 6, 7].repeat(3)) {
+            answer(threads);
+        }
+        assert_eq!(answer(4096), 0);
+    }
 }

@@ -68,7 +68,7 @@ fn take_resumed(report: &mut Value) -> u64 {
 #[test]
 fn interrupted_and_damaged_it_resumes_to_the_same_figures() {
     let whole = Place::new();
-    let more = "--window 64 --chunks 70 --formats w4-block32/a8-dynamic --rounding nearest --against";
+    let more = "--window 64 --chunks 30 --formats w4-block32/a8-dynamic --rounding nearest --against";
     let more: Vec<&str> = more.split(' ').chain([DEMO_MODEL]).collect();
     let mut wanted = whole.run(&more).json();
     assert_eq!(take_resumed(&mut wanted), 0);
@@ -114,7 +114,7 @@ fn windows_of_another_library_are_measured_again() {
     for file in [&library, &format!("{DLL_PREFIX}shardwright_shim_cpu.shim.json")] {
         fs::copy(program::folder().join("shims").join(file), shims.join(file)).expect("copied");
     }
-    let more = ["--window", "64", "--chunks", "70", "--shims", shims.to_str().expect("UTF-8")];
+    let more = ["--window", "64", "--chunks", "30", "--shims", shims.to_str().expect("UTF-8")];
     let mut killed = place.begin(&more, 5);
     assert!(killed.try_wait().expect("waiting").is_none(), "it ended before it was killed");
     killed.kill().expect("killed");

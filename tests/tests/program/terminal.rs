@@ -216,7 +216,7 @@ fn a_bar_says_what_it_is_about_and_only_grows() {
     let bundle = folder.path().join("bundle").display().to_string();
     let mut terminal = Terminal::begin(&[
         "compile",
-        DEMO_MODEL,
+        TEXT_FIXTURES[1],
         "--soc",
         "mt6989",
         "--on",
@@ -228,7 +228,7 @@ fn a_bar_says_what_it_is_about_and_only_grows() {
         "-o",
         &bundle,
     ]);
-    terminal.until("compiling demo-model", 0);
+    terminal.until("compiling gemma4_text", 0);
     let (code, shown) = terminal.ended();
     assert_eq!(code, Some(0), "{shown:?}");
     let found = percentages(&shown);

@@ -91,8 +91,9 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Fields of fixtures that other fields make irrelevant.
-const SUPERSEDED: [(&str, &[&str], &str); 9] = [
+const SUPERSEDED: [(&str, &[&str], &str); 10] = [
     ("embeddinggemma", &["tie_word_embeddings"], "no logits"),
+    ("embeddinggemma2", &["audio_config", "vision_config"], "texts need no tower"),
     ("gemma4_mm", &["text_config.tie_word_embeddings"], "the field of the whole checkpoint counts"),
     ("gemma4_mm", &["vision_config.max_position_embeddings"], "the table of positions limits pictures"),
     ("gemma4_mm", &["audio_config.attention_chunk_size"], "a size of blocks changes no result"),

@@ -10,9 +10,10 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use shardwright_files::{FileError, own, read_from};
 use wasmtime::component::Component;
-use wasmtime::{CacheStore, Engine};
+use wasmtime::{CacheStore, Engine, OptLevel};
 
-use super::{EngineKind, Planner, Sandbox, admission, named, settings};
+use super::admission::{self, Effort};
+use super::{EngineKind, Planner, Sandbox, named, settings};
 use crate::error::{PlannerError, PlannerErrorKind};
 
 /// First bytes of a cached file.
@@ -281,9 +282,12 @@ impl Compilation {
 /// Compiles a component to code that an engine of this kind loads. Unwinds with [`Stopped`] if
 /// `stop` says so.
 fn code_of(kind: EngineKind, wasm: &[u8], stop: Arc<Stop>) -> Result<Vec<u8>, PlannerErrorKind> {
-    admission::examine(wasm)?;
+    let effort = admission::examine(wasm)?;
     // A store is a setting of an engine, so each compilation has its own.
     let mut config = settings::config(kind).map_err(|error| sandbox_failed(&error))?;
+    if effort == Effort::Plain {
+        config.cranelift_opt_level(OptLevel::None);
+    }
     config.enable_incremental_compilation(stop).map_err(|error| sandbox_failed(&error))?;
     let engine = Engine::new(&config).map_err(|error| sandbox_failed(&error))?;
     let compiled = engine.precompile_component(wasm);

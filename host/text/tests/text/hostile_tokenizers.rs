@@ -74,6 +74,15 @@ fn steps_that_would_fill_memory_are_refused_before_any_text() {
         let error = refused(&with(field, &steps));
         assert!(matches!(error, TextError::UnsupportedTokenizer { .. }), "{field}: {error}");
     }
+    // A template that adds ten million tokens.
+    let pieces = [r#"{"SpecialToken": {"id": "a", "type_id": 0}}"#; 5000].join(", ");
+    let special = serde_json::json!({ "a": { "id": "a", "ids": vec![0; 2000], "tokens": vec!["a"; 2000] } });
+    let template = format!(
+        r#"{{"type": "TemplateProcessing", "single": [{pieces}], "pair": [], "special_tokens": {special}}}"#
+    );
+    let error = refused(&with("post_processor", &template));
+    assert!(matches!(error, TextError::UnsupportedTokenizer { .. }), "{error}");
+    assert!(error.to_string().contains("more than 32 pieces"), "{error}");
     // A step that lengthens a text moderately is accepted, but reduces the longest accepted text.
     let twice = format!(r#"{{"type": "Sequence", "normalizers": [{replace}, {{"type": "NFC"}}]}}"#);
     let tokenizer = Tokenizer::from_bytes(&with("normalizer", &twice), "a").unwrap();

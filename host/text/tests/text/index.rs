@@ -265,13 +265,23 @@ fn an_index_is_kept_and_made_anew_when_it_is_damaged() {
     let whole = std::fs::read(kept).unwrap();
     assert!(is_index_of(&whole, Sha256::digest(&bytes).into()));
 
+    let file: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+    let added = file["added_tokens"].as_array().unwrap();
+    let added: Vec<u32> = added.iter().map(|token| token["id"].as_u64().unwrap() as u32).collect();
     // The index is used: an undetected change of it changes the ids. Its hash can be forged.
     // Therefore no other user may write to the folder.
     let forged = {
         let mut index = whole.clone();
         let tokens = u32::from_le_bytes(index[16..20].try_into().unwrap()) as usize;
         let slots = u32::from_le_bytes(index[20..24].try_into().unwrap()) as usize;
-        index[88 + 4 * tokens..][..4 * slots].fill(0);
+        // Added tokens keep their slots, because their ids are compared with the file's. All other
+        // slots have the first token, which is found for none of their texts.
+        for slot in index[88 + 4 * tokens..][..4 * slots].chunks_exact_mut(4) {
+            let id = u32::from_le_bytes(slot.try_into().unwrap()).checked_sub(1);
+            if id.is_some_and(|id| !added.contains(&id)) {
+                slot.copy_from_slice(&1u32.to_le_bytes());
+            }
+        }
         let end = index.len() - 32;
         let hash: [u8; 32] = Sha256::digest(&index[..end]).into();
         index[end..].copy_from_slice(&hash);

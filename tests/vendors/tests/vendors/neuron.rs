@@ -12,6 +12,7 @@ use shardwright_graph::{ComponentKind, Encodings, EntryGraph, EntryOptions, Entr
 use shardwright_models::Checkpoint;
 use shardwright_shims::ShimRegistry;
 use shardwright_test_checkpoints::cases;
+use shardwright_tests::cache::Cache;
 use shardwright_tests::checkpoints::{
     DEMO_MODEL, EMBEDDING_FIXTURE, EMBEDDING_FIXTURES, MULTIMODAL_FIXTURE, further_cases, text_fixtures,
 };
@@ -42,7 +43,7 @@ fn assert_close(finding: &Finding, case: &Case) {
 
 fn fixture(checkpoint: &'static str, lowering: &'static str) {
     let _usual = PROCESSOR.read().unwrap_or_else(PoisonError::into_inner);
-    let cache = tempfile::tempdir().expect("a temporary folder");
+    let cache = Cache::for_test();
     let case = Case { checkpoint, pieces: 2, lowering, soc: "mt6989", context: context() };
     let finding = Finding::of(&case.verify(None, EFFORT, cache.path()));
     println!("{lowering}: {}", finding.row(&case.table_case()));
@@ -89,7 +90,7 @@ fn encoders_give_the_reference_s_numbers() {
 #[test]
 fn towers_give_the_reference_s_numbers() {
     let _usual = PROCESSOR.read().unwrap_or_else(PoisonError::into_inner);
-    let cache = tempfile::tempdir().expect("a temporary folder");
+    let cache = Cache::for_test();
     for lowering in &["lean", "plain"][..cases(1, 2)] {
         let case =
             Case { checkpoint: MULTIMODAL_FIXTURE, pieces: 1, lowering, soc: "mt6989", context: context() };
@@ -110,7 +111,7 @@ fn towers_give_the_reference_s_numbers() {
 #[test]
 fn the_demo_model_keeps_its_likelihood() {
     let _alone = PROCESSOR.write().unwrap_or_else(PoisonError::into_inner);
-    let cache = tempfile::tempdir().expect("a temporary folder");
+    let cache = Cache::for_test();
     let case =
         Case { checkpoint: DEMO_MODEL, pieces: 2, lowering: "lean", soc: "mt6991", context: context() };
     // One prompt, and the beginnings of some held-out rows.

@@ -12,6 +12,7 @@ use shardwright::Pass;
 use shardwright_shims::Artefact;
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::{Compiled, contents, with_goldens};
+use shardwright_tests::cache::Cache;
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURES, further_cases};
 use shardwright_tests::formats::{Effort, Recorded};
 use shardwright_tests::program::{self, shardwright};
@@ -26,9 +27,6 @@ const FORMATS: &str = "w8-per-channel/a16/a8";
 /// Options for the chip alone. Models this small are as fast on a CPU, where the planner would put
 /// them.
 const TARGET: [&str; 8] = ["--soc", "sm8850", "--formats", FORMATS, "--planner", "even", "--context", "64"];
-
-/// Two steps of one row and one block of a prompt for every shard, because a simulated run is slow.
-const EFFORT: Effort = Effort { rows: 64, steps: 2, greedy: 8 };
 
 /// Returns a short context, because a simulator computes every masked position.
 fn context() -> Option<u32> {
@@ -51,7 +49,7 @@ fn two_shards_of_a_random_model_give_the_reference_s_numbers() {
     if !library() {
         return;
     }
-    let cache = tempfile::tempdir().expect("a temporary folder");
+    let cache = Cache::for_test();
     // States of 8 bits are occasionally rounded to the neighbouring step, and a random model
     // amplifies that. With them, the error of 95 of 100 rows is 0.06, compared with 0.01 for a
     // trained model.
@@ -72,7 +70,7 @@ fn two_shards_of_further_families_give_the_reference_s_numbers() {
     if !library() {
         return;
     }
-    let cache = tempfile::tempdir().expect("a temporary folder");
+    let cache = Cache::for_test();
     for &checkpoint in further_cases() {
         for formats in &["w8-per-channel/a16/a16", "f16/f16/f16"][..cases(1, 2)] {
             let case = Case { checkpoint, formats, pieces: 2, soc: "sm8850", context: context() };
@@ -89,14 +87,15 @@ fn two_shards_of_the_demo_model_give_the_reference_s_numbers_and_keep_its_likeli
     if !library() {
         return;
     }
-    let cache = tempfile::tempdir().expect("a temporary folder");
+    let cache = Cache::for_test();
     let case =
         Case { checkpoint: DEMO_MODEL, formats: FORMATS, pieces: 2, soc: "sm8850", context: context() };
-    // One prompt, and the beginnings of some held-out rows.
-    let part = Recorded::some(1, cases(32, 24), cases(32, 48));
+    // One prompt, and the beginnings of some held-out rows. Every token is a step of the simulator.
+    let part = Recorded::some(1, cases(32, 24), cases(20, 48));
     assert!(part.rows().len() >= 4, "{}", part.rows().len());
     let greedy = cases(8, 32);
-    let report = case.verify(Some(&part), Effort { greedy, ..EFFORT }, cache.path());
+    let effort = Effort { rows: cases(16, 64), steps: cases(1, 2), greedy };
+    let report = case.verify(Some(&part), effort, cache.path());
     let finding = Finding::of(&report).against(float_nll(DEMO_MODEL, &part, cache.path()));
     println!("{finding:#?}");
     assert_close(&finding, &case);
@@ -111,7 +110,7 @@ fn towers_give_the_reference_s_numbers() {
     if !library() {
         return;
     }
-    let cache = tempfile::tempdir().expect("a temporary folder");
+    let cache = Cache::for_test();
     let case = Case { checkpoint: GEMMA4, formats: FORMATS, pieces: 1, soc: "sm8850", context: context() };
     let open = case.options(cache.path());
     let all = [

@@ -6,6 +6,7 @@ use std::sync::PoisonError;
 
 use shardwright::{Executor, FormatChoice, OpenOptions, SearchPath};
 use shardwright_runtime::{Session, StepView};
+use shardwright_tests::cache::Cache;
 use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::neuron::{A16W8, Shim};
 use shardwright_tests::qnn::{COSINE, ROW_P95, library};
@@ -81,14 +82,14 @@ fn qualcomm_s_compiler_gives_the_rows_of_one_step_what_several_give() {
     if !library() {
         return;
     }
-    let cache = tempfile::tempdir().expect("a temporary folder");
+    let cache = Cache::for_test();
     let options = options("sm8850", "w8-per-channel/a16/a16", program::search_path(), cache.path());
     rows_of_one_step_are_those_of_several(&options);
 }
 
 #[test]
 fn mediatek_s_compiler_gives_the_rows_of_one_step_what_several_give() {
-    let cache = tempfile::tempdir().expect("a temporary folder");
+    let cache = Cache::for_test();
     let shim = Shim::with("lean");
     let mut path = program::search_path();
     path.shims.insert(0, shim.folder());

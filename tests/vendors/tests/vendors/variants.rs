@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use shardwright_bundle::{Bundle, BundleWriter, FileReference, Manifest};
+use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::contents;
 use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::chip::{CHIP, Chip};
@@ -142,7 +143,8 @@ fn the_demo_model_for_two_vendors_is_one_bundle() {
     assert!(fs::read(&packed).expect("read") == fs::read(again).expect("read"));
 
     let directory = bench.path("bundle");
-    for turn in 0..=chips.len() {
+    let turns = cases(1, chips.len());
+    for turn in 0..=turns {
         for form in [&directory, &packed] {
             for soc in chips {
                 let report = bench.explains(form, Some(soc));
@@ -150,7 +152,7 @@ fn the_demo_model_for_two_vendors_is_one_bundle() {
             }
             assert_eq!(chosen(&bench.explains(form, None)), ("generic", "primary", "general"));
         }
-        if turn < chips.len() {
+        if turn < turns {
             reordered(&directory, |manifest| manifest.variants.rotate_left(1));
             shardwright(["pack"]).argument(&directory).argument("-o").argument(&packed).succeeds();
         }
