@@ -228,24 +228,24 @@ fn what_no_cut_makes_small_enough_runs_elsewhere() {
     assert!(revised(&report).is_some(), "{report}");
 }
 
-/// The example planner does not learn from refusals. Its second answer equals its first, so the
-/// built-in planner takes over with the refusal. Under `--strict` there is no second planner.
+/// The example planner only cuts finer after a refusal, without the built-in planner. It gives up
+/// when shards of one layer are refused. A planner that repeats its plan is replaced: see
+/// `a_planner_that_goes_in_circles_is_replaced` of the planning crate.
 #[test]
-fn a_planner_that_does_not_learn_is_replaced_and_that_is_said() {
-    let chip = tight_chip(120);
-    let verify = || {
-        on_the_chip("verify", &chip)
+fn a_planner_of_its_own_revises_and_gives_up_by_itself() {
+    let verify = |chip: &TempDir| {
+        runs_on_the_chip("verify", TEXT_FIXTURES[0], chip)
             .argument("--planner")
             .argument(program::folder().join("planners/even.wasm"))
             .arguments(["--planner-option", "pieces=1"])
     };
-    let report = verify().json();
+    let report = verify(&tight_chip(120)).json();
     assert_eq!(report["passed"], true, "{report}");
-    assert!(report["notices"].to_string().contains("the built-in planner took over"), "{report}");
+    assert!(!report["notices"].to_string().contains("the built-in planner took over"), "{report}");
     assert!(revised(&report).is_some(), "{report}");
 
-    let (_, stderr) = verify().argument("--strict").refuses();
-    assert!(stderr.contains("even"), "{stderr}");
+    let (code, stderr) = verify(&tight_chip(20)).refuses();
+    assert!(code == 7 && stderr.contains("shards of one layer are the smallest"), "{code}: {stderr}");
 }
 
 /// Builds a command for a chip that fails as `tests/shims/faults.h` specifies.

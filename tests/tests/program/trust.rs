@@ -134,6 +134,8 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     let checkpoint = TEXT_FIXTURES[0];
     let measured: &[&str] = &["--text", "README.md", "--window", "16", "--chunks", "1"];
     let texts = bench.path("texts").display().to_string();
+    let prompts = bench.path("prompts").display().to_string();
+    fs::write(&prompts, "Hi\n").expect("written");
     for (before, after) in [
         (&["plan", "diff"][..], &[&*bundle.to_string_lossy()][..]),
         (&["tune"], &["--checkpoint", checkpoint, "--minutes", "0"]),
@@ -141,7 +143,7 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
         (&["bench"], &["-p", "4", "-n", "2", "-r", "1"]),
         (&["perplexity"], measured),
         (&["perplexity", checkpoint, "--against"], measured),
-        (&["calibration-text"], &["-o", &texts, "--tokens", "4", "--longest", "4"]),
+        (&["calibration-text"], &["-o", &texts, "--prompts", &prompts, "--tokens", "4", "--longest", "4"]),
     ] {
         let asks = |name: &str| {
             let run = shardwright(before).argument(&bundle).arguments(after);
@@ -169,7 +171,7 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     usage(shardwright(["tune", TEXT_FIXTURES[0]]));
     usage(shardwright(["bench", TEXT_FIXTURES[0]]));
     usage(shardwright(["embed", EMBEDDING_FIXTURE, "a text"]));
-    usage(shardwright(["calibration-text", TEXT_FIXTURES[0], "-o", &texts]));
+    usage(shardwright(["calibration-text", TEXT_FIXTURES[0], "-o"]).argument(bench.path("others")));
     let compared = ["perplexity", TEXT_FIXTURES[0], "--text", "README.md"];
     usage(shardwright(compared));
     usage(shardwright(compared).arguments(["--against", TEXT_FIXTURES[0]]));
@@ -305,17 +307,24 @@ fn words(line: &str) -> Vec<&str> {
 fn the_examples_of_the_help_succeed() {
     let bench = Bench::new();
     let bundle = bench.bundle.path().display().to_string();
-    let mut ran = 0;
+    // The first example makes the key.
+    fs::remove_file(bench.path("my.key")).expect("removed");
+    let (mut public, mut ran) = (bench.public.clone(), 0);
     for command in ["sign", "revoke"] {
         let help = shardwright(["trust", command, "--help"]).succeeds();
         for line in help.lines().filter_map(|line| line.trim_start().strip_prefix("shardwright ")) {
             let words = words(line).into_iter().map(|word| match word {
                 "demo.bundle" => &*bundle,
-                "KEY" => &*bench.public,
+                "KEY" => &*public,
                 word => word,
             });
             let run = shardwright(words).within(bench.folder.path());
-            run.environment("XDG_CACHE_HOME", bench.path("cache")).succeeds();
+            let run = run.environment("XDG_CACHE_HOME", bench.path("cache"));
+            if line.starts_with("trust key ") {
+                public = run.json()["public"].as_str().expect("a key").to_owned();
+            } else {
+                run.succeeds();
+            }
             ran += 1;
         }
     }

@@ -54,9 +54,9 @@ pub const MODULES: u64 = 100;
 
 /// Values that a check is counted as. The code for its failure calls the host twice.
 const CHECK: u64 = 12;
-/// Values that a call is counted as, in addition to those that it moves.
+/// Values that a call is counted as, besides the moved ones.
 const CALL: u64 = 6;
-/// Values that a branch is counted as, in addition to those that it moves. The compiler's time
+/// Values that a branch is counted as, besides the moved ones. The compiler's time
 /// grows with the square of the branches to one block.
 const BRANCH: u64 = 7;
 /// Values that a loop is counted as, since it checks the fuel.

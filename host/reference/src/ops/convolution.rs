@@ -18,23 +18,20 @@ pub(crate) fn convolution(
     let mut y = vec![0.0_f32; shape.iter().product()];
     y.par_chunks_exact_mut(outputs).enumerate().for_each(|(place, y)| {
         let (top, left) = (place / columns * stride, place % columns * stride);
-        // Places of the kernel inside the plane. The padding adds nothing.
-        let inside = |first: usize, length: usize| {
-            padding.saturating_sub(first)..kernel.min((length + padding).saturating_sub(first))
+        // Indices of weights, and the values under them. The padding adds nothing.
+        let under = |index: usize| {
+            let (channel, within) = (index / (kernel * kernel), index % (kernel * kernel));
+            let (row, column) = (top + within / kernel, left + within % kernel);
+            let inside =
+                (padding..height + padding).contains(&row) && (padding..width + padding).contains(&column);
+            inside.then(|| {
+                let at = ((row - padding) * width + column - padding) * channels + channel;
+                (index, f64::from(x[at]))
+            })
         };
-        let (rows, across) = (inside(top, height), inside(left, width));
+        let under: Vec<(usize, f64)> = (0..channels * kernel * kernel).filter_map(under).collect();
         for (y, weight) in y.iter_mut().zip(weight.chunks_exact(channels * kernel * kernel)) {
-            let mut sum = 0.0_f64;
-            for (channel, weight) in weight.chunks_exact(kernel * kernel).enumerate() {
-                for row in rows.clone() {
-                    for column in across.clone() {
-                        let place = (top + row - padding) * width + left + column - padding;
-                        let x = x[place * channels + channel];
-                        sum += f64::from(weight[row * kernel + column]) * f64::from(x);
-                    }
-                }
-            }
-            *y = sum as f32;
+            *y = under.iter().fold(0.0_f64, |sum, &(index, x)| sum + f64::from(weight[index]) * x) as f32;
         }
     });
     Array::made(shape, y)
