@@ -120,6 +120,8 @@ pub fn build_module(manifest: &Path, target_dir: &Path) -> Result<Vec<u8>, Build
         .filter(|path| path.is_file())
         .ok_or_else(|| BuildError::MissingManifest { path: manifest.to_owned() })?;
     let directory = manifest.parent().unwrap_or(Path::new("."));
+    // Cargo runs in `directory`, where a relative path would mean another folder.
+    let target_dir = std::path::absolute(target_dir).unwrap_or_else(|_| target_dir.to_owned());
     target_installed(directory)?;
 
     let mut command = clean(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
