@@ -17,6 +17,8 @@ use shardwright_vocabulary::Encoding;
 use crate::tree;
 
 const PACKAGE: &str = "shardwright-shim-picky";
+/// Package with the features of the surrounding build, so that no dependency is compiled again.
+const FEATURES: &str = "shardwright-test-features";
 const FOLDER: &str = "tests/shims/picky";
 const MANIFEST: &str = "libshardwright_shim_picky.shim.json";
 
@@ -29,7 +31,7 @@ pub fn registry() -> &'static ShimRegistry {
     REGISTRY.get_or_init(|| {
         let library =
             format!("{}shardwright_shim_picky{}", std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
-        // `cargo xtask test` sets this variable after building the whole workspace.
+        // `cargo xtask test` sets this variable after building the library.
         let built =
             std::env::var_os("SHARDWRIGHT_BIN_DIR").map(|folder| PathBuf::from(folder).join(&library));
         let built = match built.filter(|library| library.is_file()) {
@@ -56,7 +58,7 @@ fn built_now() -> PathBuf {
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     build
         .current_dir(tree::root())
-        .args(["build", "--quiet", "--package", PACKAGE, "--target-dir"])
+        .args(["build", "--quiet", "--package", PACKAGE, "--package", FEATURES, "--target-dir"])
         .arg(target);
     if profile.ends_with("release") {
         build.arg("--release");

@@ -34,6 +34,9 @@ const PLANNER_BUILD: &str = "shardwright-planner-build";
 /// The shim of the demo.
 const CPU_SHIM: &str = "shardwright-shim-cpu-library";
 
+/// The shim for tests of legalisation. It is never laid out next to the program.
+const PICKY_SHIM: &str = "shardwright-shim-picky";
+
 /// Package with the features that dependencies have in a build of all members and their tests.
 /// Cargo unifies features over the packages of one command, so a build of the program without this
 /// package would compile some of its dependencies a second time. A test in `tests/tests/house`
@@ -122,6 +125,11 @@ pub fn build(workspace: &Workspace, profile: Profile, scope: Scope) -> Result<Pa
     let profiles = workspace.output(profile).join("profiles");
     std::fs::create_dir_all(&profiles).map_err(|source| Error::File { path: profiles, source })?;
     Ok(workspace.program(profile))
+}
+
+/// Builds the library that only tests load, which a build of the test programs leaves out.
+pub fn library_for_tests(workspace: &Workspace) -> Result<(), Error> {
+    process::run(workspace.cargo().args(["build", "--package", PICKY_SHIM, "--package", FEATURES]))
 }
 
 /// Builds all benches in the development profile, so that the compiler and its lints see them.

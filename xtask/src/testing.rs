@@ -90,6 +90,7 @@ pub fn run(workspace: &Workspace, strict: bool, filters: &[String]) -> Result<()
     let left_out = if strict { suites::left_out(workspace)? } else { Vec::new() };
     let begun = Instant::now();
     build::build(workspace, Profile::Dev, Scope::Program)?;
+    build::library_for_tests(workspace)?;
     let programs = programs::find(workspace, &left_out)?;
     if strict {
         build::benches(workspace)?;

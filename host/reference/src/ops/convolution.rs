@@ -15,24 +15,35 @@ pub(crate) fn convolution(
     let [height, width, channels] = [x.shape()[0], x.shape()[1], x.shape()[2]];
     let (columns, outputs) = (shape[1], shape[2]);
     let (x, weight) = (x.floats(), weight.floats());
-    let mut y = vec![0.0_f32; shape.iter().product()];
-    y.par_chunks_exact_mut(outputs).enumerate().for_each(|(place, y)| {
-        let (top, left) = (place / columns * stride, place % columns * stride);
-        // Indices of weights, and the values under them. The padding adds nothing.
-        let under = |index: usize| {
-            let (channel, within) = (index / (kernel * kernel), index % (kernel * kernel));
-            let (row, column) = (top + within / kernel, left + within % kernel);
-            let inside =
-                (padding..height + padding).contains(&row) && (padding..width + padding).contains(&column);
-            inside.then(|| {
-                let at = ((row - padding) * width + column - padding) * channels + channel;
-                (index, f64::from(x[at]))
-            })
-        };
-        let under: Vec<(usize, f64)> = (0..channels * kernel * kernel).filter_map(under).collect();
-        for (y, weight) in y.iter_mut().zip(weight.chunks_exact(channels * kernel * kernel)) {
-            *y = under.iter().fold(0.0_f64, |sum, &(index, x)| sum + f64::from(weight[index]) * x) as f32;
+    // Transposed, so that the sums of all outputs grow together.
+    let mut transposed = vec![0.0_f64; weight.len()];
+    for (output, weights) in weight.chunks_exact(channels * kernel * kernel).enumerate() {
+        for (index, &weight) in weights.iter().enumerate() {
+            transposed[index * outputs + output] = f64::from(weight);
         }
+    }
+    let mut y = vec![0.0_f32; shape.iter().product()];
+    let sums = || vec![0.0_f64; outputs];
+    y.par_chunks_exact_mut(outputs).enumerate().for_each_init(sums, |sums, (place, y)| {
+        let (top, left) = (place / columns * stride, place % columns * stride);
+        // Places of the kernel inside the plane. The padding adds nothing.
+        let inside = |first: usize, length: usize| {
+            padding.saturating_sub(first)..kernel.min((length + padding).saturating_sub(first))
+        };
+        let (rows, across) = (inside(top, height), inside(left, width));
+        sums.fill(0.0);
+        for channel in 0..channels {
+            for row in rows.clone() {
+                for column in across.clone() {
+                    let place = (top + row - padding) * width + left + column - padding;
+                    let x = f64::from(x[place * channels + channel]);
+                    let index = (channel * kernel + row) * kernel + column;
+                    let weights = &transposed[index * outputs..][..outputs];
+                    sums.iter_mut().zip(weights).for_each(|(sum, weight)| *sum += weight * x);
+                }
+            }
+        }
+        y.iter_mut().zip(sums).for_each(|(y, sum)| *y = *sum as f32);
     });
     Array::made(shape, y)
 }
