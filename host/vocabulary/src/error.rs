@@ -1,6 +1,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use crate::Shortage;
 
@@ -66,27 +67,92 @@ impl ErrorKind {
     }
 }
 
-/// An error for applications: a kind to act on, a message that names the failed operation, and
-/// help.
+/// The error of all crates of the host: a kind to act on, the place of the failure, a message that
+/// names the wrong value, help, and the cause.
 ///
-/// One word wide, so that results stay small.
+/// Callers distinguish errors by [`kind`](Error::kind), never by text. `Display` writes
+/// `place: message`. One word wide, so that results stay small.
+///
+/// ```
+/// use shardwright_vocabulary::{At, Error, ErrorKind, Result};
+///
+/// fn layers(text: &str) -> Result<u32> {
+///     let layers = text.parse().map_err(|_| Error::invalid(format!("expected a number, got `{text}`")))?;
+///     Ok(layers)
+/// }
+///
+/// let error = layers("many").at("`num_hidden_layers`").at("model/config.json").unwrap_err();
+/// let error = error.with_help("fetch the file again");
+/// assert_eq!(error.kind(), ErrorKind::Invalid);
+/// assert_eq!(error.place(), Some("model/config.json: `num_hidden_layers`"));
+/// assert_eq!(
+///     error.to_string(),
+///     "model/config.json: `num_hidden_layers`: expected a number, got `many`"
+/// );
+/// assert_eq!(error.help(), Some("fetch the file again"));
+/// ```
+#[derive(Clone)]
 pub struct Error(Box<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
+    place: Option<String>,
     message: String,
     help: Option<String>,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 /// A result with [`Error`] as its default error type.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Creates an error without a cause.
+    /// Creates an error without a place, help or cause.
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error(Box::new(Inner { kind, message: message.into(), help: None, source: None }))
+        Error(Box::new(Inner { kind, place: None, message: message.into(), help: None, source: None }))
+    }
+
+    /// Creates an error of the kind [`ErrorKind::Argument`].
+    #[cold]
+    pub fn argument(message: impl Into<String>) -> Self {
+        Error::new(ErrorKind::Argument, message)
+    }
+
+    /// Creates an error of the kind [`ErrorKind::Invalid`].
+    #[cold]
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Error::new(ErrorKind::Invalid, message)
+    }
+
+    /// Creates an error of the kind [`ErrorKind::Unsupported`].
+    #[cold]
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Error::new(ErrorKind::Unsupported, message)
+    }
+
+    /// Creates an error of the kind [`ErrorKind::Incompatible`].
+    #[cold]
+    pub fn incompatible(message: impl Into<String>) -> Self {
+        Error::new(ErrorKind::Incompatible, message)
+    }
+
+    /// Creates an error of the kind [`ErrorKind::Missing`].
+    #[cold]
+    pub fn missing(message: impl Into<String>) -> Self {
+        Error::new(ErrorKind::Missing, message)
+    }
+
+    /// Creates an error of the kind [`ErrorKind::Internal`].
+    #[cold]
+    pub fn internal(message: impl Into<String>) -> Self {
+        Error::new(ErrorKind::Internal, message)
+    }
+
+    /// Creates the error of a cancelled operation.
+    #[cold]
+    pub fn cancelled() -> Self {
+        Error::new(ErrorKind::Cancelled, "cancelled")
     }
 
     /// Creates an error from its cause, whose message it adopts. If the operating system had too
@@ -102,13 +168,37 @@ impl Error {
             Some(shortage) => (shortage.kind(), Some(shortage.help().to_owned())),
             None => (kind, help),
         };
-        Error(Box::new(Inner { kind, message, help, source: Some(Box::new(error)) }))
+        Error(Box::new(Inner { kind, place: None, message, help, source: Some(Arc::new(error)) }))
+    }
+
+    /// Sets the place of the failure: a file, an offset, a layer, a shard, a field. The place of an
+    /// outer caller precedes the place of an inner one.
+    #[must_use]
+    pub fn at(mut self, place: impl fmt::Display) -> Self {
+        self.0.place = Some(match self.0.place.take() {
+            Some(inner) => format!("{place}: {inner}"),
+            None => place.to_string(),
+        });
+        self
     }
 
     /// Sets the help, one sentence.
     #[must_use]
     pub fn with_help(mut self, help: impl Into<String>) -> Self {
         self.0.help = Some(help.into());
+        self
+    }
+
+    /// Sets the help if there is none yet.
+    #[must_use]
+    pub fn or_help(self, help: &str) -> Self {
+        if self.0.help.is_some() { self } else { self.with_help(help) }
+    }
+
+    /// Replaces the kind: a caller knows better what the failure means for an application.
+    #[must_use]
+    pub fn with_kind(mut self, kind: ErrorKind) -> Self {
+        self.0.kind = kind;
         self
     }
 
@@ -124,14 +214,30 @@ impl Error {
         self.0.kind
     }
 
+    /// Returns the place of the failure, if it is known: `FILE`, or `FILE: tensor NAME`.
+    pub fn place(&self) -> Option<&str> {
+        self.0.place.as_deref()
+    }
+
+    /// Returns the message without the place.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
     /// Returns advice for the user, if there is any: one sentence for a `help:` line.
     pub fn help(&self) -> Option<&str> {
         self.0.help.as_deref()
+    }
+
+    /// Returns whether the operating system reported that a file does not exist.
+    pub fn is_not_found(&self) -> bool {
+        io_error(self).is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.place.iter().try_for_each(|place| write!(f, "{place}: "))?;
         f.write_str(&self.0.message)
     }
 }
@@ -140,11 +246,12 @@ impl fmt::Display for Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !f.alternate() {
-            write!(f, "{} ({})", self.0.message, self.0.kind.name())?;
+            write!(f, "{self} ({})", self.0.kind.name())?;
             return self.0.help.iter().try_for_each(|help| write!(f, "\nhelp: {help}"));
         }
         f.debug_struct("Error")
             .field("kind", &self.0.kind)
+            .field("place", &self.0.place)
             .field("message", &self.0.message)
             .field("help", &self.0.help)
             .field("source", &self.0.source)
@@ -156,6 +263,45 @@ impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         // The message is the source's own, so the next cause is the source's source.
         self.0.source.as_ref().and_then(|source| source.source())
+    }
+}
+
+/// The kind is [`ErrorKind::Missing`], unless the system had too little of a resource.
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Error::caused_by(ErrorKind::Missing, error, None)
+    }
+}
+
+/// Returns the error of the operating system behind an error, found in the error itself or in its
+/// causes.
+pub(crate) fn io_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a io::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref() {
+            return Some(error);
+        }
+        next = match error.downcast_ref::<Error>() {
+            Some(Error(inner)) => inner.source.as_ref().map(|source| &**source as &(dyn StdError + 'static)),
+            None => error.source(),
+        };
+    }
+    None
+}
+
+/// Adds the place of a failure to a result.
+pub trait At<T> {
+    /// Like [`Error::at`], for the error of a result.
+    ///
+    /// # Errors
+    ///
+    /// The error of the result, with the place.
+    fn at(self, place: impl fmt::Display) -> Result<T>;
+}
+
+impl<T, E: Into<Error>> At<T> for Result<T, E> {
+    fn at(self, place: impl fmt::Display) -> Result<T> {
+        self.map_err(|error| error.into().at(place))
     }
 }
 
@@ -171,6 +317,39 @@ mod tests {
         assert!(parts.contains("kind: Missing") && parts.contains("message: \"no such bundle\""), "{parts}");
         let bare = Error::new(ErrorKind::Internal, "odd");
         assert_eq!(format!("{bare:?}"), "odd (internal)");
+    }
+
+    #[test]
+    fn outer_places_precede_inner_ones() {
+        let inner: Result<()> = Err(Error::unsupported("stored as i64"));
+        let error = inner.at("tensor `a`").at("x.safetensors").unwrap_err();
+        assert_eq!(error.place(), Some("x.safetensors: tensor `a`"));
+        assert_eq!(error.message(), "stored as i64");
+        assert_eq!(error.to_string(), "x.safetensors: tensor `a`: stored as i64");
+        let error = error.or_help("convert it").or_help("ignored").with_kind(ErrorKind::Invalid);
+        assert_eq!((error.help(), error.kind()), (Some("convert it"), ErrorKind::Invalid));
+        for (constructor, kind) in [
+            (Error::argument as fn(&'static str) -> Error, ErrorKind::Argument),
+            (Error::invalid, ErrorKind::Invalid),
+            (Error::unsupported, ErrorKind::Unsupported),
+            (Error::incompatible, ErrorKind::Incompatible),
+            (Error::missing, ErrorKind::Missing),
+            (Error::internal, ErrorKind::Internal),
+        ] {
+            assert_eq!(constructor("odd").kind(), kind);
+        }
+        assert_eq!(Error::cancelled().kind(), ErrorKind::Cancelled);
+    }
+
+    #[test]
+    fn files_that_do_not_exist_are_recognised_through_causes() {
+        let absent = Error::from(io::Error::from(io::ErrorKind::NotFound)).at("x");
+        assert!(absent.is_not_found() && absent.kind() == ErrorKind::Missing);
+        let outer = Error::caused_by(ErrorKind::Invalid, absent, None);
+        assert!(outer.is_not_found() && outer.kind() == ErrorKind::Invalid);
+        let denied = Error::from(io::Error::from(io::ErrorKind::PermissionDenied));
+        assert!(!denied.is_not_found() && denied.kind() == ErrorKind::Missing);
+        assert!(!Error::missing("no tensor").is_not_found());
     }
 
     #[test]

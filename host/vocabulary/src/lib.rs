@@ -55,7 +55,7 @@ pub use cost::{CostRow, Legality, TimeCost};
 pub use dtype::DType;
 pub use encoding::{Affine, Encoding, ScaleBits};
 pub use entry::{EntryKind, EntryName};
-pub use error::{Error, ErrorKind, Result};
+pub use error::{At, Error, ErrorKind, Result};
 pub use error_class::ErrorClass;
 pub use flag::{Flag, FlagSchema, FlagStage, FlagType, FlagVerdict};
 pub use format::{

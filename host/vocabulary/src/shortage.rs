@@ -41,14 +41,7 @@ impl Shortage {
 
     /// Returns the shortage behind an error, found in the error itself or in its sources.
     pub(crate) fn behind(error: &(dyn Error + 'static)) -> Option<Shortage> {
-        let mut next = Some(error);
-        while let Some(error) = next {
-            if let Some(shortage) = error.downcast_ref::<io::Error>().and_then(Shortage::of) {
-                return Some(shortage);
-            }
-            next = error.source();
-        }
-        None
+        crate::error::io_error(error).and_then(Shortage::of)
     }
 
     /// Returns the kind of an error with this cause.
