@@ -15,14 +15,14 @@ use shardwright_build::{
 };
 use shardwright_graph::{EntryOptions, Graph};
 use shardwright_models::Checkpoint;
-use shardwright_planning::check::{CheckedPlan, PlanFault, check};
+use shardwright_planning::check::{CheckedPlan, check};
 use shardwright_planning::plan::{Boundary, BuildTime, Plan, PlannedSegment, Shard};
 use shardwright_planning::request::{Goals, PrefillPart, Request, TargetSummary};
 use shardwright_quantisation::{Recipe, Unwatched, quantise};
-use shardwright_runtime::{Chain, ChainDescription, ChainError, ShardDescription};
+use shardwright_runtime::{Chain, ChainDescription, ShardDescription};
 use shardwright_shims::{LoadedShard, ShimInstance, ShimRegistry};
 use shardwright_test_checkpoints::Spec;
-use shardwright_vocabulary::{EntryKind, EntryName, FormatTuple, SoftcapPlace, Target, TargetKind};
+use shardwright_vocabulary::{EntryKind, EntryName, Error, FormatTuple, SoftcapPlace, Target, TargetKind};
 use shardwright_worker::{Caps, Launcher};
 
 use crate::tree;
@@ -374,7 +374,7 @@ impl<'g> Bench<'g> {
     ///
     /// # Errors
     /// If the plan has a fault.
-    pub fn check(&self, cut: &Cut) -> Result<CheckedPlan, PlanFault> {
+    pub fn check(&self, cut: &Cut) -> Result<CheckedPlan, Error> {
         check(self.plan(cut), &self.request)
     }
 
@@ -386,7 +386,7 @@ impl<'g> Bench<'g> {
         let plan = self.check(cut).unwrap_or_else(|fault| panic!("{cut:?}: {fault}"));
         let options = EntryOptions::default();
         let make = |graph: &Graph, weights| {
-            Ok(quantise(graph, &Recipe { weights, ..Recipe::default() }, &mut Unwatched)?)
+            quantise(graph, &Recipe { weights, ..Recipe::default() }, &mut Unwatched)
         };
         let formats = self.formats.made(self.graph, &plan, None, make);
         let formats = formats.unwrap_or_else(|error| panic!("{cut:?}: {error}"));
@@ -412,7 +412,7 @@ impl<'g> Bench<'g> {
     ///
     /// # Panics
     /// If a shim refuses its own artefact.
-    pub fn assemble(&self, built: &[BuiltShard], instances: &[usize]) -> Result<Chain, ChainError> {
+    pub fn assemble(&self, built: &[BuiltShard], instances: &[usize]) -> Result<Chain, Error> {
         let (mut shards, mut executors) = (Vec::new(), Vec::<LoadedShard>::new());
         for (shard, &instance) in built.iter().zip(instances) {
             let executor = &self.executors[instance];

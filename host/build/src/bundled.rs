@@ -7,10 +7,10 @@ use shardwright_bundle::{Bundle, ChainEntry, Digest, FileReference, ShardEntry};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::request::Request;
 use shardwright_shims::{Artefact, Heads, Place, WorkOrder};
-use shardwright_vocabulary::ShimIdentity;
+use shardwright_vocabulary::{Error, ErrorKind, ShimIdentity};
 
 use crate::sharing::Claim;
-use crate::{ArtefactStore, BuildError, BuiltShard, PlanReport, SharedWriter, TargetExecutor};
+use crate::{ArtefactStore, BuiltShard, PlanReport, Result, SharedWriter, TargetExecutor};
 
 /// Writes artefacts into a bundle as they are compiled, and reuses artefacts of an earlier,
 /// interrupted run.
@@ -28,7 +28,7 @@ pub struct BundleStore<'w> {
 
 impl<'w> BundleStore<'w> {
     /// Creates a store that writes to this bundle.
-    pub fn new(writer: &'w SharedWriter) -> Result<Self, BuildError> {
+    pub fn new(writer: &'w SharedWriter) -> Result<Self> {
         let staging = writer.lock().staging()?;
         Ok(BundleStore { writer, making: None, staging, kept: BTreeMap::new(), recalled: 0, earlier: None })
     }
@@ -40,11 +40,7 @@ impl<'w> BundleStore<'w> {
         BundleStore { earlier: Some(earlier), ..self }
     }
 
-    fn copied(
-        &mut self,
-        order: &WorkOrder,
-        executor: &TargetExecutor,
-    ) -> Result<Option<FileReference>, BuildError> {
+    fn copied(&mut self, order: &WorkOrder, executor: &TargetExecutor) -> Result<Option<FileReference>> {
         let Some(earlier) = self.earlier else { return Ok(None) };
         let by = executor.instance.shim().description();
         let shards = earlier.manifest().all_chains().flat_map(|chain| &chain.shards);
@@ -60,8 +56,8 @@ impl<'w> BundleStore<'w> {
         Ok(Some(reference))
     }
 
-    fn add(&self, bytes: &[u8]) -> Result<FileReference, BuildError> {
-        Ok(self.writer.lock().add_bytes(bytes)?)
+    fn add(&self, bytes: &[u8]) -> Result<FileReference> {
+        self.writer.lock().add_bytes(bytes)
     }
 
     /// Returns the number of artefacts that were reused instead of compiled.
@@ -78,7 +74,7 @@ impl<'w> BundleStore<'w> {
         plan: &CheckedPlan,
         shards: &[BuiltShard],
         report: &PlanReport,
-    ) -> Result<ChainEntry, BuildError> {
+    ) -> Result<ChainEntry> {
         let mut entries = Vec::with_capacity(shards.len());
         for (shard, planned) in shards.iter().zip(&plan.plan().shards) {
             entries.push(self.shard(request, shard, planned)?);
@@ -99,9 +95,13 @@ impl<'w> BundleStore<'w> {
         request: &Request,
         shard: &BuiltShard,
         planned: &shardwright_planning::plan::Shard,
-    ) -> Result<ShardEntry, BuildError> {
+    ) -> Result<ShardEntry> {
         let head = shard.artefact.head();
-        let lost = |what: &str| BuildError::Store { shard: shard.name.clone(), reason: what.to_owned() };
+        let lost = |what: &str| {
+            Error::new(ErrorKind::Shim, what)
+                .at(format!("shard {}", shard.name))
+                .with_help("report this: the shim's artefact lacks required metadata")
+        };
         let artefact =
             *self.kept.get(&shard.artefact.name()).ok_or_else(|| lost("its artefact was not kept"))?;
         let heads = Heads::of(&shard.artefact).to_bytes().map_err(|error| lost(&error.to_string()))?;
@@ -132,7 +132,7 @@ impl<'w> BundleStore<'w> {
 /// Returns the key of an artefact: its work order, the shim and device that compile it, and a hash
 /// of everything else that determines the output (the vendor's library, the device description and
 /// the shim's settings).
-pub fn artefact_key(order: &WorkOrder, executor: &TargetExecutor) -> Result<String, BuildError> {
+pub fn artefact_key(order: &WorkOrder, executor: &TargetExecutor) -> Result<String> {
     let shim = executor.instance.shim();
     let description = shim.description();
     let settings = shim.manifest().map(|manifest| &manifest.options);
@@ -149,15 +149,11 @@ pub fn artefact_key(order: &WorkOrder, executor: &TargetExecutor) -> Result<Stri
 }
 
 impl ArtefactStore for BundleStore<'_> {
-    fn place(&self) -> Result<Place<'_>, BuildError> {
+    fn place(&self) -> Result<Place<'_>> {
         Ok(Place::Directory(&self.staging))
     }
 
-    fn recall(
-        &mut self,
-        order: &WorkOrder,
-        executor: &TargetExecutor,
-    ) -> Result<Option<Artefact>, BuildError> {
+    fn recall(&mut self, order: &WorkOrder, executor: &TargetExecutor) -> Result<Option<Artefact>> {
         let key = artefact_key(order, executor)?;
         let claim = self.writer.claim(&key);
         let recalled = self.writer.lock().recall(&key);
@@ -175,12 +171,7 @@ impl ArtefactStore for BundleStore<'_> {
         Ok(Some(artefact))
     }
 
-    fn keep(
-        &mut self,
-        order: &WorkOrder,
-        executor: &TargetExecutor,
-        made: Artefact,
-    ) -> Result<Artefact, BuildError> {
+    fn keep(&mut self, order: &WorkOrder, executor: &TargetExecutor, made: Artefact) -> Result<Artefact> {
         let claim = self.making.take();
         let key = artefact_key(order, executor)?;
         let mut writer = self.writer.lock();
@@ -197,7 +188,6 @@ impl ArtefactStore for BundleStore<'_> {
     }
 }
 
-fn json(value: &impl serde::Serialize) -> Result<Vec<u8>, BuildError> {
-    serde_json::to_vec(value)
-        .map_err(|error| BuildError::Store { shard: "the plan".to_owned(), reason: error.to_string() })
+fn json(value: &impl serde::Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|error| Error::internal(format!("the plan as JSON: {error}")))
 }

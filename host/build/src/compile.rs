@@ -1,22 +1,17 @@
 //! Carries out a checked plan: entry graphs, legalisation, work orders, `compile`.
 
-use shardwright_bundle::BundleError;
 use shardwright_graph::{
-    Encodings, EntryGraph, EntryOptions, EntryPoint, GraphError, LegaliseError, PortSide, Role, Segments,
-    Weight, legalise_encoded,
+    Encodings, EntryGraph, EntryOptions, EntryPoint, LegaliseError, PortSide, Role, Segments, Weight,
+    legalise_encoded,
 };
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::feedback::{Detail, Feedback};
 use shardwright_planning::plan::Shard;
 use shardwright_planning::request::Request;
-#[cfg(feature = "checkpoints")]
-use shardwright_quantisation::QuantiseError;
-use shardwright_shims::{
-    Artefact, ArtefactError, Part, ShimError, ShimInstance, Watch, WorkOrderBuilder, WorkOrderError,
-};
+use shardwright_shims::{Artefact, Part, ShimError, ShimInstance, Watch, WorkOrderBuilder};
 use shardwright_vocabulary::{
-    Encoding, EntryName, ErrorClass, ErrorKind, Flag, FlagStage, Limit, Provenance, Rewrite, RewriteKind,
-    ShardFormats, ShardOrigin, ShimIdentity, SoftcapPlace, limit_names,
+    Encoding, EntryName, Error, ErrorClass, ErrorKind, Flag, FlagStage, Limit, Provenance, Rewrite,
+    RewriteKind, ShardFormats, ShardOrigin, ShimIdentity, SoftcapPlace, limit_names,
 };
 
 use crate::{ArtefactStore, ModelFormats, TargetOffer, needs_ranges};
@@ -96,103 +91,25 @@ pub enum BuildError {
     /// A compiler refused a shard. The planner can act on it.
     #[error("{}", .0.message)]
     Refused(Box<Feedback>),
-    /// The compiled graph does not have the number of operations in the cost table.
-    #[error("shard {shard} at {entry}: the cost table promised {promised} operations, the graph has {found}")]
-    Promise {
-        /// Name of the shard.
-        shard: String,
-        entry: String,
-        /// Number of operations in the cost table.
-        promised: u64,
-        /// Number of operations in the graph.
-        found: u64,
-    },
-    /// Static integers without calibrated ranges.
-    #[error("shard {shard} in {formats} needs calibrated ranges")]
-    NotCalibrated {
-        /// Name of the shard.
-        shard: String,
-        formats: String,
-    },
-    /// The graph has no such shard or entry point.
+    /// A failure that no other plan avoids.
     #[error(transparent)]
-    Graph(#[from] GraphError),
-    /// The work order could not be written.
-    #[error(transparent)]
-    WorkOrder(#[from] WorkOrderError),
-    /// The shim failed in a way that no other plan would avoid.
-    #[error(transparent)]
-    Shim(Box<ShimError>),
-    /// A constant could not be made.
-    #[cfg(feature = "checkpoints")]
-    #[error(transparent)]
-    Quantise(#[from] QuantiseError),
-    /// An artefact compiled earlier cannot be read.
-    #[error(transparent)]
-    Artefact(#[from] ArtefactError),
-    /// The bundle could not be written.
-    #[error(transparent)]
-    Bundle(#[from] BundleError),
-    /// The shard's artefact lacks data that a bundle entry needs.
-    #[error("shard {shard}: {reason}")]
-    Store {
-        /// Name of the shard.
-        shard: String,
-        /// The missing data.
-        reason: String,
-    },
-    /// A bundle has no artefact of a work order, and compiling one is not allowed.
-    #[error(
-        "the bundle has no artefact for {device} of work order {order}: it was compiled with other options or by another version"
-    )]
-    NotInBundle {
-        /// Digest of the work order.
-        order: String,
-        /// The device that the artefact was to be compiled for.
-        device: String,
-    },
-    /// The caller's maximum number of compilations was reached.
-    #[error("no plan holds within the compilations allowed ({limit})")]
-    Compilations { limit: usize },
-    /// The caller cancelled the build.
-    #[error("building was cancelled")]
-    Cancelled,
+    Other(#[from] Error),
 }
 
-impl BuildError {
-    /// Returns the next step for the user, if there is one.
-    pub fn help(&self) -> Option<String> {
-        match self {
-            BuildError::Refused(_) => Some(
-                "another planner, limit or target may fit; see the reasons of `shardwright plan`".to_owned(),
-            ),
-            BuildError::NotCalibrated { .. } => Some(
-                "calibrate the checkpoint, or offer formats with float activations and states".to_owned(),
-            ),
-            BuildError::Promise { .. } => {
-                Some("report this: the cost table given to the planner was wrong".to_owned())
-            }
-            BuildError::Graph(error) => error.help().map(str::to_owned),
-            BuildError::WorkOrder(error) => error.help().map(str::to_owned),
-            BuildError::Shim(error) => error.help(),
-            #[cfg(feature = "checkpoints")]
-            BuildError::Quantise(error) => error.help().map(Into::into),
-            BuildError::Artefact(error) => error.help().map(Into::into),
-            BuildError::Bundle(error) => error.help().map(Into::into),
-            BuildError::Store { .. } => {
-                Some("report this: the shim's artefact lacks required metadata".to_owned())
-            }
-            BuildError::NotInBundle { .. } => Some(
-                "leave out the options of compiling, which are recorded in the bundle, or repeat all that it was \
-                 compiled with"
-                    .to_owned(),
-            ),
-            BuildError::Compilations { .. } => Some(
-                "`--compilations` allows more; `--formats` with wider formats alone needs fewer".to_owned(),
-            ),
-            BuildError::Cancelled => None,
+/// The kind of a refusal is [`ErrorKind::Planning`].
+impl From<BuildError> for Error {
+    fn from(error: BuildError) -> Self {
+        match error {
+            BuildError::Refused(feedback) => Error::new(ErrorKind::Planning, feedback.message)
+                .with_help("try another planner, limit or target: `shardwright plan` shows the reasons"),
+            BuildError::Other(error) => error,
         }
     }
+}
+
+/// Returns the error of a build that its caller ended.
+pub(crate) fn cancelled() -> Error {
+    Error::new(ErrorKind::Cancelled, "building was cancelled")
 }
 
 /// The inputs for carrying out a plan.
@@ -226,7 +143,7 @@ pub fn compile_plan(
     let mut bytes_done = 0_u64;
     for (index, checked) in plan.shards().iter().enumerate() {
         if all.cancelled() {
-            return Err(BuildError::Cancelled);
+            return Err(cancelled().into());
         }
         bytes_done = bytes_done.saturating_add(bytes(checked));
         let end = u128::from(bytes_done) * 1000 / u128::from(all_bytes.max(1));
@@ -268,7 +185,11 @@ pub(crate) fn compile_shard(
     let graph = formats.graph_of(plan, checked)?;
     let graph = graph.as_ref();
     if formats.encodings(format).assumed.is_some() && checked.formats.tuples().any(needs_ranges) {
-        return Err(BuildError::NotCalibrated { shard: name.clone(), formats: checked.formats.to_string() });
+        let what = format!("{} needs calibrated ranges", checked.formats);
+        return Err(Error::new(ErrorKind::Shim, what)
+            .at(format!("shard {name}"))
+            .with_help("calibrate the checkpoint, or offer formats with float activations and states")
+            .into());
     }
     let refused = |error: ShimError| refusal(index, name, error, Stage::Compile);
 
@@ -304,8 +225,12 @@ pub(crate) fn compile_shard(
             let counted = offers[target].judge.operations(graph, &legal.graph);
             let found = counted.unwrap_or(legal.graph.nodes.len() as u64);
             if found != promised.ops {
-                let (shard, entry) = (name.clone(), entry.to_string());
-                return Err(BuildError::Promise { shard, entry, promised: promised.ops, found });
+                let promised = promised.ops;
+                let what = format!("the cost table promised {promised} operations, the graph has {found}");
+                return Err(Error::internal(what)
+                    .at(format!("shard {name} at {entry}"))
+                    .with_help("report this: the cost table given to the planner was wrong")
+                    .into());
             }
         }
         let note = |rewrite, name, reason| Rewrite { entry: *entry, rewrite, name, reason };
@@ -314,7 +239,7 @@ pub(crate) fn compile_shard(
         rewritten.extend(legal.by_runtime.into_iter().map(|(state, reason)| {
             note(RewriteKind::ByRuntime, graph.states[state.0 as usize].name.clone(), reason)
         }));
-        order = order.entry(&legal.graph)?;
+        order = order.entry(&legal.graph).map_err(ShimError::work_order).map_err(refused)?;
         graphs.push(legal.graph);
     }
     let at_load = |flag: &&Flag| {
@@ -328,11 +253,11 @@ pub(crate) fn compile_shard(
             order = order.flag(flag.clone());
         }
     }
-    let order = order.temporary()?;
+    let order = order.temporary().map_err(ShimError::work_order).map_err(refused)?;
     let artefact = match store.recall(&order, executor)? {
         Some(artefact) => artefact,
         None => {
-            let place = store.place();
+            let place = store.place().map_err(BuildError::from);
             let compiled = place.and_then(|place| {
                 executor.instance.compile(&executor.device, &order, place, watch).map_err(refused)
             });
@@ -478,11 +403,11 @@ pub fn feedback_of(index: usize, name: &str, error: &ShimError, stage: Stage) ->
 /// Converts failures that another plan may avoid into feedback. Other failures end the build.
 fn refusal(index: usize, name: &str, error: ShimError, stage: Stage) -> BuildError {
     if error.is_cancelled() {
-        return BuildError::Cancelled;
+        return cancelled().into();
     }
     match feedback_of(index, name, &error, stage) {
         Some(feedback) => BuildError::Refused(Box::new(feedback)),
-        None => BuildError::Shim(Box::new(error)),
+        None => BuildError::Other(error.into()),
     }
 }
 
@@ -499,28 +424,4 @@ fn unsupported<E: std::fmt::Display>(index: usize, name: &str, error: &LegaliseE
         message,
         details,
     )))
-}
-
-/// Chooses the kind by how an application can react.
-impl From<BuildError> for shardwright_vocabulary::Error {
-    fn from(error: BuildError) -> Self {
-        let kind = match &error {
-            BuildError::Refused(_) | BuildError::Compilations { .. } => ErrorKind::Planning,
-            BuildError::Cancelled => ErrorKind::Cancelled,
-            #[cfg(feature = "checkpoints")]
-            BuildError::Quantise(QuantiseError::Cancelled { .. }) => ErrorKind::Cancelled,
-            #[cfg(feature = "checkpoints")]
-            BuildError::Quantise(_) => ErrorKind::Invalid,
-            BuildError::Bundle(_) | BuildError::Artefact(_) => ErrorKind::Invalid,
-            BuildError::NotInBundle { .. } => ErrorKind::Incompatible,
-            BuildError::Promise { .. } => ErrorKind::Internal,
-            BuildError::Shim(error) => match &**error {
-                ShimError::Process(process) if process.is_of_shortage() => process.kind,
-                _ => ErrorKind::Shim,
-            },
-            _ => ErrorKind::Shim,
-        };
-        let help = error.help();
-        shardwright_vocabulary::Error::caused_by(kind, error, help)
-    }
 }

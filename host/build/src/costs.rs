@@ -216,8 +216,9 @@ fn recall(path: &std::path::Path, key: Digest) -> Option<Row> {
 }
 
 /// Writes a row atomically, in a folder that only this user can write.
-fn keep(path: &std::path::Path, key: Digest, row: Row) -> std::io::Result<()> {
-    Ok(own::write(path, &serde_json::to_vec(&Kept { version: VERSION, key, row })?)?)
+fn keep(path: &std::path::Path, key: Digest, row: Row) -> crate::Result<()> {
+    let content = serde_json::to_vec(&Kept { version: VERSION, key, row }).map_err(std::io::Error::from)?;
+    own::write(path, &content)
 }
 
 #[cfg(test)]

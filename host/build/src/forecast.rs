@@ -75,7 +75,7 @@ fn part(name: impl Into<String>, figure: Figure) -> MemoryPart {
 }
 
 /// Name of the memory that the host does not see.
-const DRIVER: &str = "the driver, for itself";
+const DRIVER: &str = "overhead of the driver";
 
 fn memory(
     request: &Request,
@@ -103,7 +103,7 @@ fn memory(
     }
     compile.push(mapped("work order of the largest shard", largest));
     compile.push(mapped("artefacts, written to files", totals.artefacts.bytes));
-    compile.push(part("the compiler, for itself", Figure::Unknown));
+    compile.push(part("overhead of the compiler", Figure::Unknown));
 
     let load = vec![
         artefacts(),

@@ -4,14 +4,12 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use shardwright_graph::{
-    ConstantFormat, Encodings, EntryOptions, Graph, GraphError, Ranges, Segment, WeightId,
-};
+use shardwright_graph::{ConstantFormat, Encodings, EntryOptions, Graph, Ranges, Segment, WeightId};
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_vocabulary::{FormatTuple, StateFormat};
 
 use crate::compile::point_of;
-use crate::{BuildError, stored_formats};
+use crate::{Result, stored_formats};
 
 /// One model, once per format tuple of a request, in the request's order.
 ///
@@ -31,7 +29,7 @@ impl ModelFormats {
 
     /// Returns the model counted in each of `tuples`. A tuple equal to [`stored_formats`] keeps the
     /// stored constants.
-    pub fn counted(graph: &Graph, tuples: &[FormatTuple]) -> Result<ModelFormats, GraphError> {
+    pub fn counted(graph: &Graph, tuples: &[FormatTuple]) -> Result<ModelFormats> {
         let stored = stored_formats(graph);
         let count = |tuple: &FormatTuple| match *tuple == stored {
             true => Ok(graph.clone()),
@@ -75,8 +73,8 @@ impl ModelFormats {
         from: &Graph,
         plan: &CheckedPlan,
         ranges: Option<Ranges>,
-        mut make: impl FnMut(&Graph, Vec<ConstantFormat>) -> Result<Graph, BuildError>,
-    ) -> Result<ModelFormats, BuildError> {
+        mut make: impl FnMut(&Graph, Vec<ConstantFormat>) -> Result<Graph>,
+    ) -> Result<ModelFormats> {
         let stored = stored_formats(from);
         let mut graphs = self.graphs.clone();
         for (formats, weights) in self.used(from, plan)? {
@@ -103,11 +101,7 @@ impl ModelFormats {
     }
 
     /// Returns the weights that the layers in each tuple read.
-    fn used(
-        &self,
-        graph: &Graph,
-        plan: &CheckedPlan,
-    ) -> Result<BTreeMap<usize, BTreeSet<WeightId>>, BuildError> {
+    fn used(&self, graph: &Graph, plan: &CheckedPlan) -> Result<BTreeMap<usize, BTreeSet<WeightId>>> {
         let mut used: BTreeMap<usize, BTreeSet<WeightId>> = BTreeMap::new();
         for checked in plan.shards() {
             for (segment, formats) in runs(checked) {
@@ -119,11 +113,7 @@ impl ModelFormats {
 
     /// Returns the model in the formats of one shard: the tuple of its first part, with the weights
     /// of its other parts in their own tuples.
-    pub fn graph_of<'g>(
-        &'g self,
-        plan: &CheckedPlan,
-        checked: &CheckedShard,
-    ) -> Result<Cow<'g, Graph>, BuildError> {
+    pub fn graph_of<'g>(&'g self, plan: &CheckedPlan, checked: &CheckedShard) -> Result<Cow<'g, Graph>> {
         let mut runs = runs(checked).into_iter();
         let first = runs.next().map_or(0, |(_, formats)| formats);
         let mut graph = Cow::Borrowed(self.graph(first));
@@ -161,7 +151,7 @@ fn weights_of(
     plan: &CheckedPlan,
     checked: &CheckedShard,
     segment: Segment,
-) -> Result<BTreeSet<WeightId>, BuildError> {
+) -> Result<BTreeSet<WeightId>> {
     let mut weights = BTreeSet::new();
     for entry in &checked.planned.entries {
         let point = point_of(plan, entry);

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -15,10 +15,9 @@ use shardwright_bundle::Digest;
 use shardwright_files::{own, read_from, room};
 use shardwright_graph::{Graph, Weight};
 use shardwright_shims::{Artefact, Place, WorkOrder};
-use shardwright_vocabulary::Notice;
-use shardwright_vocabulary::units;
+use shardwright_vocabulary::{At, Error, Notice, units};
 
-use crate::{ArtefactStore, BuildError, NoArtefactStore, PlanOptions, TargetExecutor, artefact_key};
+use crate::{ArtefactStore, NoArtefactStore, PlanOptions, Result, TargetExecutor, artefact_key};
 
 /// Models with more bytes of weights than this are cached for the CPU too. Smaller models are
 /// prepared quickly.
@@ -92,7 +91,7 @@ impl KeptArtefacts {
         }
         let cache = options.cache.clone()?;
         let folder = cache.join("artefacts");
-        let own = own::create_folder(&folder).map_err(Into::into).and_then(|()| own::expect_folder(&folder));
+        let own = own::create_folder(&folder).map_err(Error::from).and_then(|()| own::expect_folder(&folder));
         if let Err(error) = own {
             let what =
                 format!("what is compiled is not kept for the next start in {}: {error}", folder.display());
@@ -124,11 +123,7 @@ impl KeptArtefacts {
 
     /// Returns the file that names the artefact of this work order, or `None` if the shim's library
     /// cannot be identified.
-    fn reference(
-        &mut self,
-        order: &WorkOrder,
-        executor: &TargetExecutor,
-    ) -> Result<Option<PathBuf>, BuildError> {
+    fn reference(&mut self, order: &WorkOrder, executor: &TargetExecutor) -> Result<Option<PathBuf>> {
         let library = executor.instance.shim().path().to_owned();
         let hash =
             self.libraries.entry(library).or_insert_with(|| executor.instance.shim().library_hash().ok());
@@ -152,15 +147,11 @@ impl KeptArtefacts {
 }
 
 impl ArtefactStore for KeptArtefacts {
-    fn place(&self) -> Result<Place<'_>, BuildError> {
+    fn place(&self) -> Result<Place<'_>> {
         Ok(Place::Directory(&self.folder))
     }
 
-    fn recall(
-        &mut self,
-        order: &WorkOrder,
-        executor: &TargetExecutor,
-    ) -> Result<Option<Artefact>, BuildError> {
+    fn recall(&mut self, order: &WorkOrder, executor: &TargetExecutor) -> Result<Option<Artefact>> {
         let Some(reference) = self.reference(order, executor)? else { return Ok(None) };
         let found = self.find(&reference);
         if let Some(artefact) = &found {
@@ -169,33 +160,24 @@ impl ArtefactStore for KeptArtefacts {
         Ok(found)
     }
 
-    fn keep(
-        &mut self,
-        order: &WorkOrder,
-        executor: &TargetExecutor,
-        made: Artefact,
-    ) -> Result<Artefact, BuildError> {
-        let failed = |source: io::Error| BuildError::Store {
-            shard: made.path().display().to_string(),
-            reason: format!("it cannot be kept: {source}"),
-        };
+    fn keep(&mut self, order: &WorkOrder, executor: &TargetExecutor, made: Artefact) -> Result<Artefact> {
         let Some(reference) = self.reference(order, executor)? else {
             // The artefact is mapped. It is dropped with the chain that loads it.
-            fs::remove_file(made.path()).map_err(failed)?;
+            fs::remove_file(made.path()).at(made.path().display())?;
             return Ok(made);
         };
         let begun = reference.with_extension(format!("{}.begun", std::process::id()));
-        let write = || -> io::Result<()> {
+        let write = || -> std::io::Result<()> {
             let mut file = File::create(&begun)?;
             let name = made.path().file_stem().unwrap_or_default();
             file.write_all(name.as_encoded_bytes())?;
             fs::rename(&begun, &reference)
         };
-        write().map_err(failed)?;
+        write().at(reference.display())?;
         self.made += 1;
         self.made_bytes = self.made_bytes.saturating_add(made.payload().len() as u64);
         self.used.extend([reference, made.path().to_owned()]);
-        room::trim(&self.cache, self.limit, |path| self.used.contains(path)).map_err(failed)?;
+        room::trim(&self.cache, self.limit, |path| self.used.contains(path)).at(self.cache.display())?;
         Ok(made)
     }
 }

@@ -374,7 +374,7 @@ fn read(path: &Path) -> Result<Option<Kept>, String> {
 
 /// Writes atomically. New lessons replace earlier ones of the same name, unless they would allow a
 /// value refused before.
-fn write(path: &Path, compiler: Compiler, mut lessons: Vec<LearnedLimit>) -> std::io::Result<()> {
+fn write(path: &Path, compiler: Compiler, mut lessons: Vec<LearnedLimit>) -> crate::Result<()> {
     let before = read(path).ok().flatten().filter(|kept| kept.learned_of == compiler);
     for earlier in before.map_or_else(Vec::new, |kept| kept.limits) {
         match lessons.iter_mut().find(|lesson| lesson.name == earlier.name) {
@@ -385,7 +385,7 @@ fn write(path: &Path, compiler: Compiler, mut lessons: Vec<LearnedLimit>) -> std
     }
     lessons.sort_by(|left, right| left.name.cmp(&right.name));
     let kept = Kept { version: VERSION, learned_of: compiler, limits: lessons };
-    Ok(own::write(path, &serde_json::to_vec_pretty(&kept)?)?)
+    own::write(path, &serde_json::to_vec_pretty(&kept).map_err(std::io::Error::from)?)
 }
 
 #[cfg(test)]

@@ -25,8 +25,8 @@ fn check_settings(planner: &Planner, asked: &[(String, String)]) -> Result<()> {
     };
     let known: Vec<&str> = described.options.iter().map(|known| known.name.as_str()).collect();
     let help = match known.as_slice() {
-        [] => "it has none".to_owned(),
-        known => format!("it has {}", known.join(", ")),
+        [] => "this planner has no options".to_owned(),
+        known => format!("available options: {}", known.join(", ")),
     };
     let what = format!("planner `{}` has no option `{name}`", described.name);
     Err(Error::new(ErrorKind::Argument, what).with_help(help))
@@ -70,7 +70,7 @@ pub(crate) fn planning_session(options: &PlanOptions, trust: &Trust) -> Result<P
                     // The user named a file, so another planner must not replace it.
                     Err(error)
                         if !options.planner_by_name
-                            && matches!(error.kind, PlannerErrorKind::MissingFile { .. }) =>
+                            && matches!(error.kind, PlannerErrorKind::MissingFile(_)) =>
                     {
                         return Err(error.into());
                     }
@@ -82,10 +82,7 @@ pub(crate) fn planning_session(options: &PlanOptions, trust: &Trust) -> Result<P
                 Err(error) => Err(PlannerError {
                     planner: named.clone(),
                     version: None,
-                    kind: PlannerErrorKind::MissingFile {
-                        path: PathBuf::from(named),
-                        source: std::io::Error::new(std::io::ErrorKind::NotFound, error.to_string()).into(),
-                    },
+                    kind: PlannerErrorKind::MissingFile(error.with_kind(ErrorKind::Missing)),
                 }),
             };
             if let Ok(planner) = &asked {
@@ -110,7 +107,7 @@ pub fn find_planner(named: &str, directories: &[PathBuf]) -> Result<PlannerEntry
 fn planner_named(named: &str, directories: &[PathBuf]) -> Result<PlannerEntry> {
     let registry =
         directories.iter().fold(PlannerRegistry::new(), |registry, dir| registry.with_directory(dir));
-    Ok(registry.find(named)?)
+    registry.find(named)
 }
 
 pub struct PlannerTools {

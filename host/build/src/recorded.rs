@@ -122,8 +122,8 @@ pub fn options_of(
     let mut options = recorded_options(bundle, &request, here)?;
     // The tables are in the bundle already.
     let checked = check(plan, &request).map_err(|fault| {
-        Error::new(ErrorKind::Invalid, format!("{}: the recorded plan: {fault}", bundle.path().display()))
-            .with_help("compile the checkpoint again")
+        let fault = fault.at("the recorded plan").at(bundle.path().display());
+        fault.with_kind(ErrorKind::Invalid).with_help("compile the checkpoint again")
     })?;
     options.tables = TableFormats::planned(checkpoint.graph(), &checked);
     Ok(options)

@@ -118,7 +118,7 @@ pub struct FallbackReport {
 impl std::fmt::Display for FallbackReport {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.formats.as_slice() {
-            [] => write!(formatter, "{} takes over, in formats of its own", self.target),
+            [] => write!(formatter, "{} takes over, in its own formats", self.target),
             formats => write!(formatter, "{} takes over, in {}", self.target, formats.join(" or ")),
         }
     }

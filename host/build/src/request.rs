@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use shardwright_bundle::Digest;
 use shardwright_graph::{
-    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, GraphError, Role, Weight, layer_kinds,
+    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, Role, Weight, layer_kinds,
 };
 use shardwright_planning::request::{
     Body, Component, DraftEstimate, Goals, Layer, LayerKind, ModelSummary, PlannerOption, PrefillPart,
@@ -17,9 +17,10 @@ use shardwright_vocabulary::{
     StateFormat, TimeCost, WeightFormat, WeightRole,
 };
 
+use crate::compile::cancelled;
 use crate::tables::gathered_tables;
 use crate::times::time_key;
-use crate::{ArtefactCost, BuildError, EntryMenu, Judge, ModelFormats, TableFormats};
+use crate::{ArtefactCost, EntryMenu, Judge, ModelFormats, Result, TableFormats};
 
 /// A target that a plan may use.
 pub struct TargetOffer {
@@ -112,7 +113,7 @@ pub fn make_request(
     formats: &ModelFormats,
     question: Question<'_>,
     watch: &mut dyn Watch,
-) -> Result<Request, BuildError> {
+) -> Result<Request> {
     make_keyed_request(graph, offers, formats, question, &[], watch).map(|(request, _)| request)
 }
 
@@ -125,7 +126,7 @@ pub(crate) fn make_keyed_request(
     question: Question<'_>,
     timers: &[Option<Digest>],
     watch: &mut dyn Watch,
-) -> Result<(Request, Vec<Option<Digest>>), BuildError> {
+) -> Result<(Request, Vec<Option<Digest>>)> {
     let Question { model, menu, goals, prompts, drafts, options } = question;
     let decoder_kinds = layer_kinds(graph)?;
     let mut kinds = Vec::new();
@@ -183,7 +184,7 @@ pub(crate) fn make_keyed_request(
             for (target, offer) in offers.iter().enumerate() {
                 for (format, instance) in instances.iter().enumerate() {
                     if watch.cancelled() {
-                        return Err(BuildError::Cancelled);
+                        return Err(cancelled());
                     }
                     let stage =
                         format!("costs of {} at {entry} on {}", kinds[kind].name, offer.summary.target.name);
@@ -299,7 +300,7 @@ fn boundaries(graph: &Graph, kind: ComponentKind) -> (Vec<String>, Vec<String>) 
     }
 }
 
-fn prefill_part(graph: &Graph, kind: ComponentKind, layers: Range<u32>) -> Result<PrefillPart, GraphError> {
+fn prefill_part(graph: &Graph, kind: ComponentKind, layers: Range<u32>) -> Result<PrefillPart> {
     if !graph.is_generative() {
         return Ok(PrefillPart::None);
     }

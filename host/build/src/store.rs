@@ -4,28 +4,20 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use shardwright_shims::{Artefact, Place, WorkOrder};
+use shardwright_vocabulary::{Error, ErrorKind};
 
-use crate::{BuildError, TargetExecutor, artefact_key};
+use crate::{Result, TargetExecutor, artefact_key};
 
 /// Stores artefacts and finds artefacts that need not be compiled again.
 pub trait ArtefactStore {
     /// Returns where `compile` writes. Called once before each compilation.
-    fn place(&self) -> Result<Place<'_>, BuildError>;
+    fn place(&self) -> Result<Place<'_>>;
 
     /// Returns the artefact compiled earlier from this work order by that shim for that device.
-    fn recall(
-        &mut self,
-        order: &WorkOrder,
-        executor: &TargetExecutor,
-    ) -> Result<Option<Artefact>, BuildError>;
+    fn recall(&mut self, order: &WorkOrder, executor: &TargetExecutor) -> Result<Option<Artefact>>;
 
     /// Stores an artefact and returns the artefact to use from now on.
-    fn keep(
-        &mut self,
-        order: &WorkOrder,
-        executor: &TargetExecutor,
-        made: Artefact,
-    ) -> Result<Artefact, BuildError>;
+    fn keep(&mut self, order: &WorkOrder, executor: &TargetExecutor, made: Artefact) -> Result<Artefact>;
 
     /// Called if an artefact that [`recall`](Self::recall) did not find could not be compiled. Does
     /// nothing by default.
@@ -37,24 +29,15 @@ pub trait ArtefactStore {
 pub struct NoArtefactStore;
 
 impl ArtefactStore for NoArtefactStore {
-    fn place(&self) -> Result<Place<'_>, BuildError> {
+    fn place(&self) -> Result<Place<'_>> {
         Ok(Place::Temporary)
     }
 
-    fn recall(
-        &mut self,
-        _order: &WorkOrder,
-        _executor: &TargetExecutor,
-    ) -> Result<Option<Artefact>, BuildError> {
+    fn recall(&mut self, _order: &WorkOrder, _executor: &TargetExecutor) -> Result<Option<Artefact>> {
         Ok(None)
     }
 
-    fn keep(
-        &mut self,
-        _order: &WorkOrder,
-        _executor: &TargetExecutor,
-        made: Artefact,
-    ) -> Result<Artefact, BuildError> {
+    fn keep(&mut self, _order: &WorkOrder, _executor: &TargetExecutor, made: Artefact) -> Result<Artefact> {
         Ok(made)
     }
 }
@@ -94,32 +77,26 @@ impl<'s> RevisedStore<'s> {
 }
 
 impl ArtefactStore for RevisedStore<'_> {
-    fn place(&self) -> Result<Place<'_>, BuildError> {
+    fn place(&self) -> Result<Place<'_>> {
         let &Compilations { ref made, limit } = self.compilations;
         if made.get() >= limit {
-            return Err(BuildError::Compilations { limit });
+            let what = format!("no plan was carried out within {limit} compilations");
+            return Err(Error::new(ErrorKind::Planning, what).with_help(
+                "allow more with `--compilations`, or offer only wider formats with `--formats`",
+            ));
         }
         made.set(made.get() + 1);
         self.behind.place()
     }
 
-    fn recall(
-        &mut self,
-        order: &WorkOrder,
-        executor: &TargetExecutor,
-    ) -> Result<Option<Artefact>, BuildError> {
+    fn recall(&mut self, order: &WorkOrder, executor: &TargetExecutor) -> Result<Option<Artefact>> {
         match self.made.get(&artefact_key(order, executor)?) {
             Some(made) => Ok(Some(made.clone())),
             None => self.behind.recall(order, executor),
         }
     }
 
-    fn keep(
-        &mut self,
-        order: &WorkOrder,
-        executor: &TargetExecutor,
-        made: Artefact,
-    ) -> Result<Artefact, BuildError> {
+    fn keep(&mut self, order: &WorkOrder, executor: &TargetExecutor, made: Artefact) -> Result<Artefact> {
         let kept = self.behind.keep(order, executor, made)?;
         self.made.insert(artefact_key(order, executor)?, kept.clone());
         Ok(kept)
@@ -141,7 +118,8 @@ mod tests {
         let store = RevisedStore::new(&mut behind, &compilations);
         assert!(store.place().is_ok() && store.place().is_ok());
         let error = store.place().unwrap_err();
-        assert!(matches!(error, BuildError::Compilations { limit: 2 }), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Planning);
+        assert!(error.message().contains("2 compilations"), "{error}");
         assert!(error.help().is_some_and(|help| help.contains("--compilations")));
         assert_eq!(compilations.made(), 2);
     }

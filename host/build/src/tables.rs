@@ -1,11 +1,11 @@
 //! The gathered tables that a planner is offered, and the tables of a plan.
 
-use shardwright_graph::{Asset, Graph, GraphError};
+use shardwright_graph::{Asset, Graph};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::request::{GatheredTable, TableFormat};
 use shardwright_vocabulary::{Provenance, WeightFormat};
 
-use crate::TableFormats;
+use crate::{Result, TableFormats};
 
 /// Formats that a table is offered in, in addition to the stored one, the widest first. Per channel
 /// means per row of the table.
@@ -66,8 +66,8 @@ pub(crate) fn gathered_tables(
     asked: TableFormats,
     remakes: bool,
     losses: &[TableLoss],
-) -> Result<Vec<GatheredTable>, GraphError> {
-    let table = |(index, asset): (usize, &Asset)| -> Result<Option<GatheredTable>, GraphError> {
+) -> Result<Vec<GatheredTable>> {
+    let table = |(index, asset): (usize, &Asset)| -> Result<Option<GatheredTable>> {
         let mut formats: Vec<TableFormat> = Vec::new();
         let mut add = |format: WeightFormat, bytes: u64| {
             let stored = asset.table.is_in(format);
@@ -96,7 +96,6 @@ pub(crate) fn gathered_tables(
         }
         Ok((!formats.is_empty()).then(|| GatheredTable { name: asset.name.clone(), formats }))
     };
-    let tables: Result<Vec<Option<GatheredTable>>, GraphError> =
-        graph.assets.iter().enumerate().map(table).collect();
+    let tables: Result<Vec<Option<GatheredTable>>> = graph.assets.iter().enumerate().map(table).collect();
     Ok(tables?.into_iter().flatten().collect())
 }

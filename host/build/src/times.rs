@@ -18,7 +18,7 @@ use shardwright_shims::{ShimInstance, entry_identity};
 use shardwright_vocabulary::{Device, EntryKind, Notice, Provenance, Target, TargetKind, TimeCost};
 use shardwright_worker::Shims;
 
-use crate::{CPU_SHIM, Executor, PlanOptions};
+use crate::{CPU_SHIM, Executor, PlanOptions, Result};
 
 /// Folder of measured times in the cache directory.
 pub const TIMES: &str = "times";
@@ -222,8 +222,9 @@ impl Times {
     /// # Errors
     ///
     /// Fails if the file cannot be written, or if the folder is not the user's own.
-    pub fn keep(&self, key: Digest, microseconds: u64) -> std::io::Result<()> {
-        Ok(own::write(&self.path(key), &serde_json::to_vec(&Kept::of(key, microseconds))?)?)
+    pub fn keep(&self, key: Digest, microseconds: u64) -> Result<()> {
+        let content = serde_json::to_vec(&Kept::of(key, microseconds)).map_err(std::io::Error::from)?;
+        own::write(&self.path(key), &content)
     }
 
     /// Forgets the time of a row, if there is one.
@@ -231,9 +232,9 @@ impl Times {
     /// # Errors
     ///
     /// Fails if the file cannot be removed.
-    pub fn forget(&self, key: Digest) -> std::io::Result<()> {
+    pub fn forget(&self, key: Digest) -> Result<()> {
         match std::fs::remove_file(self.path(key)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
             _ => Ok(()),
         }
     }

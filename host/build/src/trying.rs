@@ -6,7 +6,7 @@ use shardwright_bundle::{Bundle, ChainEntry, FileReference};
 use shardwright_planning::feedback::Attempt;
 use shardwright_planning::plan::Plan;
 use shardwright_planning::request::Request;
-use shardwright_vocabulary::{Error, ErrorKind, Pass};
+use shardwright_vocabulary::{Error, Pass};
 
 use crate::{Proving, Result};
 
@@ -83,7 +83,7 @@ pub(crate) fn read<T: serde::de::DeserializeOwned>(
 ) -> Result<T> {
     let bytes = bundle.read(file)?;
     serde_json::from_slice(&bytes).map_err(|error| {
-        Error::new(ErrorKind::Invalid, format!("{}: {what}: {error}", bundle.path().display()))
-            .with_help("compile the checkpoint again")
+        let error = Error::invalid(error.to_string()).at(what).at(bundle.path().display());
+        error.with_help("compile the checkpoint again")
     })
 }

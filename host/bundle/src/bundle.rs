@@ -8,17 +8,19 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use shardwright_files::{Mapping, Section};
-use shardwright_graph::{Asset, GraphError, WeightData};
+use shardwright_graph::{Asset, WeightData};
 use shardwright_trust::{Statement, Trust};
+use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 use crate::digest::Stop;
+use crate::error::{FOREIGN, beyond, io_at, no_variant, not_packed, unknown_file};
 use crate::file::MappedFile;
 use crate::hashed::{Forgotten, Hashed};
 use crate::manifest::{AssetEntry, FileReference, Manifest, TextFile, Variant};
 use crate::proofs::Proof;
 use crate::signer::Signer;
 use crate::store::{Checked, Store};
-use crate::{BundleError, Digest, Proofs, file, packed};
+use crate::{Digest, Proofs, file, packed};
 
 /// Files up to this length are hashed when the bundle is opened. So the small files that a start
 /// needs in addition to the manifest (heads of artefacts, plans, settings) are known to be intact.
@@ -82,43 +84,43 @@ impl Bundle {
     /// Reads the manifest, the files of at most [`TINY_FILE_BYTES`], and the metadata of all other
     /// files, however long they are. Any content results in a bundle or an error, and memory stays
     /// within a small multiple of 16 MiB.
-    pub fn open(path: impl AsRef<Path>) -> Result<Bundle, BundleError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<Bundle> {
         Bundle::open_trusting(path, &Trust::off())
     }
 
     /// Opens a bundle like [`open`](Self::open) and checks its signature by the rules of `trust`.
     /// If they require a signature, it is checked before anything is parsed. It covers every file,
     /// as the signed manifest has their hashes.
-    pub fn open_trusting(path: impl AsRef<Path>, trust: &Trust) -> Result<Bundle, BundleError> {
+    pub fn open_trusting(path: impl AsRef<Path>, trust: &Trust) -> Result<Bundle> {
         Bundle::of_store(Store::open(path.as_ref(), trust)?, trust)
     }
 
     /// Opens a packed bundle within an open file, such as an asset of an app that the system passes
     /// as a descriptor with an offset and a length.
-    pub fn open_section(section: Section) -> Result<Bundle, BundleError> {
+    pub fn open_section(section: Section) -> Result<Bundle> {
         Bundle::open_sections_trusting(vec![section], &Trust::off())
     }
 
     /// Opens a packed bundle that is split into [volumes](crate::Share::volumes). All volumes are
     /// required, in any order and location. Each is a file or an entry `archive!/entry`, as in
     /// [`open`](Self::open).
-    pub fn open_volumes(paths: &[impl AsRef<Path>]) -> Result<Bundle, BundleError> {
+    pub fn open_volumes(paths: &[impl AsRef<Path>]) -> Result<Bundle> {
         Bundle::open_volumes_trusting(paths, &Trust::off())
     }
 
     /// Like [`open_volumes`](Self::open_volumes), and checks the signature by the rules of `trust`.
-    pub fn open_volumes_trusting(paths: &[impl AsRef<Path>], trust: &Trust) -> Result<Bundle, BundleError> {
+    pub fn open_volumes_trusting(paths: &[impl AsRef<Path>], trust: &Trust) -> Result<Bundle> {
         let sections = paths.iter().map(|path| packed::section(path.as_ref()));
         Bundle::open_sections_trusting(sections.collect::<Result<_, _>>()?, trust)
     }
 
     /// Opens volumes within open files, each as in [`open_section`](Self::open_section), and checks
     /// the signature by the rules of `trust`.
-    pub fn open_sections_trusting(sections: Vec<Section>, trust: &Trust) -> Result<Bundle, BundleError> {
+    pub fn open_sections_trusting(sections: Vec<Section>, trust: &Trust) -> Result<Bundle> {
         Bundle::of_store(Store::packed(sections, trust)?, trust)
     }
 
-    fn of_store(store: Store, trust: &Trust) -> Result<Bundle, BundleError> {
+    fn of_store(store: Store, trust: &Trust) -> Result<Bundle> {
         let Checked { manifest, sha256, signature, signed } = store.read_manifest(trust)?;
         let uses = uses_of(&manifest);
         for (reference, used_as) in &uses {
@@ -128,8 +130,8 @@ impl Bundle {
         if matches!(store, Store::Packed(_))
             && let Some(stray) = store.unreferenced(&manifest)?.first()
         {
-            let reason = format!("its manifest does not name `{}`", stray.name);
-            return Err(BundleError::Packed { path: store.path().to_owned(), offset: 0, reason });
+            let reason = format!("the manifest does not name `{}`", stray.name);
+            return Err(not_packed(store.path(), 0, reason));
         }
         let (mapped, hashed) = Default::default();
         let opened = Opened { store, manifest, sha256, signature, signed, uses, mapped, hashed };
@@ -169,19 +171,14 @@ impl Bundle {
     ///
     /// # Errors
     ///
-    /// [`BundleError::Variant`] if there is no such variant, or `soc` is `None` and there are
-    /// several.
-    pub fn choosing(mut self, soc: Option<&str>) -> Result<Bundle, BundleError> {
+    /// If there is no such variant, or `soc` is `None` and there are several.
+    pub fn choosing(mut self, soc: Option<&str>) -> Result<Bundle> {
         let variants = &self.opened.manifest.variants;
         let found = match soc {
             Some(soc) => variants.iter().position(|variant| variant.is_for(soc)),
             None => (variants.len() == 1).then_some(0),
         };
-        self.variant = found.ok_or_else(|| BundleError::Variant {
-            path: self.path().to_owned(),
-            asked: soc.map(str::to_owned),
-            there: variants.iter().map(|variant| variant.soc.clone()).collect(),
-        })?;
+        self.variant = found.ok_or_else(|| no_variant(self.path(), soc, self.manifest()))?;
         Ok(self)
     }
 
@@ -231,33 +228,32 @@ impl Bundle {
     }
 
     /// Returns the location of a file of this bundle, after comparing its kind and length.
-    pub fn place(&self, reference: &FileReference) -> Result<Place, BundleError> {
+    pub fn place(&self, reference: &FileReference) -> Result<Place> {
         let section = self.section(reference)?;
         Ok(Place { path: section.path().to_owned(), offset: section.offset() })
     }
 
     /// Returns the first bytes of a file, at most [`BEGIN_BYTES`], to recognise its type. They are
     /// not verified: do not parse them.
-    pub fn begin_of(&self, reference: &FileReference) -> Result<Vec<u8>, BundleError> {
+    pub fn begin_of(&self, reference: &FileReference) -> Result<Vec<u8>> {
         let section = self.section(reference)?;
         let mut begin = vec![0; BEGIN_BYTES.min(usize::try_from(reference.bytes).unwrap_or(BEGIN_BYTES))];
-        section.read_exact_at(&mut begin, 0).map_err(BundleError::io(section.path()))?;
+        section.read_exact_at(&mut begin, 0).map_err(io_at(section.path()))?;
         Ok(begin)
     }
 
     /// Returns the unverified bytes of a file. Only code that hashes them itself may read them, so
     /// other crates get them from [`proved`](Self::proved) and [`read`](Self::read).
-    pub(crate) fn section(&self, reference: &FileReference) -> Result<Section, BundleError> {
+    pub(crate) fn section(&self, reference: &FileReference) -> Result<Section> {
         self.check(reference, false)
     }
 
     /// Reads and verifies a file of at most 256 MiB.
-    pub fn read(&self, reference: &FileReference) -> Result<Vec<u8>, BundleError> {
+    pub fn read(&self, reference: &FileReference) -> Result<Vec<u8>> {
         let section = self.check(reference, false)?;
         let path = section.path();
         if reference.bytes > READ_BYTES {
-            let (field, value) = ("bytes to read at once".to_owned(), reference.bytes);
-            return Err(BundleError::Limit { path: path.to_owned(), field, value, limit: READ_BYTES });
+            return Err(beyond(path, "bytes to read at once", reference.bytes, READ_BYTES));
         }
         let bytes = file::read_capped(path, section.reader(), READ_BYTES)?;
         file::expect_hash(path, reference.sha256, Digest::of(&bytes))?;
@@ -284,7 +280,7 @@ impl Bundle {
     /// manifest, including any prefix. This is needed because an attacker can adapt a hash within a
     /// file, but not the one in the manifest. Reading through the section gives the verified bytes,
     /// even if the path now names another file.
-    pub fn proved(&self, reference: &FileReference) -> Result<Section, BundleError> {
+    pub fn proved(&self, reference: &FileReference) -> Result<Section> {
         self.proved_watched(reference, &mut |_| ControlFlow::Continue(()))
     }
 
@@ -293,13 +289,9 @@ impl Bundle {
     ///
     /// # Errors
     ///
-    /// Also [`BundleError::Cancelled`] if `blocks` stopped it. Then the file is not recorded as
-    /// verified.
-    pub fn proved_watched(
-        &self,
-        reference: &FileReference,
-        blocks: Blocks<'_>,
-    ) -> Result<Section, BundleError> {
+    /// Also an error of the kind [`ErrorKind::Cancelled`] if `blocks` stopped it. Then the file is
+    /// not recorded as verified.
+    pub fn proved_watched(&self, reference: &FileReference, blocks: Blocks<'_>) -> Result<Section> {
         let section = self.check(reference, false)?;
         let started = Instant::now();
         let proof = match &self.proofs {
@@ -316,7 +308,7 @@ impl Bundle {
 
     /// Maps a file after [verification](Self::proved). While a mapping of it exists, it is shared
     /// and not verified again.
-    pub fn map(&self, reference: &FileReference) -> Result<MappedFile, BundleError> {
+    pub fn map(&self, reference: &FileReference) -> Result<MappedFile> {
         self.map_watched(reference, &mut |_| ControlFlow::Continue(()))
     }
 
@@ -324,18 +316,14 @@ impl Bundle {
     ///
     /// # Errors
     ///
-    /// Also [`BundleError::Cancelled`] if `blocks` stopped it.
-    pub fn map_watched(
-        &self,
-        reference: &FileReference,
-        blocks: Blocks<'_>,
-    ) -> Result<MappedFile, BundleError> {
+    /// Also an error of the kind [`ErrorKind::Cancelled`] if `blocks` stopped it.
+    pub fn map_watched(&self, reference: &FileReference, blocks: Blocks<'_>) -> Result<MappedFile> {
         let alive = self.mapped().get(&reference.sha256).and_then(Weak::upgrade);
         if let Some(map) = alive.map(MappedFile).filter(|map| map.len() as u64 == reference.bytes) {
             return Ok(map);
         }
         let section = self.proved_watched(reference, blocks)?;
-        let map = section.map().map_err(BundleError::io(section.path()))?;
+        let map = section.map().map_err(io_at(section.path()))?;
         let map = MappedFile(Arc::new(map));
         self.mapped().insert(reference.sha256, Arc::downgrade(&map.0));
         Ok(map)
@@ -347,38 +335,38 @@ impl Bundle {
     }
 
     /// Reads and verifies a file for text processing, or returns `None` if the checkpoint had none.
-    pub fn text(&self, text: TextFile) -> Result<Option<Vec<u8>>, BundleError> {
+    pub fn text(&self, text: TextFile) -> Result<Option<Vec<u8>>> {
         self.opened.manifest.texts.get(&text).map(|reference| self.read(reference)).transpose()
     }
 
     /// Verifies and maps the index of the tokenizer, if the bundle has one.
-    pub fn tokenizer_index(&self) -> Result<Option<MappedFile>, BundleError> {
+    pub fn tokenizer_index(&self) -> Result<Option<MappedFile>> {
         self.opened.manifest.tokenizer_index.as_ref().map(|reference| self.map(reference)).transpose()
     }
 
     /// Verifies and maps the gathered tables of the text model or of a tower, in the order of their
     /// ids.
-    pub fn assets_of(&self, entries: &[AssetEntry]) -> Result<Vec<Asset>, BundleError> {
+    pub fn assets_of(&self, entries: &[AssetEntry]) -> Result<Vec<Asset>> {
         entries.iter().map(|entry| self.asset(entry)).collect()
     }
 
-    fn asset(&self, entry: &AssetEntry) -> Result<Asset, BundleError> {
+    fn asset(&self, entry: &AssetEntry) -> Result<Asset> {
         let table = entry.try_map(|reference| {
             let map = self.map(reference)?;
             let length = map.len();
-            WeightData::new(Arc::new(map), 0, length).map_err(|error| self.impossible(entry, &error))
+            WeightData::new(Arc::new(map), 0, length).map_err(|error| self.impossible(entry, error))
         })?;
         Ok(table.into())
     }
 
-    fn impossible(&self, entry: &AssetEntry, error: &GraphError) -> BundleError {
-        let field = format!("table `{}`", entry.name);
-        BundleError::Invalid { path: self.opened.store.manifest_path(), field, reason: error.to_string() }
+    fn impossible(&self, entry: &AssetEntry, error: Error) -> Error {
+        let error = error.with_kind(ErrorKind::Invalid).with_help(FOREIGN);
+        error.at(format_args!("table `{}`", entry.name)).at(self.opened.store.manifest_path().display())
     }
 
     /// Hashes every file and returns the first mismatch as an error. `progress` is called before
     /// each file is read.
-    pub fn verify_all(&self, mut progress: impl FnMut(Progress)) -> Result<(), BundleError> {
+    pub fn verify_all(&self, mut progress: impl FnMut(Progress)) -> Result<()> {
         let mut file = None;
         self.verify_all_watched(|now| {
             if file.replace(now.file) != Some(now.file) {
@@ -393,11 +381,8 @@ impl Bundle {
     ///
     /// # Errors
     ///
-    /// Also [`BundleError::Cancelled`] if `progress` stopped it.
-    pub fn verify_all_watched(
-        &self,
-        mut progress: impl FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<(), BundleError> {
+    /// Also an error of the kind [`ErrorKind::Cancelled`] if `progress` stopped it.
+    pub fn verify_all_watched(&self, mut progress: impl FnMut(Progress) -> ControlFlow<()>) -> Result<()> {
         let total = self.total_bytes();
         let mut done = 0;
         for (&file, used_as) in &self.opened.uses {
@@ -421,24 +406,22 @@ impl Bundle {
 
     /// Lists files in the directory that are not part of the bundle. They are never read and only
     /// use disk space.
-    pub fn unreferenced(&self) -> Result<Vec<Stray>, BundleError> {
+    pub fn unreferenced(&self) -> Result<Vec<Stray>> {
         self.opened.store.unreferenced(&self.opened.manifest)
     }
 
-    fn check(&self, reference: &FileReference, content: bool) -> Result<Section, BundleError> {
+    fn check(&self, reference: &FileReference, content: bool) -> Result<Section> {
         let Some(used_as) = self.opened.uses.get(reference) else {
-            let FileReference { sha256, bytes } = *reference;
-            let (directory, used_as) = (self.path().to_owned(), "asked for".to_owned());
-            return Err(BundleError::Reference { directory, used_as, sha256, bytes });
+            return Err(unknown_file(reference.sha256, reference.bytes).at(self.path().display()));
         };
         self.opened.store.file(*reference, used_as, content)
     }
 }
 
-fn stopped(path: &Path, stop: Stop) -> BundleError {
+fn stopped(path: &Path, stop: Stop) -> Error {
     match stop {
-        Stop::Cancelled => BundleError::Cancelled,
-        Stop::Io(error) => BundleError::io(path)(error),
+        Stop::Cancelled => Error::cancelled(),
+        Stop::Io(error) => io_at(path)(error),
     }
 }
 

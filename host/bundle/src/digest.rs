@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 use shardwright_files::hex;
+use shardwright_vocabulary::Error;
 
 /// Bytes per read when a file is hashed or copied. It is large enough to make the cost of system
 /// calls negligible.
@@ -14,18 +15,6 @@ pub(crate) const CHUNK: usize = 1 << 20;
 /// A SHA-256 hash. Its only text form is 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
-
-/// The text is not a SHA-256 in lower-case hexadecimal digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a SHA-256: expected 64 digits of 0-9 and a-f")]
-pub struct DigestError;
-
-impl DigestError {
-    /// Returns a suggestion for the user.
-    pub fn help(&self) -> Option<&'static str> {
-        Some("`sha256sum` prints this form")
-    }
-}
 
 impl Digest {
     /// Computes the digest of bytes.
@@ -119,12 +108,15 @@ impl fmt::Debug for Digest {
 }
 
 impl FromStr for Digest {
-    type Err = DigestError;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, DigestError> {
+    fn from_str(text: &str) -> Result<Self, Error> {
         // Accept only one spelling, as the hashes of files that contain this text depend on it.
         let lower = !text.bytes().any(|byte| byte.is_ascii_uppercase());
-        hex::decode(text).filter(|_| lower).map(Digest).ok_or(DigestError)
+        hex::decode(text).filter(|_| lower).map(Digest).ok_or_else(|| {
+            Error::invalid("not a SHA-256: expected 64 digits of 0-9 and a-f")
+                .with_help("`sha256sum` prints this form")
+        })
     }
 }
 
@@ -142,6 +134,8 @@ impl<'de> Deserialize<'de> for Digest {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -153,7 +147,8 @@ mod tests {
         for wrong in
             [&empty.to_uppercase(), &empty[1..], &format!("{empty}0"), &format!("{}é", &empty[2..]), ""]
         {
-            let error: DigestError = wrong.parse::<Digest>().unwrap_err();
+            let error = wrong.parse::<Digest>().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.help().is_some());
         }
     }

@@ -6,7 +6,10 @@
 //!
 //! The SHA-256 covers every byte of the file except its own 64 digits.
 
+use shardwright_vocabulary::{Error, Result};
+
 use crate::digest::Hasher;
+use crate::error::wrong_hash;
 use crate::{Digest, FORMAT_VERSION};
 
 /// The first bytes of every version of the format.
@@ -18,12 +21,10 @@ const END: &[u8] = b"}\n";
 /// Digits of a SHA-256.
 const DIGITS: usize = 64;
 
-/// Problems of the envelope.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    Magic { offset: usize },
-    Version(u32),
-    Hash { expected: Digest, found: Digest },
+/// The file belongs to another program. `offset` is that of the first wrong byte.
+pub(crate) fn not_a_manifest(offset: usize) -> Error {
+    Error::invalid(format!("not the manifest of a bundle: wrong first bytes at offset {offset}"))
+        .with_help("check which directory this is")
 }
 
 /// Returns the bytes before the hash.
@@ -49,22 +50,24 @@ pub(crate) fn seal(json: &[u8]) -> (Vec<u8>, Digest) {
 }
 
 /// Unwraps a file after verifying the hash. Returns the JSON, its offset, and the hash.
-pub(crate) fn unseal(bytes: &[u8]) -> Result<(&[u8], usize, Digest), Fault> {
-    let differs = |start: usize, expected: &[u8]| -> Result<(), Fault> {
+pub(crate) fn unseal(bytes: &[u8]) -> Result<(&[u8], usize, Digest)> {
+    let differs = |start: usize, expected: &[u8]| -> Result<()> {
         let found = bytes.get(start..).unwrap_or_default();
         let equal = expected.iter().zip(found).take_while(|(one, other)| one == other).count();
-        if equal == expected.len() { Ok(()) } else { Err(Fault::Magic { offset: start + equal }) }
+        if equal == expected.len() { Ok(()) } else { Err(not_a_manifest(start + equal)) }
     };
     differs(0, MAGIC)?;
     // A u32 has at most this many digits. A number in another form is not a version.
     let digits = bytes[MAGIC.len()..].iter().take(10).take_while(|byte| byte.is_ascii_digit()).count();
     let version = std::str::from_utf8(&bytes[MAGIC.len()..MAGIC.len() + digits]).unwrap_or_default();
-    let number: u32 = version.parse().map_err(|_| Fault::Magic { offset: MAGIC.len() })?;
+    let number: u32 = version.parse().map_err(|_| not_a_manifest(MAGIC.len()))?;
     if number.to_string() != version {
-        return Err(Fault::Magic { offset: MAGIC.len() });
+        return Err(not_a_manifest(MAGIC.len()));
     }
     if number != FORMAT_VERSION {
-        return Err(Fault::Version(number));
+        let message = format!("expected version {FORMAT_VERSION} of the format, got {number}");
+        let help = "compile it again with this release, or run it with the release that made it";
+        return Err(Error::incompatible(message).with_help(help));
     }
     let opening = opening();
     differs(0, &opening)?;
@@ -73,22 +76,24 @@ pub(crate) fn unseal(bytes: &[u8]) -> Result<(&[u8], usize, Digest), Fault> {
         .get(start..start + DIGITS)
         .and_then(|digits| std::str::from_utf8(digits).ok())
         .and_then(|digits| digits.parse::<Digest>().ok())
-        .ok_or(Fault::Magic { offset: start })?;
+        .ok_or_else(|| not_a_manifest(start))?;
     let after = &bytes[start + DIGITS..];
     let found = hash(&opening, after);
     if expected != found {
-        return Err(Fault::Hash { expected, found });
+        return Err(wrong_hash(expected, found));
     }
     // The hash is right, but the rest may still have another form.
     differs(start + DIGITS, BODY)?;
     let json = start + DIGITS + BODY.len();
     let end = bytes.len().checked_sub(END.len()).filter(|end| *end >= json && bytes[*end..] == *END);
-    let end = end.ok_or(Fault::Magic { offset: bytes.len() })?;
+    let end = end.ok_or_else(|| not_a_manifest(bytes.len()))?;
     Ok((&bytes[json..end], json, expected))
 }
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -121,20 +126,24 @@ mod tests {
     #[test]
     fn other_versions_and_other_files_are_distinguished() {
         let text = |version: &str| [MAGIC, version.as_bytes(), HASH].concat();
+        let incompatible = |version: u32| (ErrorKind::Incompatible, format!("got {version}"));
+        let other = |offset: usize| (ErrorKind::Invalid, format!("wrong first bytes at offset {offset}"));
         let version = MAGIC.len();
-        for (bytes, fault) in [
-            (text("1"), Fault::Version(1)),
-            (text("2"), Fault::Version(2)),
-            (text("4"), Fault::Version(4)),
-            (text("4294967295"), Fault::Version(u32::MAX)),
-            (text("4294967296"), Fault::Magic { offset: version }),
-            (text("01"), Fault::Magic { offset: version }),
-            (text("-1"), Fault::Magic { offset: version }),
-            (text(""), Fault::Magic { offset: version }),
-            (b"{\"shard".to_vec(), Fault::Magic { offset: 7 }),
-            (Vec::new(), Fault::Magic { offset: 0 }),
+        for (bytes, (kind, words)) in [
+            (text("1"), incompatible(1)),
+            (text("2"), incompatible(2)),
+            (text("4"), incompatible(4)),
+            (text("4294967295"), incompatible(u32::MAX)),
+            (text("4294967296"), other(version)),
+            (text("01"), other(version)),
+            (text("-1"), other(version)),
+            (text(""), other(version)),
+            (b"{\"shard".to_vec(), other(7)),
+            (Vec::new(), other(0)),
         ] {
-            assert_eq!(unseal(&bytes), Err(fault), "{}", String::from_utf8_lossy(&bytes));
+            let error = unseal(&bytes).unwrap_err();
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.message().ends_with(&words), "{error}: {}", String::from_utf8_lossy(&bytes));
         }
     }
 
@@ -144,7 +153,9 @@ mod tests {
             let opening = opening();
             let digits = hash(&opening, after).to_string();
             let bytes = [&opening, digits.as_bytes(), after].concat();
-            assert!(matches!(unseal(&bytes), Err(Fault::Magic { .. })), "{}", String::from_utf8_lossy(after));
+            let error = unseal(&bytes).unwrap_err();
+            let shown = String::from_utf8_lossy(after);
+            assert!(error.message().contains("wrong first bytes"), "{error}: {shown}");
         }
     }
 }

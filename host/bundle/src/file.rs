@@ -7,97 +7,80 @@ use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
-use shardwright_files::{FileError, Links, Mapping, Section, kind_name};
+use shardwright_files::{Links, Mapping, Section, kind_name};
 use shardwright_graph::WeightBytes;
+use shardwright_vocabulary::{ErrorKind, Result};
 
-use crate::{BundleError, Digest, FileReference};
-
-/// Converts an error of opening a file to a [`BundleError`].
-pub(crate) fn open_error(path: &Path, error: FileError) -> BundleError {
-    match error {
-        FileError::Kind { found } => {
-            BundleError::Kind { path: path.to_owned(), expected: "a regular file", found }
-        }
-        error => BundleError::io(path)(error.into()),
-    }
-}
+use crate::error::{FOREIGN, file_at, io_at, other_kind, wrong_hash, wrong_length};
+use crate::{Digest, FileReference};
 
 /// Rejects anything but a directory, including a link to one.
-pub(crate) fn expect_directory(path: &Path) -> Result<(), BundleError> {
-    let kind = fs::symlink_metadata(path).map_err(BundleError::io(path))?.file_type();
-    if kind.is_dir() {
-        return Ok(());
-    }
-    Err(BundleError::Kind { path: path.to_owned(), expected: "a directory", found: kind_name(kind) })
+pub(crate) fn expect_directory(path: &Path) -> Result<()> {
+    let kind = fs::symlink_metadata(path).map_err(io_at(path))?.file_type();
+    if kind.is_dir() { Ok(()) } else { Err(other_kind(path, "a directory", kind_name(kind))) }
 }
 
 /// Opens a file of a bundle and returns its length.
-pub(crate) fn open(path: &Path) -> Result<(File, u64), BundleError> {
-    shardwright_files::open(path, Links::Refused).map_err(|error| open_error(path, error))
+pub(crate) fn open(path: &Path) -> Result<(File, u64)> {
+    shardwright_files::open(path, Links::Refused).map_err(|error| file_at(path, error))
 }
 
 /// Opens a file outside of bundles. Links are followed, as download caches use them.
-pub(crate) fn open_foreign(path: &Path) -> Result<(File, u64), BundleError> {
-    shardwright_files::open(path, Links::Followed).map_err(|error| open_error(path, error))
+pub(crate) fn open_foreign(path: &Path) -> Result<(File, u64)> {
+    shardwright_files::open(path, Links::Followed).map_err(|error| file_at(path, error))
 }
 
 /// Reads the first bytes of a file, or all bytes if it is shorter.
-pub(crate) fn begin_of(path: &Path, length: u64) -> Result<Vec<u8>, BundleError> {
+pub(crate) fn begin_of(path: &Path, length: u64) -> Result<Vec<u8>> {
     let (file, _) = open(path)?;
     let mut begin = Vec::new();
-    file.take(length).read_to_end(&mut begin).map_err(BundleError::io(path))?;
+    file.take(length).read_to_end(&mut begin).map_err(io_at(path))?;
     Ok(begin)
 }
 
 /// Like [`begin_of`], but follows links.
-pub(crate) fn begin_of_foreign(path: &Path, length: u64) -> Result<Vec<u8>, BundleError> {
+pub(crate) fn begin_of_foreign(path: &Path, length: u64) -> Result<Vec<u8>> {
     let (file, _) = open_foreign(path)?;
     let mut begin = Vec::new();
-    file.take(length).read_to_end(&mut begin).map_err(BundleError::io(path))?;
+    file.take(length).read_to_end(&mut begin).map_err(io_at(path))?;
     Ok(begin)
 }
 
 /// Reads a file of at most `limit` bytes, independently of its reported length.
-pub(crate) fn read_capped(path: &Path, file: impl Read, limit: u64) -> Result<Vec<u8>, BundleError> {
-    shardwright_files::read_from(file, limit).map_err(|error| match error {
-        FileError::TooLong { limit } => {
-            let (field, value) = ("bytes".to_owned(), limit.saturating_add(1));
-            BundleError::Limit { path: path.to_owned(), field, value, limit }
-        }
-        error => open_error(path, error),
+pub(crate) fn read_capped(path: &Path, file: impl Read, limit: u64) -> Result<Vec<u8>> {
+    shardwright_files::read_from(file, limit).map_err(|error| match error.kind() {
+        ErrorKind::Invalid => error.at(path.display()).with_help(FOREIGN),
+        _ => file_at(path, error),
     })
 }
 
 /// Compares a file with its expected length, and with its hash if `content`.
-pub(crate) fn expect(section: &Section, expected: FileReference, content: bool) -> Result<(), BundleError> {
+pub(crate) fn expect(section: &Section, expected: FileReference, content: bool) -> Result<()> {
     let (path, found) = (section.path(), section.length());
     if found != expected.bytes {
-        return Err(BundleError::Length { path: path.to_owned(), expected: expected.bytes, found });
+        return Err(wrong_length(path, expected.bytes, found));
     }
     if content {
-        let (sum, _) = Digest::of_reader(section.reader()).map_err(BundleError::io(path))?;
+        let (sum, _) = Digest::of_reader(section.reader()).map_err(io_at(path))?;
         expect_hash(path, expected.sha256, sum)?;
     }
     Ok(())
 }
 
 /// Like [`expect()`], for a file in a directory.
-pub(crate) fn check(path: &Path, expected: FileReference, content: bool) -> Result<(), BundleError> {
-    let section = Section::whole(path, open(path)?.0).map_err(BundleError::io(path))?;
+pub(crate) fn check(path: &Path, expected: FileReference, content: bool) -> Result<()> {
+    let section = Section::whole(path, open(path)?.0).map_err(io_at(path))?;
     expect(&section, expected, content)
 }
 
 /// Computes the SHA-256 of a file, such as a packed bundle for publication.
-pub fn digest_of(path: &Path) -> Result<Digest, BundleError> {
+pub fn digest_of(path: &Path) -> Result<Digest> {
     let (file, _) = open_foreign(path)?;
-    Digest::of_reader(file).map(|(sum, _)| sum).map_err(BundleError::io(path))
+    Digest::of_reader(file).map(|(sum, _)| sum).map_err(io_at(path))
 }
 
-pub(crate) fn expect_hash(path: &Path, expected: Digest, found: Digest) -> Result<(), BundleError> {
-    if expected == found {
-        return Ok(());
-    }
-    Err(BundleError::Hash { path: path.to_owned(), expected, found })
+pub(crate) fn expect_hash(path: &Path, expected: Digest, found: Digest) -> Result<()> {
+    if expected == found { Ok(()) } else { Err(wrong_hash(expected, found).at(path.display())) }
 }
 
 /// A memory-mapped file of a bundle, which clones share. Files of a directory begin at a page

@@ -6,11 +6,13 @@ use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use shardwright_vocabulary::Result;
 
+use crate::error::io_at;
 use crate::layout::{FILES, Layout, MANIFEST};
 use crate::packed::{embedded, volume_name};
 use crate::store::ARCHIVE_MAGIC;
-use crate::{BundleError, envelope, file};
+use crate::{envelope, file};
 
 /// Types of files and directories that this project uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -82,16 +84,16 @@ const LONGEST: u64 = 64;
 /// # Errors
 ///
 /// If the path does not exist or is not accessible.
-pub fn identify(path: impl AsRef<Path>) -> Result<Kind, BundleError> {
+pub fn identify(path: impl AsRef<Path>) -> Result<Kind> {
     let path = path.as_ref();
     if let Some((archive, entry)) = embedded::split(path).filter(|_| !path.exists()) {
         let section = embedded::entry(&archive, &entry)?;
         let mut begin = vec![0; LONGEST.min(section.length()) as usize];
-        section.read_exact_at(&mut begin, 0).map_err(BundleError::io(section.path()))?;
+        section.read_exact_at(&mut begin, 0).map_err(io_at(section.path()))?;
         return Ok(known(&begin));
     }
-    let path = &path.canonicalize().map_err(BundleError::io(path))?;
-    let metadata = fs::metadata(path).map_err(BundleError::io(path))?;
+    let path = &path.canonicalize().map_err(io_at(path))?;
+    let metadata = fs::metadata(path).map_err(io_at(path))?;
     if metadata.is_dir() {
         return Ok(identify_directory(path));
     }

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use shardwright_trust::Trust;
+use shardwright_vocabulary::Result;
 
 use crate::bundle::{TINY_FILE_BYTES, uses_of};
 use crate::signed::SignatureReport;
 use crate::store::{Checked, Store};
-use crate::{BundleError, Digest, FORMAT_VERSION, FileReference, Manifest, Progress, Stray};
+use crate::{Digest, FORMAT_VERSION, FileReference, Manifest, Progress, Stray};
 
 /// The level of file checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +82,7 @@ pub fn inspect(
     examine: Examine,
     trust: &Trust,
     mut progress: impl FnMut(Progress),
-) -> Result<Inspection, BundleError> {
+) -> Result<Inspection> {
     let store = Store::open(path.as_ref(), trust)?;
     let Checked { manifest, sha256, signature, .. } = store.read_manifest(trust)?;
     let signature = match signature {

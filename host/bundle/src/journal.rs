@@ -13,11 +13,14 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use shardwright_vocabulary::Result;
+
+use crate::error::io_at;
 use crate::manifest::{FileReference, NAME_BYTES_MAX};
-use crate::{BundleError, Digest, file};
+use crate::{Digest, file};
 
 const HEADING: &str = "shardwright-unfinished 1\n";
 
@@ -35,15 +38,15 @@ pub(crate) struct Journal {
 
 impl Journal {
     /// Opens the journal at `path`, or starts a new one.
-    pub(crate) fn open(path: &Path) -> Result<Journal, BundleError> {
-        let io = |error| BundleError::io(path)(error);
+    pub(crate) fn open(path: &Path) -> Result<Journal> {
+        let io = io_at(path);
         let mut created = false;
         let (bytes, file) = match file::open(path) {
             Ok((opened, _)) => {
                 let bytes = file::read_capped(path, opened, JOURNAL_BYTES)?;
                 (bytes, OpenOptions::new().write(true).open(path).map_err(io)?)
             }
-            Err(BundleError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Err(error) if error.is_not_found() => {
                 created = true;
                 (Vec::new(), OpenOptions::new().write(true).create_new(true).open(path).map_err(io)?)
             }
@@ -70,7 +73,7 @@ impl Journal {
 
     /// Records a finished piece. Keys that do not fit on a line are not recorded, which only costs
     /// work later.
-    pub(crate) fn put(&mut self, key: &str, reference: FileReference) -> Result<(), BundleError> {
+    pub(crate) fn put(&mut self, key: &str, reference: FileReference) -> Result<()> {
         if !is_key(key) || self.pieces.get(key) == Some(&reference) {
             return Ok(());
         }
@@ -79,7 +82,7 @@ impl Journal {
         self.file
             .write_all(line.as_bytes())
             .and_then(|()| self.file.sync_data())
-            .map_err(BundleError::io(&self.path))?;
+            .map_err(io_at(&self.path))?;
         self.pieces.insert(key.to_owned(), reference);
         Ok(())
     }
@@ -194,11 +197,13 @@ mod tests {
         #[cfg(unix)]
         {
             std::os::unix::fs::symlink(directory.path().join("other"), &path).unwrap();
-            assert!(matches!(Journal::open(&path), Err(BundleError::Kind { .. })));
+            let Err(error) = Journal::open(&path) else { panic!("followed a link") };
+            assert!(error.to_string().contains("a symbolic link"), "{error}");
             fs::remove_file(&path).unwrap();
         }
         File::create(&path).unwrap().set_len(JOURNAL_BYTES + 1).unwrap();
-        assert!(matches!(Journal::open(&path), Err(BundleError::Limit { .. })));
+        let Err(error) = Journal::open(&path) else { panic!("read too much") };
+        assert!(error.to_string().contains(&JOURNAL_BYTES.to_string()), "{error}");
         assert_eq!(fs::read(directory.path().join("other")).unwrap(), b"mine");
     }
 }

@@ -47,13 +47,15 @@
 //! use std::collections::BTreeMap;
 //!
 //! use shardwright_bundle::{
-//!     Bundle, BundleError, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, ShardEntry,
-//!     Structure, TextFile, Variant,
+//!     Bundle, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, ShardEntry, Structure,
+//!     TextFile, Variant,
 //! };
-//! use shardwright_vocabulary::{DType, FormatTuple, PlannerIdentity, ShimIdentity, Target, TargetKind};
+//! use shardwright_vocabulary::{
+//!     DType, FormatTuple, PlannerIdentity, Result, ShimIdentity, Target, TargetKind,
+//! };
 //! use shardwright_graph::{Asset, ComponentKind, Segment, Weight, WeightData};
 //!
-//! fn compile(directory: &std::path::Path, table: &Asset) -> Result<Bundle, BundleError> {
+//! fn compile(directory: &std::path::Path, table: &Asset) -> Result<Bundle> {
 //!     let mut writer = BundleWriter::create(directory)?;
 //!     let assets = vec![writer.add_asset(table)?];
 //!
@@ -170,7 +172,7 @@
 //!     println!("{}: {} bytes of heads, {}", shard.name, head.len(), artefact.path().display());
 //! }
 //! bundle.verify_all(|_| ())?;
-//! # Ok::<(), BundleError>(())
+//! # Ok::<(), shardwright_vocabulary::Error>(())
 //! ```
 //!
 //! To add a later result, such as a verification, create a writer on the same directory, start with
@@ -198,8 +200,7 @@ mod store;
 mod writer;
 
 pub use bundle::{BEGIN_BYTES, Blocks, Bundle, Place, Progress, Stray, TINY_FILE_BYTES};
-pub use digest::{Digest, DigestError};
-pub use error::BundleError;
+pub use digest::Digest;
 pub use file::{MappedFile, digest_of};
 pub use hashed::{Forgotten, Hashed};
 pub use identify::{Kind, identify, is_bundle};

@@ -19,13 +19,14 @@
 //! system.
 
 use std::fs::{File, Metadata};
-use std::io::{self, Read};
+use std::io::Read;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 #[cfg(unix)]
 use std::time::{Duration, SystemTime};
 
-use shardwright_files::{FileError, Section, own};
+use shardwright_files::{Section, own};
+use shardwright_vocabulary::Error;
 
 use crate::Digest;
 use crate::digest::Stop;
@@ -79,8 +80,8 @@ impl Proofs {
 
     /// Returns the reason why notes in the directory are not trusted, if others may write there.
     /// Then every file is hashed.
-    pub fn refused(&self) -> Option<FileError> {
-        own::expect_folder(&self.directory).err().filter(|error| !error.is_missing())
+    pub fn refused(&self) -> Option<Error> {
+        own::expect_folder(&self.directory).err().filter(|error| !error.is_not_found())
     }
 
     /// Returns whether a question was answered with yes before. The question's hash must cover
@@ -88,10 +89,8 @@ impl Proofs {
     pub fn has_passed(&self, question: Digest) -> bool {
         let mut note = String::new();
         let opened = own::open_file(&self.directory.join(passed(question)));
-        let read = opened
-            .map_err(io::Error::from)
-            .and_then(|(file, _)| file.take(LONGEST).read_to_string(&mut note));
-        read.is_ok() && note == PASSED
+        let read = opened.is_ok_and(|(file, _)| file.take(LONGEST).read_to_string(&mut note).is_ok());
+        read && note == PASSED
     }
 
     /// Records that a question was answered with yes. A failure to record only costs time.
@@ -131,10 +130,8 @@ impl Proofs {
         let Some(known) = known.filter(|known| known.settled) else { return false };
         let mut note = String::new();
         let opened = own::open_file(&self.directory.join(&known.name));
-        let read = opened
-            .map_err(io::Error::from)
-            .and_then(|(file, _)| file.take(LONGEST).read_to_string(&mut note));
-        read.is_ok() && note == known.note
+        let read = opened.is_ok_and(|(file, _)| file.take(LONGEST).read_to_string(&mut note).is_ok());
+        read && note == known.note
     }
 
     /// Records that this section has this hash. `before` is the metadata of its file before it was

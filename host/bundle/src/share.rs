@@ -4,13 +4,15 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use shardwright_trust::{Envelope, Kind, SecretKey, Statement};
+use shardwright_vocabulary::Result;
 
 use crate::bundle::uses_of;
+use crate::error::no_variant;
 use crate::layout::{Layout, MANIFEST, SIGNATURE};
 use crate::packed::write::{Content, pack_content};
 use crate::packed::{PackReport, packed_bytes};
 use crate::signer::Signer;
-use crate::{Bundle, BundleError, Digest, FileReference, Manifest, Progress, manifest};
+use crate::{Bundle, Digest, FileReference, Manifest, Progress, manifest};
 
 /// Packs a bundle, with its signature, into the file `to`, and verifies every byte. Equal bundles
 /// give equal files. The file is created atomically. A killed process leaves `<to>.partial`, which
@@ -18,12 +20,14 @@ use crate::{Bundle, BundleError, Digest, FileReference, Manifest, Progress, mani
 ///
 /// # Errors
 ///
-/// [`BundleError::Cancelled`] if `progress` stopped it.
+/// An error of the kind [`Cancelled`] if `progress` stopped it.
+///
+/// [`Cancelled`]: shardwright_vocabulary::ErrorKind::Cancelled
 pub fn pack(
     bundle: &Bundle,
     to: &Path,
     progress: impl FnMut(Progress) -> ControlFlow<()>,
-) -> Result<PackReport, BundleError> {
+) -> Result<PackReport> {
     if let Some(signature) = bundle.signature().filter(|_| bundle.signer().is_none()) {
         Envelope::parse(bundle.path(), signature)?;
     }
@@ -62,18 +66,15 @@ impl Bundle {
     ///
     /// # Errors
     ///
-    /// [`BundleError::Variant`] if there is no such variant, or no chip is given.
-    pub fn share(&self, socs: &[&str]) -> Result<Share, BundleError> {
+    /// If there is no such variant, or no chip is given.
+    pub fn share(&self, socs: &[&str]) -> Result<Share> {
         let there = self.manifest().variants.iter();
         let wanted = there.filter(|variant| socs.iter().any(|soc| variant.is_for(soc)));
         let variants: Vec<_> = wanted.cloned().collect();
         let is_there = |soc: &&&str| !variants.iter().any(|variant| variant.is_for(soc));
         if variants.is_empty() || socs.iter().any(|soc| is_there(&soc)) {
-            return Err(BundleError::Variant {
-                path: self.path().to_owned(),
-                asked: socs.iter().find(is_there).map(|soc| (*soc).to_owned()),
-                there: self.manifest().variants.iter().map(|variant| variant.soc.clone()).collect(),
-            });
+            let missing = socs.iter().find(is_there).copied();
+            return Err(no_variant(self.path(), missing, self.manifest()));
         }
         Share::of(self, Manifest { variants, ..self.manifest().clone() })
     }
@@ -81,7 +82,7 @@ impl Bundle {
 
 impl Share {
     /// Selects the whole bundle.
-    pub(crate) fn whole(bundle: &Bundle) -> Result<Share, BundleError> {
+    pub(crate) fn whole(bundle: &Bundle) -> Result<Share> {
         let share = Share::of(bundle, bundle.manifest().clone())?;
         let own = || bundle.signature().map(<[u8]>::to_vec);
         Ok(Share { signature: share.signature.or_else(own), ..share })
@@ -92,13 +93,13 @@ impl Share {
     /// # Errors
     ///
     /// If the name is invalid.
-    pub fn signed(self, (name, release): (&str, u64), key: &SecretKey) -> Result<Share, BundleError> {
+    pub fn signed(self, (name, release): (&str, u64), key: &SecretKey) -> Result<Share> {
         let statement = Statement::of(Kind::Bundle, name, release, &self.bytes)?;
         let signature = Some(Envelope::sign(&statement, key).to_bytes().to_vec());
         Ok(Share { signature, ..self })
     }
 
-    fn of(bundle: &Bundle, manifest: Manifest) -> Result<Share, BundleError> {
+    fn of(bundle: &Bundle, manifest: Manifest) -> Result<Share> {
         let (bytes, sha256) = manifest::canonical(bundle.path(), &manifest)?;
         let files = uses_of(&manifest).into_keys().collect();
         let share = Share { bundle: bundle.clone(), manifest, bytes, sha256, signature: None, files };
@@ -172,13 +173,15 @@ impl Share {
     ///
     /// # Errors
     ///
-    /// [`BundleError::Cancelled`] if `progress` stopped it.
+    /// An error of the kind [`Cancelled`] if `progress` stopped it.
+    ///
+    /// [`Cancelled`]: shardwright_vocabulary::ErrorKind::Cancelled
     pub fn pack(
         &self,
         volume: &Volume,
         to: &Path,
         progress: impl FnMut(Progress) -> ControlFlow<()>,
-    ) -> Result<PackReport, BundleError> {
+    ) -> Result<PackReport> {
         let content = Content {
             bundle: &self.bundle,
             signature: self.signature.as_deref().filter(|_| volume.has_manifest),

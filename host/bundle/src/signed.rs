@@ -7,11 +7,13 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_trust::{Envelope, Kind, PublicKey, SecretKey, Statement};
+use shardwright_vocabulary::Result;
 
+use crate::error::{io_at, other_kind};
 use crate::layout::Layout;
 use crate::store::Store;
 use crate::writer::{sync_directory, temporary};
-use crate::{Bundle, BundleError, Progress, Share, file, manifest};
+use crate::{Bundle, Progress, Share, file, manifest};
 
 /// A signature, and whether it belongs to this bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -26,7 +28,7 @@ pub struct SignatureReport {
 }
 
 impl SignatureReport {
-    pub(crate) fn of(store: &Store, signature: &[u8]) -> Result<SignatureReport, BundleError> {
+    pub(crate) fn of(store: &Store, signature: &[u8]) -> Result<SignatureReport> {
         let envelope = Envelope::parse(store.path(), signature)?;
         let section = store.manifest()?;
         let bytes = file::read_capped(section.path(), section.reader(), manifest::MANIFEST_BYTES)?;
@@ -43,13 +45,15 @@ impl SignatureReport {
 /// # Errors
 ///
 /// If the bundle cannot be opened, if a packed bundle's bytes do not match its manifest, if the
-/// name is invalid, and [`BundleError::Cancelled`].
+/// name is invalid, and an error of the kind [`Cancelled`] if `progress` stopped it.
+///
+/// [`Cancelled`]: shardwright_vocabulary::ErrorKind::Cancelled
 pub fn sign(
     path: &Path,
     (name, release): (&str, u64),
     key: &SecretKey,
     progress: impl FnMut(Progress) -> ControlFlow<()>,
-) -> Result<Statement, BundleError> {
+) -> Result<Statement> {
     let bundle = Bundle::open(path)?;
     let share = Share::whole(&bundle)?;
     let statement = Statement::of(Kind::Bundle, name, release, &share.bytes)?;
@@ -69,9 +73,9 @@ pub fn sign(
         Ok(())
     };
     if fs::symlink_metadata(&to).is_ok_and(|metadata| metadata.is_dir()) {
-        return Err(BundleError::Kind { path: to, expected: "a regular file", found: "a directory" });
+        return Err(other_kind(&to, "a regular file", "a directory"));
     }
-    write().map_err(BundleError::io(&to))?;
+    write().map_err(io_at(&to))?;
     sync_directory(path)?;
     Ok(statement)
 }

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use shardwright_files::Section;
 use shardwright_trust::{ENVELOPE_BYTES, Kind, Statement, Trust};
+use shardwright_vocabulary::{Error, Result};
 
 use crate::bundle::Stray;
-use crate::error::printable;
+use crate::error::{damaged, io_at, other_kind, printable};
 use crate::layout::Layout;
 use crate::manifest::{FileReference, MANIFEST_BYTES, Manifest};
 use crate::packed::{self, Volumes, embedded};
-use crate::{BundleError, Digest, file, manifest};
+use crate::{Digest, file, manifest};
 
 /// First bytes of a packed bundle, as of any ZIP archive.
 pub(crate) const ARCHIVE_MAGIC: &[u8] = b"PK\x03\x04";
@@ -37,7 +38,7 @@ pub(crate) struct Checked {
 impl Store {
     /// Opens a directory, a packed bundle, a folder of volumes, or `archive!/entry`, a packed
     /// bundle stored uncompressed in a ZIP archive.
-    pub(crate) fn open(path: &Path, trust: &Trust) -> Result<Store, BundleError> {
+    pub(crate) fn open(path: &Path, trust: &Trust) -> Result<Store> {
         let is_file = fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir());
         if is_file || embedded::split(path).is_some_and(|_| !path.exists()) {
             return Store::packed(vec![packed::section(path)?], trust);
@@ -52,14 +53,13 @@ impl Store {
     }
 
     /// Opens a packed bundle within a file, or its volumes within several files.
-    pub(crate) fn packed(sections: Vec<Section>, trust: &Trust) -> Result<Store, BundleError> {
+    pub(crate) fn packed(sections: Vec<Section>, trust: &Trust) -> Result<Store> {
         for section in &sections {
             let mut begin = [0; ARCHIVE_MAGIC.len()];
             let is_archive = section.read_exact_at(&mut begin, 0).is_ok() && begin == ARCHIVE_MAGIC;
             if !is_archive {
-                let path = section.path().to_owned();
-                let expected = "the directory of a bundle, or a packed one";
-                return Err(BundleError::Kind { path, expected, found: "another file" });
+                let expected = "the directory of a bundle, or a packed bundle";
+                return Err(other_kind(section.path(), expected, "another file"));
             }
         }
         Ok(Store::Packed(Box::new(Volumes::open(sections, trust)?)))
@@ -79,31 +79,34 @@ impl Store {
     }
 
     /// Returns the bytes of the manifest.
-    pub(crate) fn manifest(&self) -> Result<Section, BundleError> {
+    pub(crate) fn manifest(&self) -> Result<Section> {
         let layout = match self {
             Store::Packed(packed) => return Ok(packed.manifest().clone()),
             Store::Directory(layout) => layout,
         };
         let path = layout.manifest();
-        let not_found = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
         match file::open(&path) {
-            Ok((opened, _)) => Section::whole(&path, opened).map_err(BundleError::io(&path)),
-            Err(BundleError::Io { source, .. }) if not_found(&source) => {
-                let directory = layout.directory.clone();
+            Ok((opened, _)) => Section::whole(&path, opened).map_err(io_at(&path)),
+            Err(error) if error.is_not_found() => {
                 // Report a missing directory differently from a directory without a bundle.
-                fs::metadata(&directory).map_err(BundleError::io(&directory))?;
-                let unfinished = fs::symlink_metadata(layout.journal()).is_ok();
-                match !unfinished && layout.has_files() {
-                    true => Err(BundleError::LostManifest { directory }),
-                    false => Err(BundleError::NoManifest { directory, unfinished }),
-                }
+                fs::metadata(&layout.directory).map_err(io_at(&layout.directory))?;
+                let (problem, help) = if fs::symlink_metadata(layout.journal()).is_ok() {
+                    ("not finished", "run the same `shardwright compile` again: it resumes where it stopped")
+                } else if layout.has_files() {
+                    ("incomplete copy of a bundle", "copy the whole bundle again from its source")
+                } else {
+                    ("not a bundle", "`shardwright compile <checkpoint> -o DIR` makes a bundle")
+                };
+                Err(Error::missing(format!("{problem}: `bundle.json` is missing"))
+                    .at(layout.directory.display())
+                    .with_help(help))
             }
             Err(error) => Err(error),
         }
     }
 
     /// Reads and checks the manifest, after checking the signature by the rules of `trust`.
-    pub(crate) fn read_manifest(&self, trust: &Trust) -> Result<Checked, BundleError> {
+    pub(crate) fn read_manifest(&self, trust: &Trust) -> Result<Checked> {
         let section = self.manifest()?;
         let bytes = file::read_capped(section.path(), section.reader(), MANIFEST_BYTES)?;
         let signature = self.signature()?;
@@ -113,16 +116,14 @@ impl Store {
     }
 
     /// Returns the bytes of the signature, if there is one.
-    pub(crate) fn signature(&self) -> Result<Option<Vec<u8>>, BundleError> {
+    pub(crate) fn signature(&self) -> Result<Option<Vec<u8>>> {
         match self {
             Store::Packed(packed) => packed.signature(),
             Store::Directory(layout) => {
                 // Read one byte more to detect a longer file, which is not a signature.
                 match file::begin_of(&layout.signature(), ENVELOPE_BYTES as u64 + 1) {
                     Ok(bytes) => Ok(Some(bytes)),
-                    Err(BundleError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                        Ok(None)
-                    }
+                    Err(error) if error.is_not_found() => Ok(None),
                     Err(error) => Err(error),
                 }
             }
@@ -136,25 +137,23 @@ impl Store {
         reference: FileReference,
         used_as: &[String],
         content: bool,
-    ) -> Result<Section, BundleError> {
-        let missing =
-            |path| BundleError::Missing { path, used_as: used_as.first().cloned().unwrap_or_default() };
+    ) -> Result<Section> {
+        let missing = |path: &Path| {
+            let used_as = used_as.first().map_or("", String::as_str);
+            damaged(format!("the file for `{used_as}` is missing")).at(path.display())
+        };
         let section = match self {
             Store::Directory(layout) => {
                 let path = layout.file(reference.sha256);
                 // If the folder were a link, others could change its files.
                 let opened = file::expect_directory(&layout.files()).and_then(|()| file::open(&path));
-                let (opened, _) = opened.map_err(|error| match error {
-                    BundleError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                        missing(path.clone())
-                    }
-                    error => error,
-                })?;
-                Section::whole(&path, opened).map_err(BundleError::io(&path))?
+                let (opened, _) =
+                    opened.map_err(|error| if error.is_not_found() { missing(&path) } else { error })?;
+                Section::whole(&path, opened).map_err(io_at(&path))?
             }
             Store::Packed(packed) => match packed.file(reference.sha256) {
                 Some(section) => section.clone(),
-                None => return Err(missing(packed.path_of(reference.sha256))),
+                None => return Err(missing(&packed.path_of(reference.sha256))),
             },
         };
         file::expect(&section, reference, content)?;
@@ -162,7 +161,7 @@ impl Store {
     }
 
     /// Lists entries that the manifest does not name.
-    pub(crate) fn unreferenced(&self, manifest: &Manifest) -> Result<Vec<Stray>, BundleError> {
+    pub(crate) fn unreferenced(&self, manifest: &Manifest) -> Result<Vec<Stray>> {
         let kept: HashSet<Digest> =
             manifest.references().into_iter().map(|(_, reference)| reference.sha256).collect();
         let layout = match self {
@@ -184,7 +183,7 @@ impl Store {
     }
 
     /// Checks the bytes between the parts.
-    pub(crate) fn check_rest(&self) -> Result<(), BundleError> {
+    pub(crate) fn check_rest(&self) -> Result<()> {
         match self {
             Store::Directory(_) => Ok(()),
             Store::Packed(packed) => packed.check_padding(),
@@ -193,14 +192,14 @@ impl Store {
 }
 
 /// Lists entries of the folder of files that are not in `kept`, sorted by name.
-pub(crate) fn strays(layout: &Layout, kept: &HashSet<Digest>) -> Result<Vec<Stray>, BundleError> {
+pub(crate) fn strays(layout: &Layout, kept: &HashSet<Digest>) -> Result<Vec<Stray>> {
     list(&layout.files(), |name| name.parse().is_ok_and(|sha256| kept.contains(&sha256)))
 }
 
-fn list(directory: &Path, is_kept: impl Fn(&str) -> bool) -> Result<Vec<Stray>, BundleError> {
+fn list(directory: &Path, is_kept: impl Fn(&str) -> bool) -> Result<Vec<Stray>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(directory).map_err(BundleError::io(directory))? {
-        let entry = entry.map_err(BundleError::io(directory))?;
+    for entry in fs::read_dir(directory).map_err(io_at(directory))? {
+        let entry = entry.map_err(io_at(directory))?;
         let name = entry.file_name();
         if name.to_str().is_some_and(&is_kept) {
             continue;
@@ -209,7 +208,7 @@ fn list(directory: &Path, is_kept: impl Fn(&str) -> bool) -> Result<Vec<Stray>, 
             Ok(metadata) => metadata,
             // The entry was removed meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(BundleError::io(&entry.path())(error)),
+            Err(error) => return Err(io_at(&entry.path())(error)),
         };
         let is_file = metadata.is_file();
         let name = printable(&name.to_string_lossy());

@@ -8,15 +8,16 @@ use std::path::{Path, PathBuf};
 use shardwright_files::output::expect_folder;
 use shardwright_graph::Asset;
 use shardwright_trust::Trust;
+use shardwright_vocabulary::{Error, Result};
 use tempfile::{NamedTempFile, TempPath};
 
 use crate::digest::{CHUNK, Hasher};
-use crate::error::printable;
+use crate::error::{beyond, busy, inconsistent, io_at, printable, unknown_file, wrong_length};
 use crate::journal::Journal;
 use crate::layout::{Layout, TEMPORARY};
 use crate::manifest::{AssetEntry, FILE_BYTES, FileReference, Manifest, TEXT_FILE_BYTES, TextFile};
 use crate::store::{self, Store};
-use crate::{Bundle, BundleError, Digest, envelope, file, manifest};
+use crate::{Bundle, Digest, envelope, file, manifest};
 
 /// Number of directory entries to check for files of other programs. A bundle has at most four
 /// entries and leftovers of interrupted writers.
@@ -53,19 +54,19 @@ impl BundleWriter {
     ///
     /// Rejects a directory with anything but a bundle, finished or not. An existing bundle stays
     /// valid until [`BundleWriter::finish`].
-    pub fn create(directory: impl AsRef<Path>) -> Result<BundleWriter, BundleError> {
+    pub fn create(directory: impl AsRef<Path>) -> Result<BundleWriter> {
         let directory = directory.as_ref();
         let made = match fs::create_dir(directory) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-            Err(error) => return Err(BundleError::io(directory)(error)),
+            Err(error) => return Err(io_at(directory)(error)),
         };
         // The user's link to a directory is followed, but not replaced.
         let directory = &match directory.canonicalize() {
             Ok(directory) => directory,
             Err(error) => {
                 expect_folder(directory)?;
-                return Err(BundleError::io(directory)(error));
+                return Err(io_at(directory)(error));
             }
         };
         expect_folder(directory)?;
@@ -84,7 +85,7 @@ impl BundleWriter {
         remove_temporaries(&layout.files())?;
         match file::expect_directory(&layout.staging()) {
             Ok(()) => remove_temporaries(&layout.staging())?,
-            Err(BundleError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
         }
         let previous = Store::Directory(layout.clone()).read_manifest(&Trust::off());
@@ -110,7 +111,7 @@ impl BundleWriter {
     }
 
     /// Adds bytes. An existing file with that content is hashed and kept.
-    pub fn add_bytes(&mut self, bytes: &[u8]) -> Result<FileReference, BundleError> {
+    pub fn add_bytes(&mut self, bytes: &[u8]) -> Result<FileReference> {
         let reference = FileReference { sha256: Digest::of(bytes), bytes: bytes.len() as u64 };
         if self.holds(reference) {
             self.added.insert(reference);
@@ -124,15 +125,15 @@ impl BundleWriter {
             temporary.as_file().sync_all()?;
             Ok(temporary)
         };
-        let temporary = write().map_err(BundleError::io(&files))?;
+        let temporary = write().map_err(io_at(&files))?;
         self.keep(temporary.into_temp_path(), reference)
     }
 
     /// Adds all bytes of a reader. They are hashed while they are written, so memory use is one
     /// buffer.
-    pub fn add_reader(&mut self, mut reader: impl Read) -> Result<FileReference, BundleError> {
+    pub fn add_reader(&mut self, mut reader: impl Read) -> Result<FileReference> {
         let files = self.layout.files();
-        let io = |error| BundleError::io(&files)(error);
+        let io = io_at(&files);
         let mut temporary = temporary(&files).map_err(io)?;
         let mut hasher = Hasher::default();
         let mut chunk = vec![0; CHUNK];
@@ -152,69 +153,60 @@ impl BundleWriter {
         self.keep(temporary.into_temp_path(), FileReference { sha256, bytes })
     }
 
-    fn expect_length(&self, value: u64) -> Result<(), BundleError> {
+    fn expect_length(&self, value: u64) -> Result<()> {
         if value <= FILE_BYTES {
             return Ok(());
         }
-        let field = "bytes of a file".to_owned();
-        Err(BundleError::Limit { path: self.layout.files(), field, value, limit: FILE_BYTES })
+        Err(beyond(&self.layout.files(), "bytes of a file", value, FILE_BYTES))
     }
 
     /// Adds a copy of a file, which stays unchanged.
-    pub fn add_path(&mut self, path: impl AsRef<Path>) -> Result<FileReference, BundleError> {
+    pub fn add_path(&mut self, path: impl AsRef<Path>) -> Result<FileReference> {
         let (file, _) = file::open_foreign(path.as_ref())?;
         self.add_reader(file)
     }
 
     /// Moves a file from [`BundleWriter::staging`] into the bundle, without copying it.
-    pub fn adopt(&mut self, path: impl AsRef<Path>) -> Result<FileReference, BundleError> {
+    pub fn adopt(&mut self, path: impl AsRef<Path>) -> Result<FileReference> {
         let path = path.as_ref();
         let staging = self.layout.staging();
         if path.parent() != Some(&staging) {
-            let field = format!("`{}`", path.display());
-            let reason = "does not lie in the staging folder".to_owned();
-            return Err(BundleError::Invalid { path: staging, field, reason });
+            return Err(inconsistent(&staging, path.display(), "not in the staging folder"));
         }
         let (file, length) = file::open(path)?;
-        let (sha256, bytes) = Digest::of_reader(&file).map_err(BundleError::io(path))?;
+        let (sha256, bytes) = Digest::of_reader(&file).map_err(io_at(path))?;
         if bytes != length {
-            return Err(BundleError::Length { path: path.to_owned(), expected: length, found: bytes });
+            return Err(wrong_length(path, length, bytes));
         }
         // The file may have private permissions, like temporary files.
         let files = self.layout.files();
-        let usual =
-            temporary(&files).and_then(|file| file.as_file().metadata()).map_err(BundleError::io(&files))?;
-        file.set_permissions(usual.permissions())
-            .and_then(|()| file.sync_all())
-            .map_err(BundleError::io(path))?;
-        let temporary = TempPath::try_from_path(path).map_err(BundleError::io(path))?;
+        let usual = temporary(&files).and_then(|file| file.as_file().metadata()).map_err(io_at(&files))?;
+        file.set_permissions(usual.permissions()).and_then(|()| file.sync_all()).map_err(io_at(path))?;
+        let temporary = TempPath::try_from_path(path).map_err(io_at(path))?;
         self.keep(temporary, FileReference { sha256, bytes })
     }
 
     /// Creates a folder on the same file system for files that will be added to the bundle, such as
     /// artefacts being compiled. It survives an interruption, except for files that begin with
     /// `.writing-`. [`BundleWriter::finish`] removes it.
-    pub fn staging(&self) -> Result<PathBuf, BundleError> {
+    pub fn staging(&self) -> Result<PathBuf> {
         let staging = self.layout.staging();
         make_directory(&staging)?;
         Ok(staging)
     }
 
     /// Adds the bytes of a gathered table and of its scales.
-    pub fn add_asset(&mut self, asset: &Asset) -> Result<AssetEntry, BundleError> {
-        let invalid = |reason| BundleError::Invalid {
-            path: self.layout.manifest(),
-            field: format!("table `{}`", asset.name),
-            reason,
-        };
+    pub fn add_asset(&mut self, asset: &Asset) -> Result<AssetEntry> {
+        let path = self.layout.manifest();
+        let invalid = |reason| inconsistent(&path, format_args!("table `{}`", asset.name), reason);
         if asset.table.shape.len() != 2 {
-            return Err(invalid(format!("shape {:?} is no table", asset.table.shape)));
+            return Err(invalid(format!("the shape {:?} is not that of a table", asset.table.shape)));
         }
         let mut table = asset.to_table();
         let scales = table.quantisation.as_ref().map(|existing| (&existing.scales, "scales"));
         for (data, what) in std::iter::once((&table.table, "values")).chain(scales) {
             if !data.is_present() {
-                return Err(invalid(format!("its {what} were planned and never made")));
+                return Err(invalid(format!("the {what} were planned, but never made")));
             }
         }
         // If a token has several redirects, the first one counts.
@@ -224,16 +216,13 @@ impl BundleWriter {
     }
 
     /// Adds the files of a checkpoint that text processing needs, see [`TextFile`].
-    pub fn add_texts(
-        &mut self,
-        checkpoint: impl AsRef<Path>,
-    ) -> Result<BTreeMap<TextFile, FileReference>, BundleError> {
+    pub fn add_texts(&mut self, checkpoint: impl AsRef<Path>) -> Result<BTreeMap<TextFile, FileReference>> {
         let mut texts = BTreeMap::new();
         for &text in TextFile::ALL {
             let path = checkpoint.as_ref().join(text.name());
             let file = match file::open_foreign(&path) {
                 Ok((file, _)) => file,
-                Err(BundleError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) if error.is_not_found() => continue,
                 Err(error) => return Err(error),
             };
             let bytes = file::read_capped(&path, file, TEXT_FILE_BYTES)?;
@@ -257,19 +246,19 @@ impl BundleWriter {
     /// with control characters and keys longer than [`NAME_BYTES_MAX`] are not recorded.
     ///
     /// [`NAME_BYTES_MAX`]: crate::NAME_BYTES_MAX
-    pub fn remember(&mut self, key: &str, reference: FileReference) -> Result<(), BundleError> {
+    pub fn remember(&mut self, key: &str, reference: FileReference) -> Result<()> {
         self.journal.put(key, reference)
     }
 
     /// Completes the bundle. Checks that the manifest is consistent and that all its files exist,
     /// and writes it atomically. Removes unreferenced files and the signature of another manifest.
-    pub fn finish(self, manifest: &Manifest) -> Result<Bundle, BundleError> {
+    pub fn finish(self, manifest: &Manifest) -> Result<Bundle> {
         let path = self.layout.manifest();
         let (bytes, _) = manifest::canonical(&path, manifest)?;
         self.expect_files(manifest)?;
         sync_directory(&self.layout.files())?;
 
-        let io = |error| BundleError::io(&path)(error);
+        let io = io_at(&path);
         let directory = &self.layout.directory;
         // Remove the signature of another manifest first: an unsigned bundle is valid, but a bundle
         // with a wrong signature is not.
@@ -292,17 +281,17 @@ impl BundleWriter {
             .filter(|stray| stray.is_file && stray.name.parse::<Digest>().is_ok())
             .try_for_each(|stray| {
                 let path = self.layout.files().join(&stray.name);
-                fs::remove_file(&path).map_err(BundleError::io(&path))
+                fs::remove_file(&path).map_err(io_at(&path))
             })?;
         let journal = self.layout.journal();
-        fs::remove_file(&journal).map_err(BundleError::io(&journal))?;
+        fs::remove_file(&journal).map_err(io_at(&journal))?;
         sync_directory(directory)?;
         Bundle::open(directory)
     }
 
     /// Checks that every file of the manifest was added, was in the previous complete bundle, or
     /// exists with that content.
-    fn expect_files(&self, manifest: &Manifest) -> Result<(), BundleError> {
+    fn expect_files(&self, manifest: &Manifest) -> Result<()> {
         let before: HashSet<FileReference> = match &self.previous {
             Some(previous) => previous.references().into_iter().map(|(_, reference)| reference).collect(),
             None => HashSet::new(),
@@ -316,10 +305,9 @@ impl BundleWriter {
             let path = self.layout.file(reference.sha256);
             match file::check(&path, reference, !known) {
                 Ok(()) => {}
-                Err(BundleError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                    let FileReference { sha256, bytes } = reference;
-                    let directory = self.layout.directory.clone();
-                    return Err(BundleError::Reference { directory, used_as, sha256, bytes });
+                Err(error) if error.is_not_found() => {
+                    let unknown = unknown_file(reference.sha256, reference.bytes);
+                    return Err(unknown.at(used_as).at(self.layout.directory.display()));
                 }
                 Err(error) => return Err(error),
             }
@@ -335,9 +323,9 @@ impl BundleWriter {
 
     /// Gives a written file its final name. An existing file has the same content or is damaged,
     /// and is replaced in both cases.
-    fn keep(&mut self, temporary: TempPath, reference: FileReference) -> Result<FileReference, BundleError> {
+    fn keep(&mut self, temporary: TempPath, reference: FileReference) -> Result<FileReference> {
         let path = self.layout.file(reference.sha256);
-        temporary.persist(&path).map_err(|error| BundleError::io(&path)(error.error))?;
+        temporary.persist(&path).map_err(|error| io_at(&path)(error.error))?;
         self.added.insert(reference);
         Ok(reference)
     }
@@ -353,15 +341,15 @@ impl std::fmt::Debug for BundleWriter {
 struct Lock(File);
 
 impl Lock {
-    fn take(directory: &Path) -> Result<Lock, BundleError> {
-        let handle = File::open(directory).map_err(BundleError::io(directory))?;
+    fn take(directory: &Path) -> Result<Lock> {
+        let handle = File::open(directory).map_err(io_at(directory))?;
         match handle.try_lock() {
             Ok(()) => Ok(Lock(handle)),
-            Err(TryLockError::WouldBlock) => Err(BundleError::Busy { directory: directory.to_owned() }),
+            Err(TryLockError::WouldBlock) => Err(busy(directory)),
             // On file systems without locks, two concurrent writers still leave a complete bundle
             // of one of them.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => Ok(Lock(handle)),
-            Err(TryLockError::Error(error)) => Err(BundleError::io(directory)(error)),
+            Err(TryLockError::Error(error)) => Err(io_at(directory)(error)),
         }
     }
 }
@@ -375,15 +363,19 @@ impl Drop for Lock {
 }
 
 /// Rejects a directory that is neither empty nor a bundle's.
-fn claim(layout: &Layout) -> Result<(), BundleError> {
+fn claim(layout: &Layout) -> Result<()> {
     let directory = &layout.directory;
-    let occupied = |found: String| BundleError::Occupied { directory: directory.clone(), found };
+    let occupied = |found: &str| {
+        Error::argument(format!("neither empty nor a bundle: it contains `{found}`"))
+            .at(directory.display())
+            .with_help("name a directory that is empty or does not exist yet")
+    };
     let mut is_empty = true;
-    for entry in fs::read_dir(directory).map_err(BundleError::io(directory))?.take(ENTRIES_LOOKED_AT) {
-        let name = entry.map_err(BundleError::io(directory))?.file_name();
+    for entry in fs::read_dir(directory).map_err(io_at(directory))?.take(ENTRIES_LOOKED_AT) {
+        let name = entry.map_err(io_at(directory))?.file_name();
         is_empty = false;
         if !name.to_str().is_some_and(Layout::is_ours) {
-            return Err(occupied(printable(&name.to_string_lossy())));
+            return Err(occupied(&printable(&name.to_string_lossy())));
         }
     }
     if is_empty {
@@ -393,22 +385,22 @@ fn claim(layout: &Layout) -> Result<(), BundleError> {
     // A manifest damaged after the magic may be replaced, but not a file of another program.
     match file::begin_of(&path, envelope::MAGIC.len() as u64) {
         Ok(begin) if begin == envelope::MAGIC => return Ok(()),
-        Ok(_) => return Err(BundleError::Magic { path, offset: 0 }),
-        Err(BundleError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+        Ok(_) => return Err(envelope::not_a_manifest(0).at(path.display())),
+        Err(error) if error.is_not_found() => {}
         Err(error) => return Err(error),
     }
     if fs::symlink_metadata(layout.journal()).is_err() {
-        return Err(occupied("files".to_owned()));
+        return Err(occupied("files"));
     }
     Ok(())
 }
 
 /// Creates a directory unless it exists.
-fn make_directory(path: &Path) -> Result<(), BundleError> {
+fn make_directory(path: &Path) -> Result<()> {
     match fs::create_dir(path) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => file::expect_directory(path),
-        Err(error) => Err(BundleError::io(path)(error)),
+        Err(error) => Err(io_at(path)(error)),
     }
 }
 
@@ -426,33 +418,33 @@ pub(crate) fn temporary(directory: &Path) -> io::Result<NamedTempFile> {
 }
 
 /// Removes the temporary files of interrupted writers.
-fn remove_temporaries(directory: &Path) -> Result<(), BundleError> {
-    for entry in fs::read_dir(directory).map_err(BundleError::io(directory))? {
-        let entry = entry.map_err(BundleError::io(directory))?;
+fn remove_temporaries(directory: &Path) -> Result<()> {
+    for entry in fs::read_dir(directory).map_err(io_at(directory))? {
+        let entry = entry.map_err(io_at(directory))?;
         let path = entry.path();
-        let kind = entry.file_type().map_err(BundleError::io(&path))?;
+        let kind = entry.file_type().map_err(io_at(&path))?;
         if entry.file_name().as_encoded_bytes().starts_with(TEMPORARY.as_bytes()) && !kind.is_dir() {
-            fs::remove_file(&path).map_err(BundleError::io(&path))?;
+            fs::remove_file(&path).map_err(io_at(&path))?;
         }
     }
     Ok(())
 }
 
-fn remove_file(path: &Path) -> Result<(), BundleError> {
+fn remove_file(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(BundleError::io(path)(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_at(path)(error)),
         _ => Ok(()),
     }
 }
 
-fn remove_tree(path: &Path) -> Result<(), BundleError> {
+fn remove_tree(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(BundleError::io(path)(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_at(path)(error)),
         _ => Ok(()),
     }
 }
 
 /// Makes the names in a directory survive a power failure.
-pub(crate) fn sync_directory(path: &Path) -> Result<(), BundleError> {
-    File::open(path).and_then(|directory| directory.sync_all()).map_err(BundleError::io(path))
+pub(crate) fn sync_directory(path: &Path) -> Result<()> {
+    File::open(path).and_then(|directory| directory.sync_all()).map_err(io_at(path))
 }

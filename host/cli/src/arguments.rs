@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use shardwright::{FormatChoice, PlanMeasuring, Preference, PromptLength, WeightFormat, WeightRounding};
-use shardwright_hub::{HubError, HubId};
+use shardwright_hub::HubId;
 use shardwright_trust::{Kind, LeastRelease, PublicKey};
 
 /// Run language models on phone NPUs. Each plan shows how the model is cut, in which formats and
@@ -883,7 +883,7 @@ pub struct PullArguments {
 }
 
 fn hub_id(text: &str) -> Result<HubId, String> {
-    text.parse().map_err(|error: HubError| format!("{error}; {}", error.help()))
+    text.parse::<HubId>().map_err(|error| format!("{error}; {}", error.help().unwrap_or_default()))
 }
 
 #[derive(Args, Debug)]
@@ -1348,7 +1348,7 @@ pub enum TrustCommand {
 }
 
 fn public_key(text: &str) -> Result<PublicKey, String> {
-    text.parse().map_err(|error: shardwright_trust::KeyError| error.to_string())
+    text.parse::<PublicKey>().map_err(|error| error.to_string())
 }
 
 fn least_release(text: &str) -> Result<LeastRelease, String> {

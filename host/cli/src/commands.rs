@@ -119,7 +119,7 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
         }
         Command::Trust(command) => trust::trust(command, format),
         Command::Completions { .. } if format == Format::Json => {
-            Err(Failure::Arguments("a completion script is no report: it has no JSON".to_owned()))
+            Err(Failure::Arguments("a completion script cannot be written as JSON".to_owned()))
         }
         Command::Completions { shell } => {
             let mut command = Arguments::command();
@@ -427,7 +427,7 @@ fn too_long(what: &str, limit: u64) -> Failure {
     Failure::Refused {
         kind: ErrorKind::Invalid,
         message: format!("{what} has more than {limit} bytes"),
-        help: "give less of it at once".to_owned(),
+        help: "pass less input at once".to_owned(),
     }
 }
 
@@ -476,8 +476,8 @@ fn open_for(
         if memory_budget.is_some() {
             return Err(Failure::Refused {
                 kind: ErrorKind::Argument,
-                message: format!("--memory-budget is for bundles, and {} is none", checkpoint.display()),
-                help: "`--memory` bounds the plan of a checkpoint; or compile it, and run the bundle"
+                message: format!("--memory-budget needs a bundle, and {} is not one", checkpoint.display()),
+                help: "bound the plan of a checkpoint with `--memory`, or compile it and run the bundle"
                     .to_owned(),
             });
         }
@@ -549,7 +549,7 @@ fn no_name_expected(path: &Path, expected: &ExpectedArgument) -> Result<(), Fail
 fn is_bundle(path: &Path, compiled_from: Option<&Path>) -> Result<bool, Failure> {
     let is_bundle = shardwright::is_bundle(path);
     if !is_bundle && compiled_from.is_some() {
-        let what = format!("--checkpoint is for bundles, and {} is none", path.display());
+        let what = format!("--checkpoint needs a bundle, and {} is not one", path.display());
         return Err(Failure::Arguments(what));
     }
     Ok(is_bundle)
@@ -699,7 +699,7 @@ fn say_verified(what: &str, verified: &Verified, quiet: bool) {
 /// Returns how to avoid hashing at the next opening, if a way is known.
 fn where_to_keep_proofs(verified: &Verified) -> &'static str {
     match (&verified.again, &verified.proofs) {
-        (Some(_), None) => "; `XDG_CACHE_HOME` names a directory whose folder `shardwright` holds proofs",
+        (Some(_), None) => "; set `XDG_CACHE_HOME` to keep proofs in its folder `shardwright`",
         _ => "",
     }
 }

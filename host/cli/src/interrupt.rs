@@ -26,7 +26,7 @@ pub fn listen() {
         }
     });
     if let Err(error) = installed {
-        tracing::warn!("an interrupt will end the program at once: {error}");
+        tracing::warn!("cannot handle interrupts, so the first one ends the program at once: {error}");
     }
 }
 

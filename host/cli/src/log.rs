@@ -38,8 +38,8 @@ pub fn begin(verbose: u8) -> Result<(), Failure> {
     };
     let filter = EnvFilter::builder().parse(level).map_err(|error| Failure::Refused {
         kind: ErrorKind::Argument,
-        message: format!("{VARIABLE} is `{level}`: {error}"),
-        help: "set it to levels such as `info` or `warn,shim=info`, or leave it out".to_owned(),
+        message: format!("invalid {VARIABLE} `{level}`: {error}"),
+        help: "set it to levels such as `info` or `warn,shim=info`, or unset it".to_owned(),
     })?;
     let log = tracing_subscriber::fmt().with_env_filter(filter);
     let log = log.with_writer(|| Log).with_ansi(false).without_time();

@@ -7,8 +7,6 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind as ClapKind};
 use shardwright::{Error, ErrorKind};
-use shardwright_files::FileError;
-use shardwright_files::output::OutputError;
 
 use crate::arguments::{Arguments, Format};
 use crate::views::{printable_lines, say};
@@ -45,12 +43,6 @@ impl From<Error> for Failure {
     }
 }
 
-impl From<OutputError> for Failure {
-    fn from(error: OutputError) -> Self {
-        Failure::Library(error.into())
-    }
-}
-
 /// Makes the failure of reading or writing `what`.
 pub fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Failure {
     let what = what.into();
@@ -84,22 +76,22 @@ pub const fn code(kind: ErrorKind) -> u8 {
 /// Returns the default help for errors without their own.
 const fn general_help(kind: ErrorKind) -> &'static str {
     match kind {
-        ErrorKind::Argument => "`shardwright help` lists commands and arguments",
+        ErrorKind::Argument => "run `shardwright help` to list commands and arguments",
         ErrorKind::Missing => "check the path and its permissions",
-        ErrorKind::Invalid => "fetch the file again; it is damaged or not what its name says",
-        ErrorKind::Unsupported => "README.md lists what is supported",
+        ErrorKind::Invalid => "fetch the file again; it is damaged or its name does not match its content",
+        ErrorKind::Unsupported => "see README.md for supported models and chips",
         ErrorKind::Incompatible => "build it again with this version",
         ErrorKind::Planning => {
-            "`shardwright plan` shows limits and reasons; `--limit NAME=VALUE` overrides a limit"
+            "run `shardwright plan` to see limits and reasons; override a limit with `--limit NAME=VALUE`"
         }
-        ErrorKind::Shim => "`shardwright shim list` shows what was found; `-v` shows more of what happened",
+        ErrorKind::Shim => "run `shardwright shim list` to see which shims were found; add `-v` for details",
         ErrorKind::Strict => "leave `--strict` out to accept the fallback",
         ErrorKind::Untrusted => "get a signed file from its source, or trust the key of its maker",
         ErrorKind::Context => "shorten the prompt or raise `--context`",
-        ErrorKind::Memory => "close what else is open, or raise the budget",
+        ErrorKind::Memory => "close other programs, or raise the budget",
         ErrorKind::Resource => "free disk space, or raise the limits that `ulimit -a` lists",
         ErrorKind::Cancelled => "run the command again",
-        _ => "run it again with `-vv` and report what it says",
+        _ => "run it again with `-vv` and report the output",
     }
 }
 
@@ -132,8 +124,8 @@ pub fn report(failure: Failure, format: Format) -> ErrorKind {
         Failure::Arguments(message) => (ErrorKind::Argument, message, None),
         Failure::Refused { kind, message, help } => (kind, message, Some(help)),
         Failure::Io { what, source } => {
-            let error = FileError::from(source);
-            (error.kind(), format!("{what}: {error}"), error.help().map(str::to_owned))
+            let error = Error::from(source).at(what);
+            (error.kind(), error.to_string(), error.help().map(str::to_owned))
         }
     };
     let help = help.unwrap_or_else(|| general_help(kind).to_owned());
@@ -197,7 +189,7 @@ pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> 
     if let (ClapKind::InvalidSubcommand, Some(ContextValue::String(name))) =
         (error.kind(), error.get(ContextKind::InvalidSubcommand))
     {
-        say(&format!("error: there is no command `{name}`"));
+        say(&format!("error: unknown command `{name}`"));
         let meant = meant(name).map(|meant| format!("{meant}; ")).unwrap_or_default();
         say(&format!("help: {meant}run `shardwright --help` for the list of commands"));
         return ExitCode::from(code(ErrorKind::Argument));

@@ -7,9 +7,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_bundle::{Bundle, Progress};
-use shardwright_vocabulary::{BroughtBy, ShimNeeds};
+use shardwright_vocabulary::{BroughtBy, Error, Result, ShimNeeds};
 
-use crate::DeliveryError;
 use crate::folder::Folder;
 use crate::needs::shims_of;
 
@@ -47,8 +46,7 @@ pub struct AdbReport {
 ///
 /// # Errors
 ///
-/// [`DeliveryError::NoShim`] if the manifest of a shim is not in `shims`. Also if a file cannot be
-/// read or written.
+/// If the manifest of a shim is not in `shims`, or if a file cannot be read or written.
 pub fn adb_folder(
     bundle: &Bundle,
     soc: Option<&str>,
@@ -56,7 +54,7 @@ pub fn adb_folder(
     facts: &BTreeMap<String, BTreeMap<String, String>>,
     to: &Path,
     progress: impl FnMut(Progress) -> ControlFlow<()>,
-) -> Result<AdbReport, DeliveryError> {
+) -> Result<AdbReport> {
     let all: Vec<&str> = bundle.manifest().variants.iter().map(|variant| variant.soc.as_str()).collect();
     let share = bundle.share(&soc.map_or(all, |soc| vec![soc]))?;
     let variants = &share.manifest().variants;
@@ -95,7 +93,7 @@ struct Pushed {
 }
 
 impl Pushed {
-    fn add(&mut self, shim: &ShimNeeds, facts: &BTreeMap<String, String>) -> Result<(), DeliveryError> {
+    fn add(&mut self, shim: &ShimNeeds, facts: &BTreeMap<String, String>) -> Result<()> {
         let add = |to: &mut Vec<String>, what: String| {
             if !to.contains(&what) {
                 to.push(what);
@@ -114,12 +112,17 @@ impl Pushed {
 /// Checks a name that is inserted into the script unchanged. A manifest may give a shim's library
 /// any name, and facts of a profile, which are parts of names, are any text. Neither may become a
 /// command.
-fn word(of: &'static str, name: String) -> Result<String, DeliveryError> {
+fn word(of: &str, name: String) -> Result<String> {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+*".contains(&byte);
-    match !name.is_empty() && !name.starts_with('-') && name.bytes().all(legal) {
-        true => Ok(name),
-        false => Err(DeliveryError::ScriptName { of, name: name.chars().take(64).collect() }),
+    if !name.is_empty() && !name.starts_with('-') && name.bytes().all(legal) {
+        return Ok(name);
     }
+    let name: String = name.chars().take(64).collect();
+    let what = format!(
+        "`{name}` cannot be the name of {of} in a script: expected letters, digits and `-_.+*`, \
+         and no `-` at the beginning"
+    );
+    Err(Error::invalid(what).with_help("correct the shim's manifest, or the facts of the chip's profile"))
 }
 
 /// Formats the script. Its names were checked by [`word`], and variables and folders were checked
@@ -190,7 +193,7 @@ program=${{SHARDWRIGHT_ANDROID:?name the folder of the program that was built fo
 
 #[cfg(test)]
 mod tests {
-    use shardwright_vocabulary::{AndroidNeeds, NeededLibrary};
+    use shardwright_vocabulary::{AndroidNeeds, ErrorKind, NeededLibrary};
 
     use super::*;
 
@@ -202,10 +205,9 @@ mod tests {
         for name in ["", "a b", "a;b", "$(b)", "`b`", "a\nb", "../b", "a'b", "a\"b", "-rf", "é", "a&b", "a|b"]
         {
             let error = word("x", name.to_owned()).unwrap_err();
-            assert!(
-                matches!(error, DeliveryError::ScriptName { .. }) && error.help().is_some(),
-                "{name}: {error}"
-            );
+            assert!(error.kind() == ErrorKind::Invalid && error.help().is_some(), "{name}: {error:?}");
+            let message = format!("`{name}` cannot be the name of x in a script");
+            assert!(error.message().starts_with(&message), "{error}");
         }
         let facts = BTreeMap::from([("arch".to_owned(), "v79; reboot".to_owned())]);
         let shim = ShimNeeds {
@@ -224,6 +226,6 @@ mod tests {
             android: AndroidNeeds::default(),
         };
         let refused = Pushed::default().add(&shim, &facts).unwrap_err();
-        assert!(matches!(refused, DeliveryError::ScriptName { of: "a vendor's library", .. }), "{refused}");
+        assert!(refused.message().contains("cannot be the name of a vendor's library"), "{refused}");
     }
 }

@@ -1,8 +1,7 @@
 //! Recognises executable code by its first bytes.
 
 use shardwright_bundle::{Bundle, Manifest};
-
-use crate::DeliveryError;
+use shardwright_vocabulary::{Error, Result};
 
 /// First bytes of code for a processor, a virtual machine or a sandbox, and of planners packed for
 /// one. Compiled graphs are not among them: an artefact begins with our own header, followed by the
@@ -26,10 +25,12 @@ pub(crate) fn code(begin: &[u8]) -> Option<&'static str> {
 }
 
 /// Refuses a manifest that names a file of code.
-pub(crate) fn expect_none(bundle: &Bundle, manifest: &Manifest) -> Result<(), DeliveryError> {
+pub(crate) fn expect_none(bundle: &Bundle, manifest: &Manifest) -> Result<()> {
     for (used_as, file) in manifest.references() {
         if let Some(what) = code(&bundle.begin_of(&file)?) {
-            return Err(DeliveryError::Code { used_as, what });
+            let what = format!("{used_as} is {what}, and only models may be delivered this way");
+            let help = "libraries and planners belong into the app's own modules; compile the bundle again";
+            return Err(Error::unsupported(what).with_help(help));
         }
     }
     Ok(())

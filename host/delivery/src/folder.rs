@@ -5,9 +5,8 @@ use std::io::Write;
 use std::path::{Component, Path, PathBuf};
 
 use shardwright_files::output::expect_folder;
+use shardwright_vocabulary::{Error, Result};
 use tempfile::TempDir;
-
-use crate::DeliveryError;
 
 /// Prefix of the name of a folder that is being filled.
 const WRITING: &str = ".writing-";
@@ -25,9 +24,10 @@ pub(crate) struct Folder {
 
 impl Folder {
     /// Begins a folder. The target must be missing or an empty folder.
-    pub(crate) fn create(to: &Path) -> Result<Folder, DeliveryError> {
-        if expect_folder(to)? && fs::read_dir(to).map_err(DeliveryError::io(to))?.next().is_some() {
-            return Err(DeliveryError::Occupied { path: to.to_owned() });
+    pub(crate) fn create(to: &Path) -> Result<Folder> {
+        if expect_folder(to)? && fs::read_dir(to).map_err(failed_at(to))?.next().is_some() {
+            let help = "name a folder that is empty or does not exist yet";
+            return Err(Error::argument("the folder is not empty").at(to.display()).with_help(help));
         }
         let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         sweep(parent);
@@ -38,41 +38,43 @@ impl Folder {
             let _ = lock.try_lock();
             Ok((building, lock))
         };
-        let (building, lock) = create().map_err(DeliveryError::io(parent))?;
+        let (building, lock) = create().map_err(failed_at(parent))?;
         Ok(Folder { to: to.to_owned(), building, lock })
     }
 
     /// Returns the path at which to write a file of the folder, and creates its parent folders.
     ///
     /// # Errors
-    /// [`DeliveryError::Outside`] if the name is not a path within the folder, because some names
-    /// contain texts from the bundle.
-    pub(crate) fn path(&self, name: &str) -> Result<PathBuf, DeliveryError> {
+    /// If the name is not a path within the folder, because some names contain texts from the
+    /// bundle.
+    pub(crate) fn path(&self, name: &str) -> Result<PathBuf> {
         let is_plain = |part| matches!(part, Component::Normal(_));
         if name.is_empty() || !Path::new(name).components().all(is_plain) {
-            return Err(DeliveryError::Outside { name: name.chars().take(64).collect() });
+            let name: String = name.chars().take(64).collect();
+            return Err(Error::invalid(format!("a file named `{name}` would be outside of the folder"))
+                .with_help("compile the bundle again: its manifest contains a path instead of a name"));
         }
         let path = self.building.path().join(name);
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(DeliveryError::io(parent))?;
+            fs::create_dir_all(parent).map_err(failed_at(parent))?;
         }
         Ok(path)
     }
 
     /// Writes a text file.
-    pub(crate) fn write(&self, name: &str, text: &str) -> Result<(), DeliveryError> {
+    pub(crate) fn write(&self, name: &str, text: &str) -> Result<()> {
         let path = self.path(name)?;
         let write = || {
             let mut file = fs::File::create(&path)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()
         };
-        write().map_err(DeliveryError::io(&path))
+        write().map_err(failed_at(&path))
     }
 
     /// Moves the folder to its final place.
-    pub(crate) fn keep(self) -> Result<(), DeliveryError> {
-        let io = || DeliveryError::io(&self.to);
+    pub(crate) fn keep(self) -> Result<()> {
+        let io = || failed_at(&self.to);
         fs::remove_file(self.building.path().join(LOCK)).map_err(io())?;
         drop(self.lock);
         // Temporary folders are private. A delivered folder gets the usual permissions of new
@@ -92,6 +94,13 @@ impl Folder {
         // The folder was renamed, so there is no temporary folder to remove.
         let _ = self.building.keep();
         Ok(())
+    }
+}
+
+/// Returns a function that makes the error for a file or folder that cannot be written.
+fn failed_at(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    move |error| {
+        Error::from(error).at(path.display()).or_help("check the path, the permissions and the free space")
     }
 }
 
@@ -117,7 +126,15 @@ const ENTRIES_LOOKED_AT: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
+
+    /// Checks the kind and the text of an error, and that it has help.
+    fn is(error: &Error, kind: ErrorKind, words: &str) {
+        assert!(error.kind() == kind && error.to_string().contains(words), "{words}: {error:?}");
+        assert!(error.help().is_some(), "{error:?}");
+    }
 
     #[test]
     fn what_a_killed_process_left_is_removed_and_nothing_else() {
@@ -147,13 +164,14 @@ mod tests {
         assert!(!to.exists());
         folder.keep().unwrap();
         assert_eq!(fs::read(to.join("a/b")).unwrap(), b"text");
-        assert!(matches!(Folder::create(&to), Err(DeliveryError::Occupied { .. })));
+        let error = Folder::create(&to).err().expect("there are files");
+        is(&error, ErrorKind::Argument, "out: the folder is not empty");
 
         let folder = Folder::create(&parent.path().join("names")).unwrap();
         let absolute = parent.path().join("absolute");
         for name in ["", "..", "../out", "a/../../out", "/out", "./../out", absolute.to_str().unwrap()] {
             let error = folder.write(name, "text").unwrap_err();
-            assert!(matches!(&error, DeliveryError::Outside { .. }) && error.help().is_some(), "{name}");
+            is(&error, ErrorKind::Invalid, "outside of the folder");
         }
         drop(folder);
         let mut entries = fs::read_dir(parent.path()).unwrap().map(|entry| entry.unwrap().file_name());
@@ -167,12 +185,12 @@ mod tests {
         let empty = parent.path().join("empty");
         fs::create_dir(&empty).unwrap();
         Folder::create(&empty).unwrap().keep().unwrap();
-        assert!(matches!(Folder::create(&parent.path().join("no/such")), Err(DeliveryError::Io { .. })));
+        let error = Folder::create(&parent.path().join("no/such")).err().expect("no folder");
+        is(&error, ErrorKind::Missing, &parent.path().join("no").display().to_string());
         let file = parent.path().join("file");
         fs::write(&file, "mine").unwrap();
         let error = Folder::create(&file).err().expect("a file is no folder");
-        assert!(matches!(&error, DeliveryError::Output(_)) && error.help().is_some(), "{error}");
-        assert!(error.to_string().contains("is a regular file, expected a folder"), "{error}");
+        is(&error, ErrorKind::Argument, "expected a folder or no file, got a regular file");
         assert_eq!(fs::read(&file).unwrap(), b"mine");
     }
 }

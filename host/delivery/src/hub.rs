@@ -7,8 +7,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_bundle::{Bundle, Progress, Variant};
+use shardwright_vocabulary::{Error, Result};
 
-use crate::DeliveryError;
 use crate::folder::Folder;
 use crate::play::rules::name_of;
 
@@ -51,17 +51,22 @@ pub struct HubFile {
 ///
 /// # Errors
 ///
-/// [`DeliveryError::NoLicence`] without a licence, because a bundle does not contain its model's.
-/// Also if a file cannot be read or written.
+/// Without a licence, because a bundle does not contain its model's. Also if a file cannot be read
+/// or written.
 pub fn hub_folder(
     bundle: &Bundle,
     card: &Card,
     to: &Path,
     mut progress: impl FnMut(Progress) -> ControlFlow<()>,
-) -> Result<HubReport, DeliveryError> {
+) -> Result<HubReport> {
     let model = &bundle.manifest().model;
     let licence = card.licence.as_deref();
-    let licence = licence.ok_or_else(|| DeliveryError::NoLicence { model: model.name.clone() })?;
+    let licence = licence.ok_or_else(|| {
+        Error::argument(format!("the licence of `{}` is unknown", model.name)).with_help(
+            "name it with `--licence`, as the hub spells it: `gemma`, `apache-2.0`; \
+             the publisher of the checkpoint states it",
+        )
+    })?;
     expect_plain("licence", licence)?;
     if let Some(base) = &card.base_model {
         expect_plain("model of a hub", base)?;
@@ -89,12 +94,14 @@ pub fn hub_folder(
 }
 
 /// Checks a value that is inserted into the metadata unchanged.
-fn expect_plain(what: &'static str, value: &str) -> Result<(), DeliveryError> {
+fn expect_plain(what: &str, value: &str) -> Result<()> {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
-    match !value.is_empty() && value.len() <= 128 && value.bytes().all(legal) {
-        true => Ok(()),
-        false => Err(DeliveryError::CardText { what, value: value.chars().take(64).collect() }),
+    if !value.is_empty() && value.len() <= 128 && value.bytes().all(legal) {
+        return Ok(());
     }
+    let value: String = value.chars().take(64).collect();
+    Err(Error::argument(format!("`{value}` is not a valid {what}"))
+        .with_help("use 1 to 128 letters, digits and `-_./`"))
 }
 
 fn text(bundle: &Bundle, card: &Card, licence: &str, files: &[HubFile]) -> String {

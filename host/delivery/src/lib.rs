@@ -16,14 +16,12 @@
 
 mod adb;
 mod code;
-mod error;
 mod folder;
 mod hub;
 mod needs;
 mod play;
 
 pub use adb::{AdbReport, adb_folder};
-pub use error::DeliveryError;
 pub use hub::{Card, HubFile, HubReport, hub_folder};
 pub use needs::{Declaration, LibraryNeed, NeedsReport, ShimNeed, VariantNeeds, needs};
 pub use play::{

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use shardwright_bundle::{Bundle, Variant};
-use shardwright_vocabulary::{BroughtBy, NeededLibrary, ShimNeeds, VersionRange};
-
-use crate::DeliveryError;
+use shardwright_vocabulary::{BroughtBy, Error, NeededLibrary, Result, ShimNeeds, VersionRange};
 
 /// Needs of the variants of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -86,14 +84,13 @@ pub struct Declaration {
 ///
 /// # Errors
 ///
-/// [`DeliveryError::NoShim`] if the manifest of a shim is not in `shims`. Also if the bundle has no
-/// variant for the chip.
+/// If the manifest of a shim is not in `shims`, or if the bundle has no variant for the chip.
 pub fn needs(
     bundle: &Bundle,
     soc: Option<&str>,
     shims: &[ShimNeeds],
     facts: &BTreeMap<String, BTreeMap<String, String>>,
-) -> Result<NeedsReport, DeliveryError> {
+) -> Result<NeedsReport> {
     let share;
     let manifest = match soc {
         None => bundle.manifest(),
@@ -130,14 +127,17 @@ pub fn needs(
 pub(crate) fn shims_of<'s>(
     variant: &Variant,
     shims: &'s [ShimNeeds],
-) -> Result<Vec<(BTreeSet<String>, &'s ShimNeeds)>, DeliveryError> {
+) -> Result<Vec<(BTreeSet<String>, &'s ShimNeeds)>> {
     let mut versions: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for shard in variant.all_chains().flat_map(|chain| &chain.shards) {
         versions.entry(&shard.compiled_by.shim).or_default().insert(shard.compiled_by.version.clone());
     }
     let known = |(name, versions): (&str, BTreeSet<String>)| {
         let found = shims.iter().find(|shim| shim.name == name);
-        let missing = || DeliveryError::NoShim { soc: variant.soc.clone(), shim: name.to_owned() };
+        let missing = || {
+            let what = format!("`{}` needs the shim `{name}`, whose manifest was not found", variant.soc);
+            Error::missing(what).with_help("name the folder of the shim's manifest with `--shims`")
+        };
         Ok((versions, found.ok_or_else(missing)?))
     };
     versions.into_iter().map(known).collect()

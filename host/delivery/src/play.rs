@@ -24,8 +24,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_bundle::{Bundle, Progress, volume_name};
+use shardwright_vocabulary::Result;
 
-use crate::DeliveryError;
 use crate::folder::Folder;
 use plan::{Group, planned};
 
@@ -151,7 +151,7 @@ pub fn ai_packs(
     options: &PlayOptions,
     to: &Path,
     mut progress: impl FnMut(Progress) -> ControlFlow<()>,
-) -> Result<AiPackReport, DeliveryError> {
+) -> Result<AiPackReport> {
     let plan = planned(bundle, audiences, options)?;
     let folder = Folder::create(to)?;
     let count = plan.groups.iter().map(|group| group.volumes.len()).max().unwrap_or(1).max(1);

@@ -84,7 +84,7 @@ impl FlagAdvice {
         for (what, flags) in [
             ("missing", &self.missing),
             ("other values", &self.different),
-            ("asked for and without effect", &self.without_effect),
+            ("requested without effect", &self.without_effect),
         ] {
             if !flags.is_empty() {
                 parts.push(format!("{what}: {}", names(flags)));
@@ -145,7 +145,7 @@ impl Advisers {
             let name = text("name").unwrap_or_default();
             let soc = text("soc").or(soc);
             let Some(flags) = compilation.get("flags").and_then(Value::as_array) else {
-                return FlagAdvice::unknown(name, soc, "the file does not say with which flags");
+                return FlagAdvice::unknown(name, soc, "the file does not list its flags");
             };
             let flag = |flag: &Value| {
                 let text = |name: &str| flag.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -179,11 +179,11 @@ impl Advisers {
     /// chip's profile.
     fn compare(&self, name: &str, soc: Option<&str>, actual: &[(Flag, Option<String>)]) -> FlagAdvice {
         let Some(soc) = soc else {
-            return FlagAdvice::unknown(name, None, "the file does not say for which chip");
+            return FlagAdvice::unknown(name, None, "the file does not name its chip");
         };
         match self.registry.find(soc) {
             Ok(found) => compare(name, soc, &found.profile, actual),
-            Err(_) => FlagAdvice::unknown(name, Some(soc), "no profile knows this chip"),
+            Err(_) => FlagAdvice::unknown(name, Some(soc), "there is no profile for this chip"),
         }
     }
 }
@@ -282,9 +282,9 @@ mod tests {
     #[test]
     fn what_cannot_be_compared_says_why() {
         let cases = [
-            (compiled(Value::Null, json!([])), "for which chip"),
-            (compiled(json!("mt9999"), json!([])), "no profile knows"),
-            (compiled(json!("mt6989"), Value::Null), "with which flags"),
+            (compiled(Value::Null, json!([])), "not name its chip"),
+            (compiled(json!("mt9999"), json!([])), "no profile for this chip"),
+            (compiled(json!("mt6989"), Value::Null), "not list its flags"),
         ];
         for (document, why) in cases {
             let reported = advice(&document, None);

@@ -222,11 +222,11 @@ impl BundlePrognosis {
     pub(crate) fn wasted_memory(&self) -> Option<Problem> {
         (self.copied_bytes > 0).then(|| Problem {
             what: format!(
-                "{} bytes of artefacts would be copied into memory: {} begins at no multiple of 4096 bytes in its \
-                 file",
+                "{} bytes of artefacts would be copied into memory, because {} does not start at a multiple of \
+                 4096 bytes in its file",
                 self.copied_bytes, self.directory
             ),
-            help: Some("align it in the package, as `zipalign -p 4` does: it is mapped then".to_owned()),
+            help: Some("align it in the package, as `zipalign -p 4` does, to map it instead".to_owned()),
         })
     }
 
@@ -242,9 +242,11 @@ impl BundlePrognosis {
             what: format!("shard {}: {}", advice.name, advice.summary()),
             help: Some(match &advice.cost {
                 Some(cost) => {
-                    format!("compile it again with the flags of its profile; without them others ran {cost}")
+                    format!(
+                        "compile it again with the flags of its profile; without them, other bundles ran {cost}"
+                    )
                 }
-                None => "compile it again with the flags of its profile, or keep what was chosen".to_owned(),
+                None => "compile it again with the flags of its profile, or keep the chosen flags".to_owned(),
             }),
         };
         advice.map(problem).collect()
@@ -368,9 +370,9 @@ impl Asked<'_> {
         let (state, reason, help) = match here {
             None => (
                 ShardState::NoShim,
-                Some(format!("the shim `{}` is not here", by.shim)),
+                Some(format!("shim `{}` is missing", by.shim)),
                 Some(
-                    "put the shim into a directory of shims; `shardwright doctor` lists those looked into"
+                    "put the shim into a directory of shims; `shardwright doctor` lists the searched directories"
                         .to_owned(),
                 ),
             ),
@@ -427,8 +429,8 @@ impl Asked<'_> {
                 let reason = format!("shim `{}` has no device `{}` here", by.shim, by.device);
                 let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
                 let help = match names.as_slice() {
-                    [] => "it has none".to_owned(),
-                    names => format!("it has: {}", names.join(", ")),
+                    [] => "it has no devices here".to_owned(),
+                    names => format!("available devices: {}", names.join(", ")),
                 };
                 return (ShardState::NoDevice, Some(reason), Some(help));
             }

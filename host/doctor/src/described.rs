@@ -92,13 +92,13 @@ impl DescribedMachine {
         let bytes = read_named(path, FILE_BYTES_MAX)?;
         let wrong = |what: String| {
             Error::new(ErrorKind::Invalid, format!("{}: {what}", path.display()))
-                .with_help("`shardwright doctor --report FILE` writes one, on the machine it is about")
+                .with_help("create one with `shardwright doctor --report FILE` on that machine")
         };
         let machine: DescribedMachine = serde_json::from_slice(&bytes)
-            .map_err(|error| wrong(format!("no description of a machine: {error}")))?;
+            .map_err(|error| wrong(format!("not a machine description: {error}")))?;
         match machine.device {
             VERSION => Ok(machine),
-            other => Err(wrong(format!("it is version {other}, this program reads {VERSION}"))),
+            other => Err(wrong(format!("expected version {VERSION}, got version {other}"))),
         }
     }
 }
@@ -116,7 +116,7 @@ impl DescribedMachine {
         };
         let Some(shim) = self.shims.iter().find(|shim| shim.name == by.shim) else {
             let help = "put the shim into a directory of shims on that machine".to_owned();
-            return absent(false, format!("the shim `{}` is not there", by.shim), Some(help));
+            return absent(false, format!("shim `{}` is missing there", by.shim), Some(help));
         };
         if let Some(error) = &shim.error {
             return absent(true, error.clone(), None);
@@ -124,9 +124,9 @@ impl DescribedMachine {
         let Some(device) = shim.devices.iter().find(|device| device.name == by.device) else {
             let names: Vec<&str> = shim.devices.iter().map(|device| device.name.as_str()).collect();
             let help = match names.as_slice() {
-                [] => "it has none".to_owned(),
+                [] => "it has no devices there".to_owned(),
                 names => format!(
-                    "it has: {}; whether one of them takes it, its shim alone can say, on that machine",
+                    "available devices: {}; only the shim on that machine can tell whether one of them supports it",
                     names.join(", ")
                 ),
             };
@@ -140,7 +140,7 @@ impl DescribedMachine {
         };
         let reason = (shim.version != by.version).then(|| {
             format!(
-                "compiled by {} {}, {} is there: whether it takes it, it says when it is opened",
+                "compiled by {} {}, but version {} is there; whether it supports the artefact is checked on opening",
                 by.shim, by.version, shim.version
             )
         });

@@ -206,15 +206,13 @@ pub fn inspect(
             })))
         }
         Kind::Artefact => {
-            let artefact =
-                Artefact::open(path).map_err(|error| invalid(error.help().map(str::to_owned), error))?;
+            let artefact = Artefact::open(path)?;
             let answer = asked().inspect(&artefact);
             let (sha256, head) = (artefact.name(), artefact.head().clone());
             Ok(Inspected::Artefact(ArtefactReport { sha256, head, told: answer }))
         }
         Kind::WorkOrder => {
-            let order =
-                WorkOrder::open(path).map_err(|error| invalid(error.help().map(str::to_owned), error))?;
+            let order = WorkOrder::open(path)?;
             let head = order.head();
             let entries = head.entries.iter().map(|entry| WorkOrderEntry {
                 name: entry.point.name().to_string(),
@@ -232,11 +230,11 @@ pub fn inspect(
         Kind::Checkpoint => Ok(Inspected::Checkpoint(crate::show(path)?)),
         kind @ (Kind::Planner | Kind::PlannerPack) => {
             Err(Error::new(ErrorKind::Unsupported, format!("{}: a {kind}", path.display()))
-                .with_help("`shardwright planner check` shows what a planner says of itself"))
+                .with_help("run `shardwright planner check` to see a planner's description"))
         }
         Kind::UnfinishedBundle => {
-            Err(Error::new(ErrorKind::Invalid, format!("{}: a bundle that was not finished", path.display()))
-                .with_help("run the same `shardwright compile` again: it goes on where it stopped"))
+            Err(Error::new(ErrorKind::Invalid, format!("{}: an unfinished bundle", path.display()))
+                .with_help("run the same `shardwright compile` again to resume"))
         }
         Kind::Unknown => foreign(path, &mut asked()).map(Inspected::Foreign),
     }
@@ -293,10 +291,7 @@ impl<'a> Asked<'a> {
         if let Err(error) = self.instance(shim)? {
             return Some(ShimAnswer::failed(shim.clone(), error));
         }
-        let artefact = bundle.proved(&shard.artefact).map_err(Error::from).and_then(|section| {
-            Artefact::of_section(section).map_err(|error| invalid(error.help().map(str::to_owned), error))
-        });
-        match artefact {
+        match bundle.proved(&shard.artefact).and_then(Artefact::of_section) {
             Ok(artefact) => self.inspect(&artefact),
             Err(error) if error.kind() == ErrorKind::Invalid => {
                 Some(ShimAnswer::damaged(shim.clone(), error.to_string()))
@@ -370,7 +365,7 @@ fn foreign(path: &Path, asked: &mut Asked<'_>) -> Result<ForeignReport> {
                 None => continue,
                 Some(Ok(instance)) => instance,
                 Some(Err(error)) => {
-                    passed.push(format!("shim `{shim}` could not be asked: {error}"));
+                    passed.push(format!("cannot query shim `{shim}`: {error}"));
                     continue;
                 }
             };
@@ -387,21 +382,21 @@ fn foreign(path: &Path, asked: &mut Asked<'_>) -> Result<ForeignReport> {
                             _ => ErrorKind::Incompatible,
                         };
                         return Err(Error::new(kind, format!("{}: {error}", path.display())).with_help(
-                            "the shim knows what it is and cannot read it: fetch or make the file again",
+                            "fetch or create the file again: the shim recognises it, but cannot read it",
                         ));
                     }
-                    _ => passed.push(format!("shim `{shim}` could not tell: {error}")),
+                    _ => passed.push(format!("shim `{shim}` cannot inspect it: {error}")),
                 },
             }
         }
     }
     let mut help =
-        "bundles, artefacts, work orders and checkpoints can be inspected, and files that a shim here knows"
+        "name a bundle, an artefact, a work order, a checkpoint, or a file that a shim here recognises"
             .to_owned();
     for passed in passed {
         help += &format!("; {passed}");
     }
-    Err(Error::new(ErrorKind::Unsupported, format!("{}: nothing this program knows", path.display()))
+    Err(Error::new(ErrorKind::Unsupported, format!("{}: unrecognised file type", path.display()))
         .with_help(help))
 }
 
@@ -412,8 +407,4 @@ fn bundle_folder(path: &Path) -> &Path {
         Some(folder) if path.is_file() => folder,
         _ => path,
     }
-}
-
-fn invalid(help: Option<String>, error: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::caused_by(ErrorKind::Invalid, error, help)
 }

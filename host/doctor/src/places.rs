@@ -85,7 +85,7 @@ pub(crate) fn planners(directories: &[PathBuf], problems: &mut Vec<Problem>) -> 
             }
         })),
         Err(error) => {
-            let help = error.help();
+            let help = error.help().map(str::to_owned);
             problems.push(Problem::of(&error, help));
         }
     }
@@ -117,7 +117,7 @@ pub(crate) fn caches() -> Vec<CacheReport> {
         folders.truncate(CACHE_ENTRIES_MAX);
         folders.sort();
         if folders.is_empty() {
-            reports.push(cache_report("cache, empty yet", &cache));
+            reports.push(cache_report("cache, still empty", &cache));
         }
         for folder in folders {
             let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -127,7 +127,7 @@ pub(crate) fn caches() -> Vec<CacheReport> {
     }
     let temporary = std::env::temp_dir();
     reports.push(CacheReport {
-        what: "files of the moment: work orders, artefacts not kept".to_owned(),
+        what: "temporary files: work orders, uncached artefacts".to_owned(),
         exists: temporary.is_dir(),
         path: temporary.display().to_string(),
         files: 0,
@@ -171,21 +171,21 @@ fn cache_report(what: &str, path: &Path) -> CacheReport {
 
 /// Variables that this program, its worker or a vendor's library reads.
 const VARIABLES: [(&str, &str); 15] = [
-    ("SHARDWRIGHT_SHIM_PATH", "directories of shims, before those beside the program"),
+    ("SHARDWRIGHT_SHIM_PATH", "directories of shims, searched before the program's own"),
     ("SHARDWRIGHT_PLANNER_PATH", "directories of planners"),
     ("SHARDWRIGHT_PROFILE_PATH", "directories of SoC profiles"),
     ("SHARDWRIGHT_WORKER", "the worker program"),
-    ("SHARDWRIGHT_WORKER_MEMORY", "memory a worker may have, such as `20GiB`"),
-    ("SHARDWRIGHT_WORKER_RUN_SECONDS", "seconds a run in a worker may take; 120 without it"),
-    ("SHARDWRIGHT_QNN_LIB", "the library of Qualcomm's that the shim `qnn` drives"),
-    ("SHARDWRIGHT_NEURON_LIB", "MediaTek's library, or a simulator of it, that the shim `neuron` drives"),
-    ("SHARDWRIGHT_NEURON_LOWERING", "how the shim `neuron` writes entries where no option says"),
-    ("SHARDWRIGHT_NEURON_SIMULATOR", "how the simulator of MediaTek's library is configured"),
-    ("SHARDWRIGHT_LOG", "what is logged where `-v` does not say"),
-    ("XDG_CACHE_HOME", "where the cache lies"),
-    ("TMPDIR", "where files of the moment lie"),
-    ("LD_LIBRARY_PATH", "where libraries of vendors are looked for"),
-    ("ADSP_LIBRARY_PATH", "where a Hexagon looks for its libraries"),
+    ("SHARDWRIGHT_WORKER_MEMORY", "memory limit of a worker, such as `20GiB`"),
+    ("SHARDWRIGHT_WORKER_RUN_SECONDS", "time limit of a run in a worker, in seconds (default: 120)"),
+    ("SHARDWRIGHT_QNN_LIB", "Qualcomm's library for the shim `qnn`"),
+    ("SHARDWRIGHT_NEURON_LIB", "MediaTek's library, or a simulator of it, for the shim `neuron`"),
+    ("SHARDWRIGHT_NEURON_LOWERING", "default of the option `lowering` of the shim `neuron`"),
+    ("SHARDWRIGHT_NEURON_SIMULATOR", "configuration of the simulator of MediaTek's library"),
+    ("SHARDWRIGHT_LOG", "log filter without `-v`"),
+    ("XDG_CACHE_HOME", "location of the cache"),
+    ("TMPDIR", "location of temporary files"),
+    ("LD_LIBRARY_PATH", "search path for vendors' libraries"),
+    ("ADSP_LIBRARY_PATH", "search path of a Hexagon for its libraries"),
 ];
 
 pub(crate) fn environment() -> Vec<VariableReport> {

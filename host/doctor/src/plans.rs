@@ -70,7 +70,7 @@ fn read(path: &Path, trust: &Trust) -> Result<PlanReport> {
     };
     serde_json::from_slice(&bytes).map_err(|error| {
         Error::new(ErrorKind::Invalid, format!("{}: not a plan of this version: {error}", path.display()))
-            .with_help("`shardwright plan CHECKPOINT --format json` prints one to compare")
+            .with_help("create one with `shardwright plan CHECKPOINT --format json`")
     })
 }
 
@@ -79,8 +79,8 @@ fn recorded(path: &Path, trust: &Trust) -> Result<Vec<u8>> {
     let bundle = Bundle::open_trusting(path, trust)?;
     let report = bundle.variant().chains.first().and_then(|chain| chain.report);
     let Some(report) = report else {
-        return Err(Error::new(ErrorKind::Missing, format!("{}: the bundle holds no plan", path.display()))
+        return Err(Error::new(ErrorKind::Missing, format!("{}: the bundle has no plan", path.display()))
             .with_help("compile the checkpoint again"));
     };
-    Ok(bundle.read(&report)?)
+    bundle.read(&report)
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_build::{Learned, LearnedFile};
-use shardwright_planning::profile::{ProfileError, ProfileRegistry, Profiles};
+use shardwright_planning::profile::{ProfileRegistry, Profiles};
 use shardwright_shims::Chip;
 use shardwright_trust::Trust;
 use shardwright_worker::find_worker;
@@ -107,7 +107,7 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>, trust: &Trust) -> Resu
     let bundle = bundle.map(prognosis).transpose()?;
     problems.extend(bundle.iter().flat_map(BundlePrognosis::wanting_flags));
     problems.extend(bundle.as_ref().and_then(BundlePrognosis::wasted_memory));
-    let mut problem = |error: &ProfileError| problems.push(Problem::of(error, error.help()));
+    let mut problem = |error: &Error| problems.push(Problem::of(error, error.help().map(str::to_owned)));
     let all = profiles_in(search, trust).list().or_else(|error| {
         problem(&error);
         // Built-in profiles are valid.
@@ -134,8 +134,8 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>, trust: &Trust) -> Resu
         let shim = profiles.iter().find(|found| found.profile.name == *name).map(|found| &found.profile.shim);
         if let Some(shim) = shim.filter(|shim| !shims.shims.iter().any(|found| found.name == **shim)) {
             problems.push(Problem {
-                what: format!("this machine is a {name}, and the shim `{shim}` that drives it is not here"),
-                help: Some("put the shim into a directory of shims; plans for the chip run emulated with `--on cpu` meanwhile".to_owned()),
+                what: format!("this machine is a {name}, but its shim `{shim}` is missing"),
+                help: Some("put the shim into a directory of shims; until then, emulate plans for the chip with `--on cpu`".to_owned()),
             });
         }
     }
@@ -144,8 +144,8 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>, trust: &Trust) -> Resu
         version: env!("CARGO_PKG_VERSION").to_owned(),
         worker: WorkerPresence {
             meaning: match &worker {
-                Some(_) => "shims were asked in a process of their own".to_owned(),
-                None => "shims were asked in this process: one that crashes takes it down".to_owned(),
+                Some(_) => "shims were queried in a separate process".to_owned(),
+                None => "shims were queried in this process, which a crashing shim would end".to_owned(),
             },
             path: worker.map(|worker| worker.display().to_string()),
         },
@@ -177,7 +177,7 @@ fn learned(problems: &mut Vec<Problem>) -> Vec<LearnedFile> {
     let Some(cache) = shardwright::user_cache_directory() else { return Vec::new() };
     let folder = cache.join(shardwright_build::LEARNED);
     let found = Learned::kept_in(folder.clone()).list().unwrap_or_else(|error| {
-        let what = format!("{}: limits that were learned cannot be listed: {error}", folder.display());
+        let what = format!("{}: cannot list learned limits: {error}", folder.display());
         problems.push(Problem { what, help: None });
         Vec::new()
     });
@@ -206,16 +206,16 @@ impl DoctorReport {
         }
         let (what, help) = match (self.shims.shims.as_slice(), self.shims.skipped.as_slice()) {
             ([], []) => (
-                "no shim was found, so nothing can run".to_owned(),
-                "put a directory of shims beside the program, or name one with `--shims`; `cargo xtask build` builds those of this project",
+                "no shim was found, so no model can run".to_owned(),
+                "put a directory of shims next to the program, or name one with `--shims`; `cargo xtask build` builds this project's shims",
             ),
             ([], skipped) => (
-                format!("no shim can be used, so nothing can run; {} were passed over", skipped.len()),
-                "the report says of each why",
+                format!("no shim is usable, so no model can run; {} skipped", skipped.len()),
+                "see the report for the reasons",
             ),
             (shims, _) => (
-                format!("{} shims were found, and none has a device here that it can run on", shims.len()),
-                "the report says which devices there are; the shim `cpu` runs anywhere",
+                format!("found {} shims, but none has a device here that it can run on", shims.len()),
+                "see the report for the devices; the shim `cpu` runs anywhere",
             ),
         };
         Err(Error::new(ErrorKind::Missing, what).with_help(help))

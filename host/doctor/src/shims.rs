@@ -126,13 +126,10 @@ pub struct ShimHash {
 /// manifest.
 pub fn hash_shim(manifest: &Path) -> Result<ShimHash> {
     let invalid = |what: String| Error::new(ErrorKind::Invalid, format!("{}: {what}", manifest.display()));
-    let read = Manifest::read(manifest).map_err(|error| {
-        let help = error.help().map(str::to_owned);
-        Error::caused_by(ErrorKind::Invalid, error, help)
-    })?;
+    let read = Manifest::read(manifest)?;
     if read.search == Search::System {
-        return Err(invalid("`search` is `system`: which library is found is not known".to_owned())
-            .with_help("a hash is of a library beside its manifest"));
+        return Err(invalid("`search` is `system`, so the library is unknown".to_owned())
+            .with_help("put the library next to its manifest and set `search` to `beside`"));
     }
     let library = manifest.with_file_name(read.library_name());
     let sha256 = Digest::of(&read_named(&library, LIBRARY_BYTES_MAX)?).to_string();
@@ -190,7 +187,7 @@ fn shim_report(found: &Shims, shim: &Shim, chips: &[(&str, Chip)]) -> ShimReport
         abi: shim.abi_version(),
         path: shim.path().display().to_string(),
         search: match shim.manifest().map(|manifest| manifest.search) {
-            Some(Search::Beside) => "beside its manifest",
+            Some(Search::Beside) => "next to its manifest",
             Some(Search::System) => "by the system's loader",
             None => "linked into the program",
         }

@@ -82,12 +82,7 @@ pub fn show(checkpoint: &Path) -> Result<ShowReport> {
         true => (point(EntryKind::Decode), Some(EntryPoint { context: 2, ..point(EntryKind::Prefill) })),
         false => (point(EntryKind::Encode), None),
     };
-    let entry = |kind: ComponentKind,
-                 layers: std::ops::Range<u32>,
-                 point: EntryPoint|
-     -> Result<Option<EntryGraph>> {
-        Ok(graph.entry(kind, layers, point, EntryOptions::default())?)
-    };
+    let entry = |kind, layers, point| graph.entry(kind, layers, point, EntryOptions::default());
 
     let mut components = Vec::new();
     for component in &graph.components {

@@ -8,14 +8,14 @@ use serde::Serialize;
 use shardwright::Watch;
 use shardwright_bundle::{Bundle, Examine, Signer};
 use shardwright_files::output::OutputKind;
-use shardwright_files::{FileError, kind_name, own, read_from, read_named};
+use shardwright_files::{kind_name, own, read_from, read_named};
 use shardwright_planning::profile;
 use shardwright_shims::{MANIFEST_SUFFIX, Manifest};
 use shardwright_trust::{
-    ENVELOPE_BYTES, Envelope, KeyError, Kind, LeastRelease, PublicKey, REVOCATIONS_BYTES, Revocations,
-    SecretKey, Statement, Trust, TrustError, path_of_signature,
+    ENVELOPE_BYTES, Envelope, Kind, LeastRelease, PublicKey, REVOCATIONS_BYTES, Revocations, SecretKey,
+    Statement, Trust, path_of_signature, unbound, unsigned,
 };
-use shardwright_vocabulary::{Error, ErrorKind, Result};
+use shardwright_vocabulary::{At, Error, ErrorKind, Result};
 use zeroize::Zeroizing;
 
 /// Maximum length of a key file in bytes: 64 digits and some blanks.
@@ -60,22 +60,18 @@ pub struct SignatureReport {
 ///
 /// If the file exists (the message then includes its public key), or cannot be written.
 pub fn make_key(file: &Path) -> Result<String> {
-    let help = "name a file that does not exist yet, in a folder that does";
+    let help = "name a new file in an existing folder";
     let failed = |error: std::io::Error| {
         let found = file.symlink_metadata().map(|metadata| metadata.file_type());
         match found.ok().filter(|_| error.kind() == std::io::ErrorKind::AlreadyExists) {
             Some(found) => {
                 let what = match read_key(file) {
-                    Ok(key) => format!("a key already, whose public half is {}", key.public()),
+                    Ok(key) => format!("already a key, with the public key {}", key.public()),
                     Err(_) => format!("{}, expected no file", kind_name(found)),
                 };
                 Error::new(ErrorKind::Argument, format!("`{}` is {what}", file.display())).with_help(help)
             }
-            None => {
-                let error = FileError::from(error);
-                Error::new(error.kind(), format!("`{}`: {error}", file.display()))
-                    .with_help(error.help().unwrap_or(help))
-            }
+            None => Error::from(error).at(file.display()).or_help(help),
         }
     };
     let key = SecretKey::generate().map_err(failed)?;
@@ -97,12 +93,11 @@ pub fn make_key(file: &Path) -> Result<String> {
 /// Reads the key in a file that only its owner may read. The bytes read are wiped from memory.
 pub(crate) fn read_key(path: &Path) -> Result<SecretKey> {
     let read = own::open_secret(path).and_then(|file| read_from(file, KEY_BYTES_MAX));
-    let text = Zeroizing::new(read.map_err(|error| error.about(path))?);
-    let key = std::str::from_utf8(&text).unwrap_or_default().parse();
-    key.map_err(|error: KeyError| {
-        let what = format!("{}: {error}", path.display());
-        Error::new(ErrorKind::Invalid, what)
-            .with_help("64 hexadecimal digits are a key; `shardwright trust key FILE` makes one")
+    let text = Zeroizing::new(read.at(path.display())?);
+    let key = std::str::from_utf8(&text).unwrap_or_default().parse::<SecretKey>();
+    key.map_err(|error| {
+        let help = "use a file with 64 hexadecimal digits, as created by `shardwright trust key FILE`";
+        error.with_kind(ErrorKind::Invalid).at(path.display()).with_help(help)
     })
 }
 
@@ -137,7 +132,8 @@ pub fn sign(
     let (kind, own_name) = named(path, &bytes)?;
     if name.is_some_and(|name| name != own_name) {
         let what = format!("{} is signed as `{own_name}`, and cannot have another name", path.display());
-        return Err(Error::new(ErrorKind::Argument, what).with_help("leave `--name` out: it is for bundles"));
+        let help = "drop `--name`, which is only for bundles";
+        return Err(Error::new(ErrorKind::Argument, what).with_help(help));
     }
     let statement = Statement::of(kind, &own_name, release, &bytes)?;
     let to = path_of_signature(path);
@@ -163,12 +159,9 @@ pub fn signer(bundle: &Bundle, (name, release): (Option<&str>, u64), key: &Path)
 fn named(path: &Path, bytes: &[u8]) -> Result<(Kind, String)> {
     let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if file.ends_with(MANIFEST_SUFFIX) {
-        let manifest = Manifest::parse(path, bytes).map_err(|error| {
-            let help = error.help().map(str::to_owned);
-            Error::caused_by(ErrorKind::Invalid, error, help)
-        })?;
+        let manifest = Manifest::parse(path, bytes)?;
         if manifest.sha256.is_none() {
-            return Err(TrustError::Unbound { path: path.to_owned() }.into());
+            return Err(unbound(path));
         }
         return Ok((Kind::Shim, manifest.name));
     }
@@ -178,12 +171,12 @@ fn named(path: &Path, bytes: &[u8]) -> Result<(Kind, String)> {
         Some("wasm") => Ok((Kind::Planner, stem)),
         Some("pack") => {
             let what = format!("{} is a planner pack, which has its own signature", path.display());
-            Err(Error::new(ErrorKind::Argument, what).with_help("`shardwright planner pack` signs it"))
+            Err(Error::new(ErrorKind::Argument, what).with_help("sign it with `shardwright planner pack`"))
         }
         _ => {
-            let what = format!("{} is nothing that is signed", path.display());
+            let what = format!("{} cannot be signed", path.display());
             Err(Error::new(ErrorKind::Argument, what)
-                .with_help("a bundle, a `.shim.json`, a planner's `.wasm` and a profile's `.json` are"))
+                .with_help("name a bundle, a `.shim.json`, a planner's `.wasm` or a profile's `.json`"))
         }
     }
 }
@@ -215,8 +208,7 @@ pub fn revoke(
 pub fn show_signature(path: &Path) -> Result<SignatureReport> {
     if shardwright::is_bundle(path) {
         let inspection = shardwright_bundle::inspect(path, Examine::Presence, &Trust::off(), |_| ())?;
-        let unsigned = || TrustError::Unsigned { path: path.to_owned() };
-        let found = inspection.signature.ok_or_else(unsigned)?;
+        let found = inspection.signature.ok_or_else(|| unsigned(path))?;
         let shardwright_bundle::SignatureReport { key, statement, holds } = found;
         return Ok(SignatureReport { path: path.to_owned(), key, statement, holds, revokes: None });
     }
@@ -230,10 +222,9 @@ pub fn show_signature(path: &Path) -> Result<SignatureReport> {
     }
     let bytes = read_named(path, REVOCATIONS_BYTES)?;
     if bytes.len() < ENVELOPE_BYTES {
-        return Err(TrustError::Unsigned { path: path.to_owned() }.into());
+        return Err(unsigned(path));
     }
-    let envelope = Envelope::parse(path, &bytes[..ENVELOPE_BYTES])
-        .map_err(|_| TrustError::Unsigned { path: path.to_owned() })?;
+    let envelope = Envelope::parse(path, &bytes[..ENVELOPE_BYTES]).map_err(|_| unsigned(path))?;
     let (key, statement) = (envelope.key(), envelope.statement().clone());
     let (revokes, holds) = Revocations::inspect(path, &bytes)?;
     Ok(SignatureReport { path: path.to_owned(), key, statement, holds, revokes: Some(revokes) })
@@ -251,7 +242,7 @@ mod tests {
         assert_eq!(read_key(&file).expect("it is read").public().to_string(), public);
         let error = make_key(&file).expect_err("it is there");
         assert_eq!(error.kind(), ErrorKind::Argument, "{error}");
-        assert!(error.to_string().ends_with(&format!("is a key already, whose public half is {public}")));
+        assert!(error.to_string().ends_with(&format!("is already a key, with the public key {public}")));
         for (other, found) in [(Path::new("/dev/null"), "a device"), (folder.path(), "a directory")] {
             let error = make_key(other).expect_err("it is no key");
             assert_eq!(error.kind(), ErrorKind::Argument, "{error}");
@@ -301,7 +292,10 @@ mod tests {
         }
         put("own.wasm.sig", "not a signature");
         let error = signs("own.wasm", None).expect_err("another file");
-        assert!(error.to_string().contains("own.wasm.sig` exists and is not a signature"), "{error}");
+        assert!(
+            error.to_string().contains("own.wasm.sig: the file exists and is not a signature"),
+            "{error}"
+        );
         assert_eq!(error.kind(), ErrorKind::Argument);
         let list = at("list");
         let stranger = SecretKey::from_seed([3; 32]).public();

@@ -1,9 +1,9 @@
 //! Measures the acceptance of a draft's proposals on a known text.
 
 use serde::Serialize;
+use shardwright_vocabulary::Result;
 
 use crate::draft::{DRAFTED_MAX, Draft};
-use crate::error::DraftError;
 use crate::lookup::PromptLookup;
 
 /// Steps of a text, counted by the number of accepted tokens.
@@ -27,7 +27,7 @@ pub fn acceptance_of_lookup(prompt: &[u32], reply: &[u32]) -> Acceptance {
 /// # Errors
 ///
 /// The draft's error.
-pub fn acceptance_of(draft: &mut dyn Draft, prompt: &[u32], reply: &[u32]) -> Result<Acceptance, DraftError> {
+pub fn acceptance_of(draft: &mut dyn Draft, prompt: &[u32], reply: &[u32]) -> Result<Acceptance> {
     let mut found = Acceptance::default();
     let text = [prompt, reply].concat();
     // A step runs an already chosen token, and the tokens drafted after it.
@@ -94,6 +94,8 @@ impl Acceptance {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::Error;
+
     use super::*;
     use crate::draft::Proposal;
 
@@ -115,8 +117,8 @@ mod tests {
                 "broken".to_owned()
             }
 
-            fn propose(&mut self, _: &[u32], _: usize) -> Result<Proposal, DraftError> {
-                Err(DraftError::Died { draft: self.name(), reason: "as it was told".to_owned() })
+            fn propose(&mut self, _: &[u32], _: usize) -> Result<Proposal> {
+                Err(Error::internal("on purpose"))
             }
         }
         assert!(acceptance_of(&mut Broken, &[1], &[2, 3]).is_err());

@@ -7,9 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use shardwright_text::SamplingParameters;
+use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 use crate::draft::{DRAFTED_MAX, Draft, Proposal};
-use crate::error::DraftError;
+use crate::speculation::CONTINUE;
 
 /// Default time limit for a draft's answer.
 pub const PATIENCE: Duration = Duration::from_secs(2);
@@ -36,7 +37,7 @@ enum Question {
 
 struct Answer {
     number: u64,
-    proposal: Result<Proposal, DraftError>,
+    proposal: Result<Proposal>,
     memory: u64,
 }
 
@@ -71,14 +72,14 @@ pub(crate) struct Detached {
 }
 
 impl Detached {
-    pub(crate) fn new(draft: Box<dyn Draft>, patience: Duration) -> Result<Self, DraftError> {
+    pub(crate) fn new(draft: Box<dyn Draft>, patience: Duration) -> Result<Self> {
         let (name, memory) = (draft.name(), draft.memory_bytes());
         let (questions, asked) = channel();
         let (answer, answers) = channel();
         let started = thread::Builder::new()
             .name("draft".to_owned())
             .spawn(move || serve(draft, &asked, &answer))
-            .map_err(|error| DraftError::Died { draft: name.clone(), reason: error.to_string() });
+            .map_err(|error| died(&error.to_string()));
         started.map(|_| Detached {
             name,
             questions,
@@ -109,7 +110,7 @@ impl Detached {
         history: &[u32],
         most: usize,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<Answered, DraftError> {
+    ) -> Result<Answered> {
         if let Some(since) = self.reading {
             if !self.has_read(since)? {
                 return Ok(Answered::default());
@@ -122,7 +123,7 @@ impl Detached {
         self.number += 1;
         let question = Question::Propose { number: self.number, history: history.to_vec(), most };
         let start = Instant::now();
-        self.questions.send(question).map_err(|_| self.died())?;
+        self.questions.send(question).map_err(|_| died(ENDED))?;
         if !reads {
             let proposal = self.answer(start, interrupted)?;
             return Ok(Answered { proposal, reads });
@@ -137,7 +138,7 @@ impl Detached {
     }
 
     /// Returns whether the draft has finished reading.
-    fn has_read(&mut self, since: Instant) -> Result<bool, DraftError> {
+    fn has_read(&mut self, since: Instant) -> Result<bool> {
         loop {
             match self.answers.try_recv() {
                 Ok(answer) if answer.number == self.number => {
@@ -146,14 +147,14 @@ impl Detached {
                 }
                 // The answer belongs to an earlier request.
                 Ok(_) => {}
-                Err(TryRecvError::Disconnected) => return Err(self.died()),
+                Err(TryRecvError::Disconnected) => return Err(died(ENDED)),
                 Err(TryRecvError::Empty) => break,
             }
         }
         let after = since.elapsed();
         match after < self.patience.saturating_mul(READING_PATIENCE) {
             true => Ok(false),
-            false => Err(DraftError::NotAnswered { draft: self.name.clone(), after }),
+            false => Err(not_answered(after)),
         }
     }
 
@@ -170,11 +171,11 @@ impl Detached {
 
     /// Waits for the answer to the last request, made at `start`. Returns an empty one if
     /// `interrupted` returns true.
-    fn answer(&mut self, start: Instant, interrupted: &dyn Fn() -> bool) -> Result<Proposal, DraftError> {
+    fn answer(&mut self, start: Instant, interrupted: &dyn Fn() -> bool) -> Result<Proposal> {
         match self.awaited(start, self.patience, interrupted)? {
             Awaited::Answered(proposal) => Ok(proposal),
             Awaited::Interrupted => Ok(Proposal::default()),
-            Awaited::Late => Err(DraftError::NotAnswered { draft: self.name.clone(), after: self.patience }),
+            Awaited::Late => Err(not_answered(self.patience)),
         }
     }
 
@@ -183,7 +184,7 @@ impl Detached {
         start: Instant,
         longest: Duration,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<Awaited, DraftError> {
+    ) -> Result<Awaited> {
         loop {
             let left = longest.saturating_sub(start.elapsed());
             match self.answers.recv_timeout(left.min(LOOK)) {
@@ -193,17 +194,25 @@ impl Detached {
                 }
                 // The answer belongs to an earlier request.
                 Ok(_) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(self.died()),
+                Err(RecvTimeoutError::Disconnected) => return Err(died(ENDED)),
                 Err(RecvTimeoutError::Timeout) if interrupted() => return Ok(Awaited::Interrupted),
                 Err(RecvTimeoutError::Timeout) if start.elapsed() >= longest => return Ok(Awaited::Late),
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
+}
 
-    fn died(&self) -> DraftError {
-        DraftError::Died { draft: self.name.clone(), reason: "its thread ended".to_owned() }
-    }
+const ENDED: &str = "its thread ended";
+
+/// Returns the error of a draft that panicked, or whose thread could not be started.
+fn died(reason: &str) -> Error {
+    Error::new(ErrorKind::Shim, format!("died: {reason}")).with_help(CONTINUE)
+}
+
+fn not_answered(after: Duration) -> Error {
+    Error::new(ErrorKind::Shim, format!("gave no answer within {} ms", after.as_millis()))
+        .with_help("use a faster draft, or wait longer for it")
 }
 
 fn serve(mut draft: Box<dyn Draft>, asked: &Receiver<Question>, answer: &Sender<Answer>) {
@@ -226,7 +235,7 @@ fn serve(mut draft: Box<dyn Draft>, asked: &Receiver<Question>, answer: &Sender<
         };
         let (proposal, goes_on) = match proposal {
             Ok(proposal) => (proposal, true),
-            Err(panic) => (Err(DraftError::Died { draft: draft.name(), reason: reason(&*panic) }), false),
+            Err(panic) => (Err(died(&reason(&*panic))), false),
         };
         let memory = draft.memory_bytes();
         if answer.send(Answer { number, proposal, memory }).is_err() || !goes_on {

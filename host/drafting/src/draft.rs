@@ -1,9 +1,9 @@
 //! The interface of drafts, which propose tokens.
 
 use shardwright_text::{Distribution, SamplingParameters};
+use shardwright_vocabulary::Result;
 
 use crate::acceptance::Acceptance;
-use crate::error::DraftError;
 
 /// Maximum number of drafted tokens in a step. With the token before them that makes 16 rows.
 pub const DRAFTED_MAX: usize = 15;
@@ -61,7 +61,7 @@ pub trait Draft: Send {
     /// # Errors
     ///
     /// After an error the draft is not used again.
-    fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal, DraftError>;
+    fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal>;
 
     /// Releases memory that the draft can allocate again for the next proposal. Called while the
     /// session is idle.

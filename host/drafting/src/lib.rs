@@ -16,7 +16,7 @@
 //! let proposal = lookup.propose(&[7, 8, 9, 4, 7, 8], 2)?;
 //! assert_eq!(proposal.tokens, [9, 4]);
 //! assert_eq!(proposal.evidence, Evidence::Repeated(2));
-//! # Ok::<(), shardwright_drafting::DraftError>(())
+//! # Ok::<(), shardwright_vocabulary::Error>(())
 //! ```
 
 #![forbid(unsafe_code)]
@@ -25,7 +25,6 @@ mod acceptance;
 mod automaton;
 mod detached;
 mod draft;
-mod error;
 mod lookup;
 mod pace;
 mod speculation;
@@ -34,6 +33,5 @@ mod times;
 pub use acceptance::{Acceptance, acceptance_of, acceptance_of_lookup};
 pub use detached::{PATIENCE, READING_PATIENCE};
 pub use draft::{DRAFTED_MAX, Draft, Evidence, Proposal};
-pub use error::DraftError;
 pub use lookup::{HISTORY_MAX, PromptLookup};
 pub use speculation::{Drafted, DroppedDraft, Speculation, SpeculationStatistics};

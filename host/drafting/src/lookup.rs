@@ -1,8 +1,9 @@
 //! Prompt lookup: proposes the tokens that followed an earlier occurrence.
 
+use shardwright_vocabulary::Result;
+
 use crate::automaton::{Automaton, Repeat};
 use crate::draft::{Draft, Evidence, Proposal};
-use crate::error::DraftError;
 
 /// Maximum number of last tokens to search. Their automaton needs about ten megabytes at most, as
 /// its test shows.
@@ -96,7 +97,7 @@ impl Draft for PromptLookup {
         "lookup".to_owned()
     }
 
-    fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal, DraftError> {
+    fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal> {
         self.follow(history);
         let Some(passage) = self.passage else { return Ok(Proposal::default()) };
         let mut tokens = Vec::with_capacity(most);

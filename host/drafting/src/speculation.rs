@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use shardwright_text::{Distribution, SamplingParameters};
+use shardwright_vocabulary::{Error, Result};
 
 use crate::acceptance::Acceptance;
 use crate::detached::{Answered, Detached, PATIENCE};
 use crate::draft::{DRAFTED_MAX, Draft, Evidence, Proposal};
-use crate::error::DraftError;
 use crate::lookup::PromptLookup;
 use crate::pace::Pace;
 use crate::times::StepTimes;
@@ -60,6 +60,9 @@ pub struct DroppedDraft {
     /// A suggestion for the user.
     pub help: String,
 }
+
+/// Help for a draft with a fault.
+pub(crate) const CONTINUE: &str = "continue without the draft: the text is the same, in more steps";
 
 /// Tokens to verify.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -197,7 +200,7 @@ impl Speculation {
                 let pace = expected.map_or_else(Pace::default, Pace::expecting);
                 self.slots.push(Slot { source, pace, cost: Cost::default() });
             }
-            Err(error) => self.dropped.push(dropped(name, &error)),
+            Err(error) => self.dropped.push(dropped(name, error)),
         }
         self
     }
@@ -286,9 +289,9 @@ impl Speculation {
                     index += 1;
                 }
                 Err(error) => {
-                    let name = self.slots.remove(index).name();
-                    tracing::info!(draft = name, "the draft is not asked again: {error}");
-                    self.dropped.push(dropped(name, &error));
+                    let dropped = dropped(self.slots.remove(index).name(), error);
+                    tracing::info!("{}; the draft is not used again", dropped.because);
+                    self.dropped.push(dropped);
                 }
             }
         }
@@ -304,7 +307,7 @@ impl Speculation {
         most: usize,
         vocabulary: usize,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<Option<Drafted>, DraftError> {
+    ) -> Result<Option<Drafted>> {
         let slot = &mut self.slots[index];
         let start = Instant::now();
         let (asked, Answered { proposal, reads }) = match &mut slot.source {
@@ -337,7 +340,7 @@ impl Speculation {
         };
         let time = start.elapsed();
         self.statistics.draft_time += time;
-        check(slot, &proposal, asked, vocabulary)?;
+        check(&proposal, asked, vocabulary)?;
         if proposal.tokens.is_empty() {
             return Ok(None);
         }
@@ -382,17 +385,23 @@ impl Speculation {
     }
 }
 
-fn dropped(draft: String, error: &DraftError) -> DroppedDraft {
-    DroppedDraft { draft, because: error.to_string(), help: error.help() }
+fn dropped(draft: String, error: Error) -> DroppedDraft {
+    let error = error.at(format_args!("the draft `{draft}`")).or_help(CONTINUE);
+    let help = error.help().unwrap_or_default().to_owned();
+    DroppedDraft { draft, because: error.to_string(), help }
 }
 
-fn check(slot: &Slot, proposal: &Proposal, most: usize, vocabulary: usize) -> Result<(), DraftError> {
+fn check(proposal: &Proposal, most: usize, vocabulary: usize) -> Result<()> {
+    const CORRECT: &str = "correct the draft, or continue without it: the text is the same, in more steps";
     let Proposal { tokens, drawn_from, .. } = proposal;
-    if tokens.len() > most {
-        return Err(DraftError::TooMany { draft: slot.name(), proposed: tokens.len(), most });
+    let count = tokens.len();
+    if count > most {
+        let what = format!("expected at most {most} proposed tokens, got {count}");
+        return Err(Error::invalid(what).with_help(CORRECT));
     }
     if let Some(&id) = tokens.iter().find(|&&id| id as usize >= vocabulary) {
-        return Err(DraftError::OutOfVocabulary { draft: slot.name(), id, vocabulary });
+        let what = format!("proposed token {id}, but the model's vocabulary has {vocabulary} tokens");
+        return Err(Error::incompatible(what).with_help("use a draft model with the tokenizer of the model"));
     }
     if drawn_from.is_empty() {
         return Ok(());
@@ -401,29 +410,34 @@ fn check(slot: &Slot, proposal: &Proposal, most: usize, vocabulary: usize) -> Re
         |index: &usize| drawn_from.get(*index).is_none_or(|q| q.probability(tokens[*index]) <= 0.0);
     let longer = (drawn_from.len() > tokens.len()).then_some(tokens.len());
     match (0..tokens.len()).find(has_none).or(longer) {
-        Some(index) => Err(DraftError::Distribution { draft: slot.name(), index }),
+        Some(index) => {
+            let what = format!("gives no distribution that token {index} of its proposal was drawn from");
+            Err(Error::invalid(what).with_help(CORRECT))
+        }
         None => Ok(()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
 
     /// A draft that always gives the same answer.
-    struct Says(fn(usize) -> Result<Proposal, DraftError>);
+    struct Says(fn(usize) -> Result<Proposal>);
 
     impl Draft for Says {
         fn name(&self) -> String {
             "says".to_owned()
         }
 
-        fn propose(&mut self, _: &[u32], most: usize) -> Result<Proposal, DraftError> {
+        fn propose(&mut self, _: &[u32], most: usize) -> Result<Proposal> {
             (self.0)(most)
         }
     }
 
-    fn tokens(tokens: Vec<u32>) -> Result<Proposal, DraftError> {
+    fn tokens(tokens: Vec<u32>) -> Result<Proposal> {
         Ok(Proposal { tokens, ..Proposal::default() })
     }
 
@@ -432,7 +446,7 @@ mod tests {
     }
 
     /// Returns the error for dropping a draft.
-    fn fault(answer: fn(usize) -> Result<Proposal, DraftError>) -> DraftError {
+    fn fault(answer: fn(usize) -> Result<Proposal>) -> Error {
         let patience = Duration::from_millis(400);
         let mut speculation =
             Speculation::new().patience(patience).draft(Box::new(Says(answer))).fixed_length(Some(4));
@@ -441,27 +455,26 @@ mod tests {
 
     #[test]
     fn each_fault_has_an_error() {
-        use shardwright_vocabulary::ErrorKind;
-        type Fault = (fn(usize) -> Result<Proposal, DraftError>, fn(&DraftError) -> bool, ErrorKind);
+        type Fault = (fn(usize) -> Result<Proposal>, &'static str, ErrorKind);
         let faults: [Fault; 7] = [
             (
                 |_| tokens(vec![99, 100]),
-                |error| matches!(error, DraftError::OutOfVocabulary { id: 100, vocabulary: 100, .. }),
+                "proposed token 100, but the model's vocabulary has 100 tokens",
                 ErrorKind::Incompatible,
             ),
             (
                 |most| tokens(vec![1; most + 1]),
-                |error| matches!(error, DraftError::TooMany { proposed: 5, most: 4, .. }),
+                "expected at most 4 proposed tokens, got 5",
                 ErrorKind::Invalid,
             ),
             (
                 |_| Ok(Proposal { drawn_from: vec![one_of(1)], ..tokens(vec![1, 2])? }),
-                |error| matches!(error, DraftError::Distribution { index: 1, .. }),
+                "gives no distribution that token 1 of its proposal was drawn from",
                 ErrorKind::Invalid,
             ),
             (
                 |_| Ok(Proposal { drawn_from: vec![one_of(1); 2], ..tokens(vec![1])? }),
-                |error| matches!(error, DraftError::Distribution { index: 1, .. }),
+                "gives no distribution that token 1 of its proposal was drawn from",
                 ErrorKind::Invalid,
             ),
             (
@@ -469,24 +482,18 @@ mod tests {
                     std::thread::sleep(Duration::from_secs(3));
                     tokens(Vec::new())
                 },
-                |error| matches!(error, DraftError::NotAnswered { .. }),
+                "gave no answer within 400 ms",
                 ErrorKind::Shim,
             ),
-            (
-                |_| panic!("on purpose"),
-                |error| matches!(error, DraftError::Died { reason, .. } if reason == "on purpose"),
-                ErrorKind::Shim,
-            ),
-            (
-                |_| Err(DraftError::Failed { draft: "says".to_owned(), source: "full".into() }),
-                |error| matches!(error, DraftError::Failed { .. }),
-                ErrorKind::Shim,
-            ),
+            (|_| panic!("on purpose"), "died: on purpose", ErrorKind::Shim),
+            (|_| Err(Error::new(ErrorKind::Memory, "full")), "full", ErrorKind::Memory),
         ];
-        for (answer, is_expected, kind) in faults {
+        for (answer, message, kind) in faults {
             let error = fault(answer);
-            assert!(is_expected(&error) && error.kind() == kind, "{error:?}");
-            assert!(error.to_string().contains("`says`") && !error.help().is_empty(), "{error}");
+            assert_eq!((error.kind(), error.message()), (kind, message));
+            let dropped = dropped("says".to_owned(), error);
+            assert_eq!(dropped.because, format!("the draft `says`: {message}"));
+            assert!(!dropped.help.is_empty(), "{message}");
         }
     }
 
@@ -515,7 +522,7 @@ mod tests {
             "holds".to_owned()
         }
 
-        fn propose(&mut self, _: &[u32], _: usize) -> Result<Proposal, DraftError> {
+        fn propose(&mut self, _: &[u32], _: usize) -> Result<Proposal> {
             self.0 = 1000;
             tokens(vec![7])
         }
@@ -538,7 +545,7 @@ mod tests {
             speculation.release();
             assert!(speculation.memory_bytes() < 1000, "{}", speculation.memory_bytes());
         }
-        let panics: fn(usize) -> Result<Proposal, DraftError> = |_| panic!("on purpose");
+        let panics: fn(usize) -> Result<Proposal> = |_| panic!("on purpose");
         let mut speculation = Speculation::new().draft(Box::new(Says(panics))).fixed_length(Some(4));
         assert_eq!(speculation.propose(&[1], 4, 100, &|| false), Drafted::default());
         speculation.release();
@@ -556,7 +563,7 @@ mod tests {
             self.1 = 0;
         }
 
-        fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal, DraftError> {
+        fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal> {
             if history.len() > self.1 + 16 {
                 std::thread::sleep(self.0);
             }

@@ -8,8 +8,9 @@
 //! ([`hex`]), quotes paths for a shell ([`shell_quoted`]) and reads the memory that the kernel
 //! reports ([`Memory`]).
 //!
-//! **Not its job.** It knows no format and no path. The caller decides how to react to a refused
-//! file.
+//! **Not its job.** It knows no format. Errors omit the path that the caller passed, and the caller
+//! adds it as their place. The kind is `Invalid` if the file was refused, another one if the
+//! operating system failed.
 //!
 //! ```
 //! let error = shardwright_files::read_named("/dev/zero".as_ref(), 1 << 20).unwrap_err();
@@ -25,100 +26,14 @@ pub mod room;
 mod section;
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::Path;
 
-use shardwright_vocabulary::{Error, ErrorKind, Shortage};
+use shardwright_vocabulary::{At, Error, Result};
 
 pub use memory::Memory;
 pub use quote::shell_quoted;
 pub use section::{Mapping, Section, SectionReader};
-
-/// The reason why a file was not opened or not read. Messages omit the path, which the caller
-/// knows.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FileError {
-    /// The operating system reported an error.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// A pipe, a device or a directory, not a regular file.
-    #[error("{found}, not a regular file")]
-    Kind {
-        /// The kind of file, in words.
-        found: &'static str,
-    },
-    /// The file is longer than the cap.
-    #[error("more than {limit} bytes, the most that are read")]
-    TooLong { limit: u64 },
-    /// Another user may have written it.
-    #[error("{} {reason}", path.display())]
-    NotOwn {
-        /// The folder or the file.
-        path: PathBuf,
-        /// The other user, or the file mode.
-        reason: String,
-    },
-    /// Another user may read a secret file.
-    #[error("others may read it (mode {mode:03o})")]
-    NotSecret {
-        /// The permission bits of the file.
-        mode: u32,
-    },
-}
-
-impl FileError {
-    /// Returns the kind of error, for applications.
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            FileError::Io(error) => ErrorKind::of_io(error),
-            FileError::NotSecret { .. }
-            | FileError::NotOwn { .. }
-            | FileError::Kind { .. }
-            | FileError::TooLong { .. } => ErrorKind::Invalid,
-        }
-    }
-
-    /// Converts the error into an [`Error`] whose message begins with the path of the file.
-    pub fn about(&self, path: &Path) -> Error {
-        let said = Error::new(self.kind(), format!("{}: {self}", path.display()));
-        match self.help() {
-            Some(help) => said.with_help(help),
-            None => said,
-        }
-    }
-
-    /// Returns advice for a `help:` line, if there is any.
-    pub fn help(&self) -> Option<&'static str> {
-        match self {
-            FileError::Io(error) => Shortage::of(error).map(Shortage::help),
-            FileError::Kind { .. } => Some("name a file, or a link to one"),
-            FileError::TooLong { .. } => Some("check which file this is"),
-            FileError::NotOwn { .. } => {
-                Some("`chmod go-w` it if it is yours, or name a folder that nobody else may write")
-            }
-            FileError::NotSecret { .. } => Some("`chmod 600` it, or make a new key if others saw it"),
-        }
-    }
-
-    /// Checks whether the file does not exist.
-    pub fn is_missing(&self) -> bool {
-        matches!(self, FileError::Io(error) if error.kind() == io::ErrorKind::NotFound)
-    }
-}
-
-/// For readers whose errors contain an I/O error.
-impl From<FileError> for io::Error {
-    fn from(error: FileError) -> io::Error {
-        match error {
-            FileError::Io(error) => error,
-            FileError::NotOwn { .. } | FileError::NotSecret { .. } => {
-                io::Error::new(io::ErrorKind::PermissionDenied, error.to_string())
-            }
-            error => io::Error::new(io::ErrorKind::InvalidInput, error.to_string()),
-        }
-    }
-}
 
 /// Whether a symbolic link is allowed in place of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +46,7 @@ pub enum Links {
 
 /// Opens a regular file for reading and returns its length. Never waits for the other end of a
 /// pipe.
-pub fn open(path: &Path, links: Links) -> Result<(File, u64), FileError> {
+pub fn open(path: &Path, links: Links) -> Result<(File, u64)> {
     // The kind is checked before opening, since merely opening some devices has effects, and again
     // afterwards, since the path may have changed.
     expect_file(&match links {
@@ -158,31 +73,36 @@ pub fn open(path: &Path, links: Links) -> Result<(File, u64), FileError> {
 ///
 /// # Errors
 ///
-/// The error of [`read`], converted by [`FileError::about`].
-pub fn read_named(path: &Path, limit: u64) -> shardwright_vocabulary::Result<Vec<u8>> {
-    read(path, limit).map_err(|error| error.about(path))
+/// The error of [`read`], with the path as its place.
+pub fn read_named(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    read(path, limit).at(path.display())
 }
 
 /// Reads a regular file of at most `limit` bytes, without trusting the length it reports. Links are
 /// followed.
-pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
+pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
     read_from(open(path, Links::Followed)?.0, limit)
 }
 
 /// Reads all bytes of a reader, which may have at most `limit`.
-pub fn read_from(reader: impl Read, limit: u64) -> Result<Vec<u8>, FileError> {
+pub fn read_from(reader: impl Read, limit: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     // One byte more detects a longer input.
     reader.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
-        return Err(FileError::TooLong { limit });
+        let message = format!("more than {limit} bytes, which is the limit");
+        return Err(Error::invalid(message).with_help("check which file this is"));
     }
     Ok(bytes)
 }
 
-fn expect_file(metadata: &Metadata) -> Result<(), FileError> {
+fn expect_file(metadata: &Metadata) -> Result<()> {
     let kind = metadata.file_type();
-    if kind.is_file() { Ok(()) } else { Err(FileError::Kind { found: kind_name(kind) }) }
+    if kind.is_file() {
+        return Ok(());
+    }
+    let message = format!("{}, not a regular file", kind_name(kind));
+    Err(Error::invalid(message).with_help("name a file, or a link to one"))
 }
 
 /// Returns the name of a kind of file for messages.
@@ -241,9 +161,11 @@ pub fn is_at(_file: &File, path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::os::unix::fs::symlink;
 
     use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use shardwright_vocabulary::ErrorKind;
 
     use super::*;
 
@@ -260,23 +182,32 @@ mod tests {
         {
             for links in [Links::Followed, Links::Refused] {
                 let error = open(path, links).unwrap_err();
-                assert!(matches!(error, FileError::Kind { found: it } if it == found), "{error}");
-                assert!(error.help().is_some());
-                assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidInput);
+                assert_eq!(error.to_string(), format!("{found}, not a regular file"));
+                assert!(error.kind() == ErrorKind::Invalid && error.help().is_some(), "{error:?}");
             }
         }
         assert_eq!(open(&link, Links::Followed).unwrap().1, 3);
-        assert!(matches!(open(&link, Links::Refused), Err(FileError::Kind { found: "a symbolic link" })));
-        let missing = open(&folder.path().join("absent"), Links::Followed).unwrap_err();
-        assert!(missing.is_missing() && matches!(missing, FileError::Io(_)), "{missing}");
-        assert!(missing.kind() == ErrorKind::Missing && missing.help().is_none());
+        let refused = open(&link, Links::Refused).unwrap_err();
+        assert_eq!(refused.to_string(), "a symbolic link, not a regular file");
+        let absent = folder.path().join("absent");
+        let missing = open(&absent, Links::Followed).unwrap_err();
+        assert!(missing.is_not_found() && missing.kind() == ErrorKind::Missing, "{missing:?}");
+        assert_eq!((missing.help(), missing.place()), (None, None));
+        let named = read_named(&absent, 3).unwrap_err();
+        assert!(named.is_not_found() && named.place() == absent.to_str(), "{named:?}");
     }
 
     #[test]
     fn a_limit_of_open_files_is_named() {
-        // The code of EMFILE.
-        let error = FileError::Io(io::Error::from_raw_os_error(24)).about(Path::new("model"));
-        assert_eq!(error.kind(), ErrorKind::Resource);
+        struct Limited;
+        impl Read for Limited {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                // The code of EMFILE.
+                Err(io::Error::from_raw_os_error(24))
+            }
+        }
+        let error = read_from(Limited, 3).at("model").unwrap_err();
+        assert_eq!((error.kind(), error.place()), (ErrorKind::Resource, Some("model")));
         assert!(error.help().is_some_and(|help| help.contains("ulimit -n")), "{error:?}");
     }
 
@@ -286,8 +217,12 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, b"abc").unwrap();
         assert_eq!(read(&file, 3).unwrap(), b"abc");
-        assert!(matches!(read(&file, 2), Err(FileError::TooLong { limit: 2 })));
-        assert!(matches!(read_from(io::repeat(0), 1 << 10), Err(FileError::TooLong { limit: 1024 })));
+        for (error, limit) in
+            [(read(&file, 2).unwrap_err(), 2), (read_from(io::repeat(0), 1 << 10).unwrap_err(), 1024)]
+        {
+            assert_eq!(error.to_string(), format!("more than {limit} bytes, which is the limit"));
+            assert!(error.kind() == ErrorKind::Invalid && error.help().is_some(), "{error:?}");
+        }
         assert_eq!(read_from(&b"ab"[..], u64::MAX).unwrap(), b"ab");
     }
 }

@@ -6,9 +6,9 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use shardwright_vocabulary::{Error, ErrorKind, Shortage};
+use shardwright_vocabulary::{Error, Result};
 
 use crate::{Links, kind_name, open};
 
@@ -41,84 +41,39 @@ pub struct OutputKind {
     pub is_earlier: fn(&[u8]) -> bool,
 }
 
-/// The reason why an output was not written.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OutputError {
-    /// The operating system reported an error.
-    #[error("`{}`: {source}", path.display())]
-    Io { path: PathBuf, source: io::Error },
-    /// The path names something that is never replaced.
-    #[error("`{}` is {found}, expected {expected} or no file", path.display())]
-    Kind {
-        path: PathBuf,
-        /// The kind of file, in words.
-        found: &'static str,
-        /// The kind that the command writes.
-        expected: &'static str,
-    },
-    /// The file is not an output of the command.
-    #[error("`{}` exists and is not {expected}", path.display())]
-    Unrelated {
-        path: PathBuf,
-        /// The kind that the command writes.
-        expected: &'static str,
-    },
+fn other_kind(path: &Path, found: fs::FileType, expected: &str) -> Error {
+    Error::argument(format!("expected {expected} or no file, got {}", kind_name(found)))
+        .at(path.display())
+        .with_help("choose a path where there is no file yet")
 }
 
-impl OutputError {
-    fn io(path: &Path) -> impl FnOnce(io::Error) -> OutputError {
-        let path = path.to_owned();
-        |source| OutputError::Io { path, source }
-    }
-
-    /// Returns the kind of error, for applications.
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            OutputError::Io { source, .. } => ErrorKind::of_io(source),
-            OutputError::Kind { .. } | OutputError::Unrelated { .. } => ErrorKind::Argument,
-        }
-    }
-
-    /// Returns advice for a `help:` line.
-    pub fn help(&self) -> &'static str {
-        match self {
-            OutputError::Io { source, .. } => Shortage::of(source)
-                .map_or("name a file in a folder that exists and can be written to", Shortage::help),
-            OutputError::Kind { .. } => "choose a path where there is no file yet",
-            OutputError::Unrelated { .. } => "choose another path, or delete the file",
-        }
-    }
-}
-
-impl From<OutputError> for Error {
-    fn from(error: OutputError) -> Error {
-        let (kind, help) = (error.kind(), error.help().to_owned());
-        Error::caused_by(kind, error, Some(help))
-    }
+/// Converts an error of the operating system.
+fn failed(path: &Path, error: impl Into<Error>) -> Error {
+    error.into().at(path.display()).or_help("name a file in a folder that exists and can be written to")
 }
 
 impl OutputKind {
     /// Checks that a file of this kind may be written at `path`. Call this before long work, so
     /// that its result is not lost.
-    pub fn expect_at(&self, path: &Path) -> Result<(), OutputError> {
+    pub fn expect_at(&self, path: &Path) -> Result<()> {
         let Some(found) = kind_at(path)? else { return Ok(()) };
         if !found.is_file() {
-            let (found, expected) = (kind_name(found), self.name);
-            return Err(OutputError::Kind { path: path.to_owned(), found, expected });
+            return Err(other_kind(path, found, self.name));
         }
-        let (file, _) = open(path, Links::Refused).map_err(|error| OutputError::io(path)(error.into()))?;
+        let (file, _) = open(path, Links::Refused).map_err(|error| failed(path, error))?;
         let mut begin = Vec::new();
-        file.take(BEGIN_BYTES).read_to_end(&mut begin).map_err(OutputError::io(path))?;
-        match begin.is_empty() || (self.is_earlier)(&begin) {
-            true => Ok(()),
-            false => Err(OutputError::Unrelated { path: path.to_owned(), expected: self.name }),
+        file.take(BEGIN_BYTES).read_to_end(&mut begin).map_err(|error| failed(path, error))?;
+        if begin.is_empty() || (self.is_earlier)(&begin) {
+            return Ok(());
         }
+        let message = format!("the file exists and is not {}", self.name);
+        let help = "choose another path, or delete the file";
+        Err(Error::argument(message).at(path.display()).with_help(help))
     }
 
     /// Writes a file, or replaces an earlier one. Other users may read it, as the process's umask
     /// allows.
-    pub fn write(&self, path: &Path, content: &[u8]) -> Result<(), OutputError> {
+    pub fn write(&self, path: &Path, content: &[u8]) -> Result<()> {
         self.expect_at(path)?;
         let folder = path.parent().filter(|folder| *folder != "").unwrap_or(Path::new("."));
         let write = || -> io::Result<()> {
@@ -133,29 +88,26 @@ impl OutputKind {
             let _ = File::open(folder).and_then(|folder| folder.sync_all());
             Ok(())
         };
-        write().map_err(OutputError::io(path))
+        write().map_err(|error| failed(path, error))
     }
 }
 
 /// Checks that a folder may be written at `path`: it is missing, or a folder and not a link.
 /// Returns whether it exists.
-pub fn expect_folder(path: &Path) -> Result<bool, OutputError> {
+pub fn expect_folder(path: &Path) -> Result<bool> {
     match kind_at(path)? {
         None => Ok(false),
         Some(found) if found.is_dir() => Ok(true),
-        Some(found) => {
-            let (found, expected) = (kind_name(found), "a folder");
-            Err(OutputError::Kind { path: path.to_owned(), found, expected })
-        }
+        Some(found) => Err(other_kind(path, found, "a folder")),
     }
 }
 
 /// Returns the kind of the file at `path` without following a link, or `None` if it is missing.
-fn kind_at(path: &Path) -> Result<Option<fs::FileType>, OutputError> {
+fn kind_at(path: &Path) -> Result<Option<fs::FileType>> {
     match fs::symlink_metadata(path) {
         Ok(metadata) => Ok(Some(metadata.file_type())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(OutputError::io(path)(error)),
+        Err(error) => Err(failed(path, error)),
     }
 }
 
@@ -166,6 +118,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use shardwright_vocabulary::{ErrorKind, Shortage};
 
     use super::*;
 
@@ -182,10 +135,9 @@ mod tests {
         LIST.write(&path, b"list 3").unwrap();
         fs::write(&path, "a thesis").unwrap();
         let error = LIST.write(&path, b"list 4").unwrap_err();
-        assert!(matches!(&error, OutputError::Unrelated { expected: "a list", .. }), "{error}");
-        assert!(error.to_string().contains("out` exists and is not a list"), "{error}");
+        assert!(error.to_string().ends_with("out: the file exists and is not a list"), "{error}");
         assert_eq!(error.kind(), ErrorKind::Argument);
-        assert_eq!(error.help(), "choose another path, or delete the file");
+        assert_eq!(error.help(), Some("choose another path, or delete the file"));
         assert_eq!(fs::read(&path).unwrap(), b"a thesis");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
         // As any new file, within the umask.
@@ -216,10 +168,9 @@ mod tests {
             ("/dev/full".into(), "a device"),
         ] {
             for error in [LIST.expect_at(&path).unwrap_err(), LIST.write(&path, b"list").unwrap_err()] {
-                assert!(matches!(error, OutputError::Kind { found, .. } if found == kind), "{error}");
                 let shown = path.display();
-                assert_eq!(error.to_string(), format!("`{shown}` is {kind}, expected a list or no file"));
-                assert_eq!((error.kind(), error.help().is_empty()), (ErrorKind::Argument, false));
+                assert_eq!(error.to_string(), format!("{shown}: expected a list or no file, got {kind}"));
+                assert_eq!((error.kind(), error.help().is_some()), (ErrorKind::Argument, true));
             }
             let expected = kind == "a directory";
             assert_eq!(expect_folder(&path).is_ok_and(|exists| exists), expected, "{kind}");
@@ -232,11 +183,10 @@ mod tests {
     fn a_missing_folder_and_a_full_disk_are_told_apart() {
         let folder = tempfile::tempdir().unwrap();
         let error = LIST.write(&folder.path().join("no/out"), b"list").unwrap_err();
-        assert!(matches!(error, OutputError::Io { .. }) && error.help().contains("folder"), "{error}");
+        assert!(error.help().is_some_and(|help| help.contains("folder")), "{error:?}");
         assert!(!error.to_string().contains(".writing-"), "{error}");
-        assert_eq!(Error::from(error).kind(), ErrorKind::Missing);
-        let error = OutputError::Io { path: "out".into(), source: io::ErrorKind::StorageFull.into() };
-        let error = Error::from(error);
+        assert_eq!(error.kind(), ErrorKind::Missing);
+        let error = failed(Path::new("out"), io::Error::from(io::ErrorKind::StorageFull));
         assert_eq!((error.kind(), error.help()), (ErrorKind::Resource, Some(Shortage::Disk.help())));
     }
 }

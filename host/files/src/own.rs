@@ -12,7 +12,9 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::{FileError, Links, open, read_from};
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
+use crate::{Links, open, read_from};
 
 /// Creates a folder, and missing parents, for this user only.
 pub fn create_folder(path: &Path) -> io::Result<()> {
@@ -23,30 +25,33 @@ pub fn create_folder(path: &Path) -> io::Result<()> {
 }
 
 /// Checks that only this user can have put files into a folder.
-pub fn expect_folder(path: &Path) -> Result<(), FileError> {
+pub fn expect_folder(path: &Path) -> Result<()> {
     let metadata = std::fs::metadata(path)?;
     if !metadata.is_dir() {
-        return Err(other_kind(path, crate::kind_name(metadata.file_type())));
+        let found = crate::kind_name(metadata.file_type());
+        return Err(not_own(path, format!("{found}, not a folder")));
     }
     expect(path, &metadata)
 }
 
 /// Checks that only this user can have written an open file. `path` is for messages.
-pub fn expect_file(path: &Path, file: &File) -> Result<(), FileError> {
+pub fn expect_file(path: &Path, file: &File) -> Result<()> {
     expect(path, &file.metadata()?)
 }
 
-fn other_kind(path: &Path, found: &str) -> FileError {
-    FileError::NotOwn { path: path.to_owned(), reason: format!("is {found}") }
+/// Returns the error of a file or folder that another user may have written.
+fn not_own(path: &Path, reason: impl Into<String>) -> Error {
+    let help = "`chmod go-w` it if it is yours, or name a folder that nobody else may write";
+    Error::invalid(reason).at(path.display()).with_help(help)
 }
 
 /// Opens a file that only this user can have written, in such a folder, and returns its length.
 /// Links are not followed.
-pub fn open_file(path: &Path) -> Result<(File, u64), FileError> {
+pub fn open_file(path: &Path) -> Result<(File, u64)> {
     expect_folder(folder_of(path))?;
-    let (file, length) = open(path, Links::Refused).map_err(|error| match error {
-        FileError::Kind { found } => other_kind(path, found),
-        error => error,
+    let (file, length) = open(path, Links::Refused).map_err(|error| match error.kind() {
+        ErrorKind::Invalid => not_own(path, error.message()),
+        _ => error,
     })?;
     expect_file(path, &file)?;
     Ok((file, length))
@@ -54,25 +59,21 @@ pub fn open_file(path: &Path) -> Result<(File, u64), FileError> {
 
 /// Reads a file of at most `limit` bytes that only this user can have written. Returns `None` if
 /// the file does not exist.
-pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, FileError> {
+pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
     match open_file(path) {
         Ok((file, _)) => read_from(file, limit).map(Some),
-        Err(error) if error.is_missing() => Ok(None),
+        Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 /// Writes a file whole or not at all, in a folder that only this user can write. Creates the folder
 /// if it is missing.
-pub fn write(path: &Path, content: &[u8]) -> Result<(), FileError> {
+pub fn write(path: &Path, content: &[u8]) -> Result<()> {
     write_with(path, content, |_| Ok(()))
 }
 
-fn write_with(
-    path: &Path,
-    content: &[u8],
-    then: impl FnOnce(&File) -> io::Result<()>,
-) -> Result<(), FileError> {
+fn write_with(path: &Path, content: &[u8], then: impl FnOnce(&File) -> io::Result<()>) -> Result<()> {
     let folder = folder_of(path);
     create_folder(folder)?;
     expect_folder(folder)?;
@@ -85,7 +86,7 @@ fn write_with(
 }
 
 /// Like [`write`], but after it returns, the content survives a loss of power.
-pub fn write_durably(path: &Path, content: &[u8]) -> Result<(), FileError> {
+pub fn write_durably(path: &Path, content: &[u8]) -> Result<()> {
     write_with(path, content, |file| file.sync_all())?;
     // The name of the file is part of the folder, which must be synced too.
     #[cfg(unix)]
@@ -96,13 +97,13 @@ pub fn write_durably(path: &Path, content: &[u8]) -> Result<(), FileError> {
 /// Locks a file that only this user can have written, and waits while another process or thread has
 /// it locked. Creates the file if it is missing. Where the file system has no locks, returns at
 /// once.
-pub fn lock(path: &Path) -> Result<Lock, FileError> {
+pub fn lock(path: &Path) -> Result<Lock> {
     let folder = folder_of(path);
     create_folder(folder)?;
     expect_folder(folder)?;
     let file = match open_file(path) {
         Ok((file, _)) => file,
-        Err(error) if error.is_missing() => {
+        Err(error) if error.is_not_found() => {
             let mut options = File::options();
             options.read(true).write(true).create(true).truncate(false);
             #[cfg(unix)]
@@ -134,35 +135,36 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 /// Opens a secret file. Fails if another user may read it.
-pub fn open_secret(path: &Path) -> Result<File, FileError> {
+pub fn open_secret(path: &Path) -> Result<File> {
     let (file, _) = open(path, Links::Followed)?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
         let mode = file.metadata()?.permissions().mode() & 0o777;
         if mode & 0o077 != 0 {
-            return Err(FileError::NotSecret { mode });
+            let message = format!("others may read it (mode {mode:03o})");
+            let help = "`chmod 600` it, or make a new key if others saw it";
+            return Err(Error::invalid(message).with_help(help));
         }
     }
     Ok(file)
 }
 
 #[cfg(unix)]
-fn expect(path: &Path, metadata: &std::fs::Metadata) -> Result<(), FileError> {
+fn expect(path: &Path, metadata: &std::fs::Metadata) -> Result<()> {
     use std::os::unix::fs::MetadataExt;
     let (user, owner, mode) = (rustix::process::geteuid().as_raw(), metadata.uid(), metadata.mode() & 0o7777);
-    let refused = |reason| Err(FileError::NotOwn { path: path.to_owned(), reason });
     if owner != user {
-        return refused(format!("belongs to user {owner}, and this is user {user}"));
+        return Err(not_own(path, format!("belongs to user {owner}, and this is user {user}")));
     }
     if mode & 0o022 != 0 {
-        return refused(format!("may be written by others (mode {mode:03o})"));
+        return Err(not_own(path, format!("may be written by others (mode {mode:03o})")));
     }
     Ok(())
 }
 
 #[cfg(not(unix))]
-fn expect(_: &Path, _: &std::fs::Metadata) -> Result<(), FileError> {
+fn expect(_: &Path, _: &std::fs::Metadata) -> Result<()> {
     Ok(())
 }
 
@@ -178,11 +180,11 @@ mod tests {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
 
-    fn refused<T: std::fmt::Debug>(result: Result<T, FileError>, words: &str) {
+    fn refused<T: std::fmt::Debug>(result: Result<T>, words: &str) {
         let error = result.unwrap_err();
-        assert!(matches!(&error, FileError::NotOwn { .. }) && error.help().is_some(), "{error}");
-        assert!(error.to_string().contains(words), "no `{words}` in {error}");
-        assert_eq!(io::Error::from(error).kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.help().is_some_and(|help| help.contains("chmod go-w")), "{error:?}");
+        assert!(error.place().is_some() && error.message().contains(words), "no `{words}` in {error}");
     }
 
     #[test]
@@ -210,10 +212,10 @@ mod tests {
         open_file(&file).unwrap();
         let link = folder.join("link");
         symlink(&file, &link).unwrap();
-        refused(open_file(&link), "is a symbolic link");
-        refused(open_file(&folder), "is a directory");
-        refused(expect_folder(&file), "is a regular file");
-        assert!(expect_folder(&parent.path().join("absent")).unwrap_err().is_missing());
+        refused(open_file(&link), "a symbolic link, not a regular file");
+        refused(open_file(&folder), "a directory, not a regular file");
+        refused(expect_folder(&file), "a regular file, not a folder");
+        assert!(expect_folder(&parent.path().join("absent")).unwrap_err().is_not_found());
         // Only the superuser may change a file's owner.
         if chown(&file, Some(65534), None).is_ok() {
             refused(open_file(&file), "belongs to user 65534");
@@ -230,7 +232,8 @@ mod tests {
         write(&file, b"abcd").unwrap();
         write(&file, b"abc").unwrap();
         assert_eq!(read(&file, 3).unwrap().as_deref(), Some(&b"abc"[..]));
-        assert!(matches!(read(&file, 2), Err(FileError::TooLong { limit: 2 })));
+        let error = read(&file, 2).unwrap_err();
+        assert!(error.kind() == ErrorKind::Invalid && error.message().contains("more than 2 bytes"));
         assert_eq!(fs::read_dir(parent.path().join("a/b")).unwrap().count(), 1);
         mode(file.parent().unwrap(), 0o777);
         refused(read(&file, 3), "may be written by others");
@@ -263,8 +266,8 @@ mod tests {
         for loose in [0o640, 0o604, 0o620] {
             mode(&file, loose);
             let error = open_secret(&file).unwrap_err();
-            assert!(matches!(error, FileError::NotSecret { mode } if mode == loose), "{error}");
-            assert!(error.help().is_some());
+            assert_eq!(error.to_string(), format!("others may read it (mode {loose:03o})"));
+            assert!(error.kind() == ErrorKind::Invalid && error.help().is_some(), "{error:?}");
         }
         mode(&file, 0o400);
         open_secret(&file).unwrap();

@@ -67,8 +67,7 @@ impl<'p> Backward<'p> {
     pub fn of(mut pass: Pass<'p>) -> Result<Self> {
         let ended = |read: &Vec<_>| read.len() == pass.parts.len();
         let Some(read) = pass.read.take().filter(ended) else {
-            let what = "a forward pass that was not recorded to its end cannot be gone back";
-            return Err(Error::new(ErrorKind::Argument, what)
+            return Err(Error::argument("the forward pass was not recorded to its end")
                 .with_help("begin with `Pass::recorded` and run every part"));
         };
         let count = pass.sequences.len();
@@ -107,7 +106,7 @@ impl<'p> Backward<'p> {
         let point = EntryPoint { rows, ..self.pass.point };
         let entry_of = |graph: &Graph| {
             let layers = part.layers.0..part.layers.1;
-            graph.entry(part.component, layers, point, EntryOptions::default()).map_err(Error::from)
+            graph.entry(part.component, layers, point, EntryOptions::default())
         };
         let Some(entry) = entry_of(graph)? else { return Ok(()) };
         // The inputs, by the name of their derivative.

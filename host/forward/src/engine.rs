@@ -80,9 +80,7 @@ impl Engine {
             .map(|tensor| (tensor, Role::Tap { name: entry.tensor(tensor).name.clone() }))
             .collect();
         entry.outputs.extend(shown);
-        let back = gradients(&entry, &|tensor| wanted(&entry, tensor)).map_err(|error| {
-            Error::caused_by(ErrorKind::Unsupported, error, Some("report this".to_owned()))
-        })?;
+        let back = gradients(&entry, &|tensor| wanted(&entry, tensor))?;
         self.compile(&back, graph, None, watch)
     }
 
@@ -101,14 +99,14 @@ impl Engine {
         };
         let legal = legal.map_err(|error| match error {
             LegaliseError::Check(error) => Error::from(error),
-            refused => Error::new(ErrorKind::Shim, format!("{name}: {refused}")),
+            refused => Error::new(ErrorKind::Shim, refused.to_string()).at(&name),
         })?;
         let order = WorkOrderBuilder::new(&graph.weights)
             .entry(&legal.graph)
             .and_then(WorkOrderBuilder::temporary)
-            .map_err(|error| {
-                let help = error.help().map(str::to_owned);
-                Error::caused_by(ErrorKind::Internal, error, help)
+            .map_err(|error| match error.kind() {
+                ErrorKind::Invalid => error.with_kind(ErrorKind::Internal),
+                _ => error,
             })?;
         let artefact = self.instance.compile(&self.device, &order, Place::Temporary, watch)?;
         let shard = self.instance.load(&self.device, &artefact, &[])?;

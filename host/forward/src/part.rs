@@ -38,9 +38,10 @@ pub(crate) struct Given<'g> {
 
 impl LoadedPart {
     pub fn new(name: String, shard: LoadedShard) -> Result<Self> {
-        let entry = shard.entries().first().cloned().ok_or_else(|| {
-            Error::new(ErrorKind::Shim, format!("{name}: what the shim compiled has no entry point"))
-        })?;
+        let entry =
+            shard.entries().first().cloned().ok_or_else(|| {
+                Error::new(ErrorKind::Shim, "the shim's artefact has no entry point").at(&name)
+            })?;
         let allocate = |binding: &shardwright_shims::Binding| -> Result<Buffer> {
             let buffer = shard.allocate(binding.bytes, binding.alignment.max(4))?;
             match buffer.is_mapped() && binding.strides.is_none() {
@@ -84,10 +85,7 @@ impl LoadedPart {
                 }
                 (role, _) => {
                     let array = step_input(role, step, given.ids, given.assets)
-                        .map_err(|error| {
-                            let help = error.help().map(|help| help.to_string());
-                            Error::caused_by(ErrorKind::Internal, error, help)
-                        })?
+                        .map_err(|error| error.with_kind(ErrorKind::Internal))?
                         .ok_or_else(|| unusable(&self.name, port))?;
                     if array.dtype().is_float() {
                         put(&self.name, port, &mut bytes, &array.floats())?;
@@ -221,12 +219,8 @@ impl Stored {
 }
 
 fn unusable(part: &str, port: &Port) -> Error {
-    let what = format!(
-        "{part}: port `{}` ({}) holds {} where plain memory of floats or encoded integers is needed",
-        port.name,
-        port.role.name(),
-        port.dtype
-    );
-    Error::new(ErrorKind::Unsupported, what)
-        .with_help("a model is looked into on the CPU shim; name one that binds plain memory")
+    let message = format!("expected plain memory of floats or encoded integers, got {}", port.dtype);
+    Error::unsupported(message)
+        .at(format!("{part}: port `{}` ({})", port.name, port.role.name()))
+        .with_help("use the CPU shim, or another shim that binds plain memory")
 }

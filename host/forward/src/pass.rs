@@ -82,13 +82,13 @@ impl<'p> Pass<'p> {
         let longest = sequences.iter().map(Vec::len).max().unwrap_or(0) as u64;
         let shortest = sequences.iter().map(Vec::len).min().unwrap_or(0);
         if shortest == 0 || longest > graph.context {
-            let what = format!(
-                "{} sequences of {shortest} to {longest} tokens do not go through a model of context {}",
+            let message = format!(
+                "{} sequences of {shortest} to {longest} tokens do not fit a model with context {}",
                 sequences.len(),
                 graph.context
             );
-            return Err(Error::new(ErrorKind::Argument, what)
-                .with_help("pass one sequence at least, and none that is empty or longer than the context"));
+            return Err(Error::argument(message)
+                .with_help("pass at least one sequence, none of them empty or longer than the context"));
         }
         let kind = if graph.is_generative() { EntryKind::Decode } else { EntryKind::Encode };
         let point = EntryPoint { kind, rows: longest, context: longest, largest_rows: longest };
@@ -176,9 +176,8 @@ impl<'p> Pass<'p> {
         look: &dyn Fn(&EntryGraph, TensorId) -> bool,
         watch: &mut dyn Watch,
     ) -> Result<Option<Loaded>> {
-        let entry = graph
-            .entry(part.component, part.layers.0..part.layers.1, self.point, EntryOptions::default())
-            .map_err(Error::from)?;
+        let entry =
+            graph.entry(part.component, part.layers.0..part.layers.1, self.point, EntryOptions::default())?;
         let Some(entry) = entry else { return Ok(None) };
         let loaded = self.engine.load(entry, graph, encodings, look, watch)?;
         Ok(Some(Loaded { segment: *part, part: loaded }))

@@ -4,7 +4,9 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use crate::{GgufError, Head, limits};
+use shardwright_vocabulary::{At, Error, Result};
+
+use crate::{Head, limits};
 
 /// Settings file of a Hugging Face folder. A folder with this file counts as one, regardless of its
 /// other files.
@@ -20,28 +22,23 @@ const CONFIG: &str = "config.json";
 /// ```
 ///
 /// # Errors
-/// [`GgufError::SeveralModels`] for a folder with more than one model, [`GgufError::Read`] for a
-/// folder that cannot be read, and the errors of [`files_of`].
-pub fn model_at(path: &Path) -> Result<Option<Vec<PathBuf>>, GgufError> {
+/// If a folder has more than one model or cannot be read, and the errors of [`files_of`].
+pub fn model_at(path: &Path) -> Result<Option<Vec<PathBuf>>> {
     if path.is_file() {
         return if is_gguf(path) { files_of(path).map(Some) } else { Ok(None) };
     }
     if !path.is_dir() || path.join(CONFIG).exists() {
         return Ok(None);
     }
-    let read = |source| GgufError::Read { path: path.to_owned(), source };
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(read)? {
-        let file = entry.map_err(read)?.path();
+    for entry in std::fs::read_dir(path).at(path.display())? {
+        let file = entry.at(path.display())?.path();
         let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let later = part_of(name).is_some_and(|_| !name.contains("-00001-of-"));
         if name.ends_with(".gguf") && !name.starts_with("mmproj") && !later {
             found.push(file);
         }
-        if found.len() as u64 > limits::FILES {
-            let (what, cap, count) = ("files", limits::FILES, found.len() as u64);
-            return Err(GgufError::TooMany { path: path.to_owned(), what, count, cap });
-        }
+        limits::expect_at_most(limits::FILES, "files", found.len() as u64, path)?;
     }
     found.sort();
     match found.as_slice() {
@@ -49,8 +46,10 @@ pub fn model_at(path: &Path) -> Result<Option<Vec<PathBuf>>, GgufError> {
         [file] => files_of(file).map(Some),
         _ => {
             let name = |file: &PathBuf| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let names = found.iter().map(name).collect();
-            Err(GgufError::SeveralModels { path: path.to_owned(), names })
+            let names: Vec<String> = found.iter().map(name).collect();
+            let message = format!("has {} models: {}", names.len(), names.join(", "));
+            let help = "name the file of the model instead of the folder";
+            Err(Error::unsupported(message).at(path.display()).with_help(help))
         }
     }
 }
@@ -67,22 +66,16 @@ pub fn is_gguf(path: &Path) -> bool {
 /// `path` may be any of them.
 ///
 /// # Errors
-/// [`GgufError::Split`] if a part is missing, [`GgufError::TooMany`].
-pub fn files_of(path: &Path) -> Result<Vec<PathBuf>, GgufError> {
+/// If a part is missing, or there are more than [`limits::FILES`].
+pub fn files_of(path: &Path) -> Result<Vec<PathBuf>> {
     let Some((stem, count)) = path.file_name().and_then(|name| name.to_str()).and_then(part_of) else {
         return Ok(vec![path.to_owned()]);
     };
-    if count > limits::FILES {
-        let (what, cap) = ("files", limits::FILES);
-        return Err(GgufError::TooMany { path: path.to_owned(), what, count, cap });
-    }
+    limits::expect_at_most(limits::FILES, "files", count, path)?;
     let parts = (1..=count).map(|part| path.with_file_name(format!("{stem}-{part:05}-of-{count:05}.gguf")));
     let parts: Vec<PathBuf> = parts.collect();
     match parts.iter().find(|part| !part.exists()) {
-        Some(missing) => Err(GgufError::Split {
-            path: missing.clone(),
-            reason: format!("this part of {count} is missing"),
-        }),
+        Some(missing) => Err(wrong_split(missing, format!("this part of {count} is missing"))),
         None => Ok(parts),
     }
 }
@@ -91,8 +84,8 @@ pub fn files_of(path: &Path) -> Result<Vec<PathBuf>, GgufError> {
 /// Files may be renamed or mixed up, so their names prove neither.
 ///
 /// # Errors
-/// [`GgufError::Split`] for a part that is missing, is there twice or belongs to another split.
-pub fn check_parts<'h, 'f: 'h>(heads: impl IntoIterator<Item = &'h Head<'f>>) -> Result<(), GgufError> {
+/// If a part is missing, is there twice or belongs to another split.
+pub fn check_parts<'h, 'f: 'h>(heads: impl IntoIterator<Item = &'h Head<'f>>) -> Result<()> {
     let heads: Vec<&Head<'_>> = heads.into_iter().collect();
     let files = heads.len() as u64;
     let Some(count) = heads.iter().find_map(|head| head.part).map(|part| part.count) else { return Ok(()) };
@@ -100,13 +93,18 @@ pub fn check_parts<'h, 'f: 'h>(heads: impl IntoIterator<Item = &'h Head<'f>>) ->
         let found = match head.part {
             Some(part) if part.number == index as u64 && part.count == count && count == files => continue,
             Some(part) => format!("part {} of {}", part.number + 1, part.count),
-            None => "not a part of a split model".to_owned(),
+            None => "a file that is not a part of a split model".to_owned(),
         };
-        let path = head.metadata.path().to_owned();
-        let reason = format!("is {found}, expected part {} of {files}", index + 1);
-        return Err(GgufError::Split { path, reason });
+        let reason = format!("expected part {} of {files}, got {found}", index + 1);
+        return Err(wrong_split(head.metadata.path(), reason));
     }
     Ok(())
+}
+
+fn wrong_split(path: &Path, reason: String) -> Error {
+    Error::missing(reason)
+        .at(path.display())
+        .with_help("put all parts of the model into one folder, under the names they were published with")
 }
 
 /// Parses a file name as one part of a split model, and returns the model's name and its number of
@@ -124,6 +122,8 @@ fn part_of(name: &str) -> Option<(&str, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -135,13 +135,14 @@ mod tests {
             std::fs::write(name, b"GGUF").expect("written");
         }
         let error = files_of(&names[1]).expect_err("the third is missing");
-        assert!(matches!(&error, GgufError::Split { path, .. } if *path == names[2]), "{error}");
-        assert!(error.help().is_some());
+        assert_eq!((error.kind(), error.place()), (ErrorKind::Missing, names[2].to_str()), "{error}");
+        assert!(error.message() == "this part of 3 is missing" && error.help().is_some(), "{error:?}");
         std::fs::write(&names[2], b"GGML").expect("written");
         assert_eq!(files_of(&names[1]).expect("all there"), names);
         assert!(is_gguf(&names[0]) && !is_gguf(&names[2]) && !is_gguf(folder.path()));
         let huge = folder.path().join("m-00001-of-99999.gguf");
-        assert!(matches!(files_of(&huge), Err(GgufError::TooMany { count: 99_999, .. })));
+        let error = files_of(&huge).expect_err("too many files");
+        assert_eq!((error.kind(), error.message()), (ErrorKind::Invalid, "99999 files, more than 1024"));
     }
 
     #[test]

@@ -3,10 +3,12 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use crate::cursor::Cursor;
+use shardwright_vocabulary::{Error, Result};
+
+use crate::cursor::{Cursor, DAMAGED, truncated};
+use crate::limits;
 use crate::metadata::Metadata;
 use crate::types::TensorType;
-use crate::{GgufError, limits};
 
 const MAGIC: &[u8; 4] = b"GGUF";
 
@@ -68,29 +70,27 @@ impl<'f> Head<'f> {
     /// Parses the head of a file with these `bytes`. `path` is for messages.
     ///
     /// # Errors
-    /// [`GgufError`] of any kind except [`GgufError::Split`], [`GgufError::SeveralModels`] and
-    /// [`GgufError::Read`].
-    pub fn read(path: &'f Path, bytes: &'f [u8]) -> Result<Self, GgufError> {
+    /// If the head is damaged, contradicts the format or the length of the file, or is of an
+    /// unsupported version.
+    pub fn read(path: &'f Path, bytes: &'f [u8]) -> Result<Self> {
         let length = bytes.len() as u64;
         if length < LEAST_BYTES {
-            return Err(GgufError::Truncated {
-                path: path.to_owned(),
-                what: "the head".to_owned(),
-                needed: LEAST_BYTES,
-                available: length,
-            });
+            return Err(truncated(path, "the head", LEAST_BYTES, length));
         }
         let mut cursor = Cursor { path, bytes, at: 0 };
         if cursor.take(MAGIC.len() as u64)? != MAGIC {
-            return Err(cursor.invalid(0, "does not begin with `GGUF`".to_owned()));
+            return Err(cursor.invalid(0, "does not begin with `GGUF`"));
         }
         let version = cursor.u32()?;
         if !VERSIONS.contains(&version) {
-            return Err(GgufError::Version { path: path.to_owned(), version });
+            // Big-endian files appear as a huge number.
+            let message = format!("GGUF version {version} is not supported");
+            let help = "versions 2 and 3 are supported, little-endian; convert the file again with a current converter";
+            return Err(Error::unsupported(message).at(path.display()).with_help(help));
         }
         let (tensors, entries) = (cursor.u64()?, cursor.u64()?);
-        cursor.capped("tensors", tensors, limits::TENSORS)?;
-        cursor.capped("metadata entries", entries, limits::METADATA)?;
+        limits::expect_at_most(limits::TENSORS, "tensors", tensors, path)?;
+        limits::expect_at_most(limits::METADATA, "metadata entries", entries, path)?;
         let metadata = Metadata::read(&mut cursor, entries)?;
         let part = part(&metadata)?;
         let architecture = metadata.text(ARCHITECTURE)?;
@@ -102,13 +102,13 @@ impl<'f> Head<'f> {
         let described = (0..tensors).map(|_| Described::read(&mut cursor)).collect::<Result<Vec<_>, _>>()?;
         let mut names = HashSet::new();
         if let Some(twice) = described.iter().find(|tensor| !names.insert(tensor.name)) {
-            let tensor = twice.name.to_owned();
-            return Err(GgufError::DuplicateTensor { path: path.to_owned(), tensor });
+            let message = format!("a second tensor `{}`", twice.name);
+            return Err(Error::invalid(message).at(path.display()).with_help(DAMAGED));
         }
         let data = cursor.at.next_multiple_of(alignment);
         if data > limits::HEAD_BYTES {
-            let cap = limits::HEAD_BYTES;
-            return Err(GgufError::HeadTooLarge { path: path.to_owned(), bytes: data, cap });
+            let message = format!("a head of {data} bytes, more than {}", limits::HEAD_BYTES);
+            return Err(Error::invalid(message).at(path.display()));
         }
         let placed = described.into_iter().map(|tensor| tensor.placed(path, data, alignment, length));
         let mut tensors = placed.collect::<Result<Vec<_>, _>>()?;
@@ -117,7 +117,7 @@ impl<'f> Head<'f> {
     }
 }
 
-fn part(metadata: &Metadata<'_>) -> Result<Option<Part>, GgufError> {
+fn part(metadata: &Metadata<'_>) -> Result<Option<Part>> {
     match (metadata.whole(PART)?, metadata.whole(PARTS)?) {
         // Converters also number files that were not split.
         (None, None | Some(0 | 1)) | (Some(0), Some(0 | 1)) => Ok(None),
@@ -128,7 +128,7 @@ fn part(metadata: &Metadata<'_>) -> Result<Option<Part>, GgufError> {
     }
 }
 
-fn alignment(metadata: &Metadata<'_>) -> Result<u64, GgufError> {
+fn alignment(metadata: &Metadata<'_>) -> Result<u64> {
     let alignment = metadata.whole(ALIGNMENT)?.unwrap_or(USUAL_ALIGNMENT);
     match alignment.is_power_of_two() && (8..=u64::from(limits::ALIGNMENT)).contains(&alignment) {
         true => Ok(alignment),
@@ -149,7 +149,7 @@ struct Described<'f> {
 }
 
 impl<'f> Described<'f> {
-    fn read(cursor: &mut Cursor<'f>) -> Result<Self, GgufError> {
+    fn read(cursor: &mut Cursor<'f>) -> Result<Self> {
         let at = cursor.at;
         let name = cursor.text()?;
         if name.len() > limits::NAME {
@@ -169,13 +169,11 @@ impl<'f> Described<'f> {
     }
 
     /// Checks the tensor's place in a file of `available` bytes whose data begin at `data`.
-    fn placed(self, path: &Path, data: u64, alignment: u64, available: u64) -> Result<Tensor<'f>, GgufError> {
+    fn placed(self, path: &Path, data: u64, alignment: u64, available: u64) -> Result<Tensor<'f>> {
         let begin = data.saturating_add(self.offset);
-        let invalid = |reason: String| GgufError::InvalidTensor {
-            path: path.to_owned(),
-            tensor: self.name.to_owned(),
-            offset: self.at,
-            reason,
+        let invalid = |reason: String| {
+            let place = format!("tensor `{}` at byte {}", self.name, self.at);
+            Error::invalid(reason).at(place).at(path.display())
         };
         let Some(kind) = TensorType::from_number(self.number) else {
             return Err(invalid(format!("element type {} is not one of the format", self.number)));
@@ -195,12 +193,7 @@ impl<'f> Described<'f> {
             return Err(invalid(format!("the product of its shape {:?} overflows", self.shape)));
         };
         if length > 0 && end > available {
-            return Err(GgufError::Truncated {
-                path: path.to_owned(),
-                what: format!("tensor `{}`", self.name),
-                needed: end,
-                available,
-            });
+            return Err(truncated(path, &format!("tensor `{}`", self.name), end, available));
         }
         Ok(Tensor { name: self.name, shape: self.shape, kind, begin, length })
     }
@@ -213,20 +206,20 @@ fn check_places(
     data: u64,
     alignment: u64,
     length: u64,
-) -> Result<(), GgufError> {
+) -> Result<()> {
     tensors.sort_by_key(|tensor| (tensor.begin, tensor.length));
     let mut last: Option<&Tensor<'_>> = None;
     // A file without tensors may end before the padding of its head.
     let mut position = data.min(length);
-    let unclaimed = |offset, bytes| Err(GgufError::Unclaimed { path: path.to_owned(), offset, bytes });
+    let unclaimed = |offset: u64, bytes: u64| {
+        let message = format!("{bytes} bytes at byte {offset} belong to no tensor");
+        Err(Error::invalid(message).at(path.display()))
+    };
     for tensor in tensors.iter().filter(|tensor| tensor.length > 0) {
         if tensor.begin < position {
-            return Err(GgufError::Overlap {
-                path: path.to_owned(),
-                first: last.map_or_else(String::new, |tensor| tensor.name.to_owned()),
-                second: tensor.name.to_owned(),
-                offset: tensor.begin,
-            });
+            let (first, second) = (last.map_or("", |tensor| tensor.name), tensor.name);
+            let message = format!("tensors `{first}` and `{second}` overlap at byte {}", tensor.begin);
+            return Err(Error::invalid(message).at(path.display()));
         }
         if tensor.begin - position >= alignment {
             return unclaimed(position, tensor.begin - position);

@@ -12,11 +12,11 @@
 //! block types: the reference implementation `gguf` for Python, which a test compares bit by bit.
 //!
 //! ```
-//! use shardwright_gguf::{GgufError, Head};
+//! use shardwright_gguf::Head;
 //!
 //! let file = b"GGUF\x03\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 //! let error = Head::read("model.gguf".as_ref(), file).unwrap_err();
-//! assert!(matches!(error, GgufError::Invalid { offset: 0, .. }));
+//! assert_eq!(error.place(), Some("model.gguf: at byte 0"));
 //! assert_eq!(error.to_string(), "model.gguf: at byte 0: metadata has no `general.architecture`");
 //! ```
 
@@ -24,7 +24,6 @@
 
 mod blocks;
 mod cursor;
-mod error;
 mod files;
 mod head;
 pub mod limits;
@@ -32,7 +31,6 @@ mod metadata;
 mod types;
 
 pub use blocks::{Grouping, Levels};
-pub use error::GgufError;
 pub use files::{check_parts, files_of, is_gguf, model_at};
 pub use head::{ARCHITECTURE, Head, Part, Tensor};
 pub use metadata::{List, Metadata, Value};

@@ -1,5 +1,9 @@
 //! Caps on counts and sizes of a file. Each is far above every published file.
 
+use std::path::Path;
+
+use shardwright_vocabulary::{Error, Result};
+
 /// Tensors of one file.
 pub const TENSORS: u64 = 1 << 20;
 
@@ -23,3 +27,11 @@ pub const ALIGNMENT: u32 = 1 << 20;
 
 /// Files of a split model.
 pub const FILES: u64 = 1024;
+
+/// Checks the number of `tensors`, `metadata entries` or `files`.
+pub(crate) fn expect_at_most(cap: u64, what: &str, count: u64, path: &Path) -> Result<()> {
+    if count <= cap {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{count} {what}, more than {cap}")).at(path.display()))
+}

@@ -3,8 +3,12 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use shardwright_vocabulary::{Error, Result};
+
 use crate::cursor::Cursor;
-use crate::{GgufError, limits};
+use crate::limits;
+
+const CONVERT: &str = "convert the model again with a current converter, or use its Hugging Face folder";
 
 /// Numbers of the format's value types.
 mod kind {
@@ -100,7 +104,7 @@ pub struct Metadata<'f> {
 
 impl<'f> Metadata<'f> {
     /// Parses `count` entries.
-    pub(crate) fn read(cursor: &mut Cursor<'f>, count: u64) -> Result<Self, GgufError> {
+    pub(crate) fn read(cursor: &mut Cursor<'f>, count: u64) -> Result<Self> {
         let mut metadata = Metadata { path: cursor.path, entries: Vec::new(), places: HashMap::new() };
         for _ in 0..count {
             let at = cursor.at;
@@ -130,18 +134,19 @@ impl<'f> Metadata<'f> {
     }
 
     /// Returns the error of a key whose value is not of the `expected` kind.
-    pub fn wrong(&self, key: &str, expected: &'static str) -> GgufError {
+    pub fn wrong(&self, key: &str, expected: &str) -> Error {
         let found = self.get(key).map_or_else(|| "absent".to_owned(), |value| value.shown());
-        GgufError::WrongValue { path: self.path.to_owned(), key: key.to_owned(), found, expected }
+        let message = format!("metadata `{key}` is {found}, expected {expected}");
+        Error::invalid(message).at(self.path.display()).with_help(CONVERT)
     }
 
     /// Returns the error of a required key that is missing.
-    pub fn missing(&self, key: &str) -> GgufError {
-        GgufError::MissingKey { path: self.path.to_owned(), key: key.to_owned() }
+    pub fn missing(&self, key: &str) -> Error {
+        Error::missing(format!("metadata has no `{key}`")).at(self.path.display()).with_help(CONVERT)
     }
 
     /// Returns the UTF-8 string of a key.
-    pub fn text(&self, key: &str) -> Result<Option<&'f str>, GgufError> {
+    pub fn text(&self, key: &str) -> Result<Option<&'f str>> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Text(text)) => match std::str::from_utf8(text) {
@@ -153,7 +158,7 @@ impl<'f> Metadata<'f> {
     }
 
     /// Returns the integer of a key, which must be at least 0.
-    pub fn whole(&self, key: &str) -> Result<Option<u64>, GgufError> {
+    pub fn whole(&self, key: &str) -> Result<Option<u64>> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Integer(number)) => match u64::try_from(number) {
@@ -165,7 +170,7 @@ impl<'f> Metadata<'f> {
     }
 
     /// Returns the number of a key, integer or float.
-    pub fn number(&self, key: &str) -> Result<Option<f64>, GgufError> {
+    pub fn number(&self, key: &str) -> Result<Option<f64>> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Float(number)) => Ok(Some(number)),
@@ -175,7 +180,7 @@ impl<'f> Metadata<'f> {
     }
 
     /// Returns the boolean of a key.
-    pub fn flag(&self, key: &str) -> Result<Option<bool>, GgufError> {
+    pub fn flag(&self, key: &str) -> Result<Option<bool>> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::Flag(flag)) => Ok(Some(flag)),
@@ -184,7 +189,7 @@ impl<'f> Metadata<'f> {
     }
 
     /// Returns the list of a key.
-    pub fn list(&self, key: &str) -> Result<Option<List<'f>>, GgufError> {
+    pub fn list(&self, key: &str) -> Result<Option<List<'f>>> {
         match self.get(key) {
             None => Ok(None),
             Some(Value::List(list)) => Ok(Some(list)),
@@ -194,11 +199,11 @@ impl<'f> Metadata<'f> {
 }
 
 /// Parses a value of a type. The time is bounded by the bytes of the value.
-fn value<'f>(cursor: &mut Cursor<'f>, kind: u32, depth: u32) -> Result<Value<'f>, GgufError> {
+fn value<'f>(cursor: &mut Cursor<'f>, kind: u32, depth: u32) -> Result<Value<'f>> {
     let at = cursor.at;
     if let Some(bytes) = fixed_bytes(kind) {
         let bytes = cursor.take(bytes)?;
-        return fixed(kind, bytes).ok_or_else(|| cursor.invalid(at, "a flag is neither 0 nor 1".to_owned()));
+        return fixed(kind, bytes).ok_or_else(|| cursor.invalid(at, "a flag is neither 0 nor 1"));
     }
     match kind {
         kind::STRING => Ok(Value::Text(cursor.string()?)),
@@ -209,7 +214,7 @@ fn value<'f>(cursor: &mut Cursor<'f>, kind: u32, depth: u32) -> Result<Value<'f>
                 Some(bytes) => {
                     let bytes = cursor.take(count.saturating_mul(bytes))?;
                     if kind == kind::BOOL && bytes.iter().any(|flag| *flag > 1) {
-                        return Err(cursor.invalid(begin, "a flag is neither 0 nor 1".to_owned()));
+                        return Err(cursor.invalid(begin, "a flag is neither 0 nor 1"));
                     }
                 }
                 None => (0..count).try_for_each(|_| value(cursor, kind, depth + 1).map(|_| ()))?,

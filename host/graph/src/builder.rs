@@ -1,7 +1,7 @@
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{DType, Error, Result};
 
 use crate::{
-    Component, ComponentKind, Dim, Graph, GraphError, Node, NodeId, Op, Role, State, StateId, Value, ValueId,
+    Component, ComponentKind, Dim, Graph, Node, NodeId, Op, Role, State, StateId, Value, ValueId,
     ValueSource, WeightId,
 };
 
@@ -202,20 +202,19 @@ impl<'g> ComponentBuilder<'g> {
 
     /// Returns the finished component. Checks that names are unique and every operand is produced
     /// before its use.
-    pub fn finish(self) -> Result<Component, GraphError> {
+    pub fn finish(self) -> Result<Component> {
         let mut made = vec![false; self.component.values.len()];
         for (index, value) in self.component.values.iter().enumerate() {
             made[index] = !matches!(value.source, ValueSource::Node(_));
         }
         let mut names = std::collections::HashSet::new();
         for node in &self.component.nodes {
-            let fault =
-                |reason: String| GraphError::Shape { node: node.name.clone(), op: node.op.name(), reason };
             if !names.insert(&node.name) {
-                return Err(fault("a second node of this name".to_owned()));
+                return Err(Error::internal("a second node with this name").at(node.op.place(&node.name)));
             }
             if let Some(input) = node.inputs.iter().find(|input| !made[input.0 as usize]) {
-                return Err(fault(format!("operand {} is used before it is made", input.0)));
+                let reason = format!("operand {} is used before it is produced", input.0);
+                return Err(Error::internal(reason).at(node.op.place(&node.name)));
             }
             made[node.output.0 as usize] = true;
         }

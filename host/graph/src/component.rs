@@ -1,8 +1,8 @@
 use std::ops::Range;
 
-use shardwright_vocabulary::{ComponentKind, DType, Pass};
+use shardwright_vocabulary::{ComponentKind, DType, Error, Pass, Result};
 
-use crate::{Asset, GraphError, Op, Role, State, StateId, Weight, WeightId};
+use crate::{Asset, Op, Role, State, StateId, Weight, WeightId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dim {
@@ -137,8 +137,9 @@ pub struct Graph {
 
 impl Graph {
     /// Returns the component of that kind.
-    pub fn component(&self, kind: ComponentKind) -> Result<&Component, GraphError> {
-        self.components.iter().find(|component| component.kind == kind).ok_or(GraphError::NoComponent(kind))
+    pub fn component(&self, kind: ComponentKind) -> Result<&Component> {
+        let component = self.components.iter().find(|component| component.kind == kind);
+        component.ok_or_else(|| Error::internal(format!("the graph has no component `{kind}`")))
     }
 
     /// Returns whether it has a component of that kind.

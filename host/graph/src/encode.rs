@@ -8,7 +8,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
-use shardwright_vocabulary::{ActivationFormat, DType, Encoding, FormatTuple, ScaleBits, StateFormat};
+use shardwright_vocabulary::{
+    ActivationFormat, DType, Encoding, Error, FormatTuple, Result, ScaleBits, StateFormat,
+};
 
 use crate::{ComponentKind, EntryGraph, EntryNode, INVISIBLE, Op, Role, Segment, Tensor, TensorId, stream};
 
@@ -146,7 +148,7 @@ impl<'a> Encodings<'a> {
 
     /// Returns the encoding of the state with that name. It follows from the state format and the
     /// state's own range, since not every shard that reads the state sees the values written to it.
-    pub fn state(&self, name: &str) -> Result<Encoding, EncodeError> {
+    pub fn state(&self, name: &str) -> Result<Encoding> {
         let bits = match self.states {
             StateFormat::F32 => return Ok(Encoding::F32),
             StateFormat::F16 => return Ok(Encoding::F16),
@@ -168,9 +170,8 @@ impl<'a> Encodings<'a> {
         self.ranges.get(key.strip_suffix(stream::UNSCALED).unwrap_or(key)).copied()
     }
 
-    fn range(&self, key: &str) -> Result<Range, EncodeError> {
-        let known = self.calibrated(key).or(self.assumed);
-        known.ok_or_else(|| EncodeError::NoRange { key: key.to_owned() })
+    fn range(&self, key: &str) -> Result<Range> {
+        self.calibrated(key).or(self.assumed).ok_or_else(|| no_range(key))
     }
 
     fn port(&self, side: PortSide, role: &Role) -> Option<Encoding> {
@@ -179,40 +180,10 @@ impl<'a> Encodings<'a> {
     }
 }
 
-/// Reason why a graph cannot be encoded.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum EncodeError {
-    /// Calibration did not see the tensor.
-    #[error("no range of `{key}` is known, which 16-bit and 8-bit integers need")]
-    NoRange {
-        /// The missing [`range_key`].
-        key: String,
-    },
-    /// One tensor is written to two states with different encodings.
-    #[error("the same rows are written to the states `{first}` and `{second}`, whose ranges differ")]
-    SharedRows {
-        /// Name of one state.
-        first: String,
-        /// Name of the other state.
-        second: String,
-    },
-    /// The graph is already encoded.
-    #[error("tensor `{tensor}` is {dtype} already")]
-    Encoded { tensor: String, dtype: DType },
-}
-
-impl EncodeError {
-    /// Returns advice for the user.
-    pub fn help(&self) -> Option<&'static str> {
-        match self {
-            EncodeError::NoRange { .. } => {
-                Some("calibrate this checkpoint again, on text that uses the whole model")
-            }
-            EncodeError::SharedRows { .. } => Some("use f16 or f32 states"),
-            EncodeError::Encoded { .. } => Some("encode the unencoded graph, once"),
-        }
-    }
+/// Returns the error for a [`range_key`] that calibration did not see.
+fn no_range(key: &str) -> Error {
+    Error::invalid(format!("no range of `{key}` is known, which 16-bit and 8-bit integers need"))
+        .with_help("calibrate this checkpoint again, on text that uses the whole model")
 }
 
 /// Returns the graph with the operations that the formats require, before it is legalised and
@@ -261,9 +232,15 @@ pub fn unrounded(encoded: &EntryGraph) -> EntryGraph {
 ///
 /// Tensors that only move into each other ([`Op::is_movement`]) share one encoding. Tensors moved
 /// into a state have the state's encoding.
-pub fn encode(entry: &EntryGraph, encodings: &Encodings<'_>) -> Result<EntryGraph, EncodeError> {
+///
+/// # Errors
+/// Returns an error if a range is missing, if the graph is already encoded, or if two states with
+/// different encodings share their rows.
+pub fn encode(entry: &EntryGraph, encodings: &Encodings<'_>) -> Result<EntryGraph> {
     if let Some(tensor) = entry.tensors.iter().find(|tensor| tensor.affine.is_some()) {
-        return Err(EncodeError::Encoded { tensor: tensor.name.clone(), dtype: tensor.dtype });
+        return Err(Error::internal(format!("already encoded as {}", tensor.dtype))
+            .at(format!("tensor `{}`", tensor.name))
+            .with_help("encode the unencoded graph, once"));
     }
     let in_floats = match encodings.activations.has_float_stream() {
         true => stream::around(entry),
@@ -362,14 +339,16 @@ struct Inside<'a> {
 }
 
 impl Inside<'_> {
-    fn encoding(&self, class: usize) -> Result<Encoding, EncodeError> {
+    fn encoding(&self, class: usize) -> Result<Encoding> {
         let mut states = self.states(class);
         if let Some(first) = states.next() {
             let encoding = self.encodings.state(first)?;
             for other in states {
                 if self.encodings.state(other)? != encoding {
-                    let [first, second] = [first, other].map(str::to_owned);
-                    return Err(EncodeError::SharedRows { first, second });
+                    let message = format!(
+                        "the same rows are written to the states `{first}` and `{other}`, whose ranges differ"
+                    );
+                    return Err(Error::unsupported(message).with_help("use f16 or f32 states"));
                 }
             }
             return Ok(encoding);
@@ -411,7 +390,7 @@ impl Inside<'_> {
 
     /// Returns the range that a class must cover. For a step input it is fixed, otherwise it is the
     /// calibrated range of the members.
-    fn ends(&self, class: usize) -> Result<(f32, f32), EncodeError> {
+    fn ends(&self, class: usize) -> Result<(f32, f32)> {
         for (tensor, role) in self.entry.inputs.iter().chain(&self.entry.outputs) {
             if self.classes.class(tensor.0 as usize) != class {
                 continue;
@@ -455,7 +434,7 @@ impl Inside<'_> {
                 let masked = self.members(class).any(|tensor| self.masked[tensor.0 as usize]);
                 Ok(Range { masked: range.masked || masked, ..range }.ends())
             }
-            None => Err(EncodeError::NoRange { key: range_key(self.entry, TensorId(class as u32)) }),
+            None => Err(no_range(&range_key(self.entry, TensorId(class as u32)))),
         }
     }
 
@@ -478,7 +457,7 @@ impl Inside<'_> {
 
     /// Returns the range of a mask, which is low enough to push any score below the lowest visible
     /// one.
-    fn mask_ends(&self, mask: TensorId) -> Result<(f32, f32), EncodeError> {
+    fn mask_ends(&self, mask: TensorId) -> Result<(f32, f32)> {
         let mut width = 0.0_f32;
         let class = self.classes.class(mask.0 as usize);
         // An operation that only moves a mask passes it on.
@@ -486,13 +465,12 @@ impl Inside<'_> {
         let reads = |node: &&EntryNode| !node.op.is_movement() && node.inputs.iter().any(is_mask);
         for node in self.entry.nodes.iter().filter(reads) {
             for other in node.inputs.iter().filter(|input| !is_mask(input)) {
-                let key = range_key(self.entry, *other);
                 let scores = self
                     .members(self.classes.class(other.0 as usize))
                     .filter_map(|tensor| self.encodings.ranges.get(&range_key(self.entry, tensor)).copied())
                     .reduce(Range::union)
                     .or(self.encodings.assumed)
-                    .ok_or(EncodeError::NoRange { key })?;
+                    .ok_or_else(|| no_range(&range_key(self.entry, *other)))?;
                 width = width.max(scores.high - scores.low);
             }
         }

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
-use shardwright_vocabulary::{Affine, DType, Encoding, EntryKind, EntryName, ScaleBits};
+use shardwright_vocabulary::{Affine, DType, Encoding, EntryKind, EntryName, Error, Result, ScaleBits};
 
-use crate::{GraphError, Op, Role, Segments, State, StateId, WeightId};
+use crate::{Op, Role, Segments, State, StateId, WeightId};
 
 /// Values that are fixed when a component becomes a static graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -44,12 +44,19 @@ impl EntryPoint {
         EntryName { kind: self.kind, rows: number(self.rows), context }
     }
 
-    pub(crate) fn validate(&self) -> Result<(), GraphError> {
-        let fits = self.context <= u32::MAX.into();
-        if !fits || self.rows == 0 || self.rows > self.context || self.largest_rows < self.rows {
-            return Err(GraphError::EntryPoint { rows: self.rows, context: self.context });
+    pub(crate) fn validate(&self) -> Result<()> {
+        if self.is_possible() {
+            return Ok(());
         }
-        Ok(())
+        let EntryPoint { rows, context, .. } = self;
+        let message = format!("an entry point of {rows} rows in a context of {context} is not possible");
+        Err(Error::argument(message)
+            .with_help("rows and context must be positive, and rows at most the context"))
+    }
+
+    pub(crate) fn is_possible(&self) -> bool {
+        let fits = self.context <= u32::MAX.into();
+        fits && self.rows > 0 && self.rows <= self.context && self.largest_rows >= self.rows
     }
 }
 

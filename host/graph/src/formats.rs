@@ -1,8 +1,8 @@
 //! Selects the format of each constant of a model under a format tuple.
 
-use shardwright_vocabulary::{ActivationFormat, DType, FormatTuple, WeightFormat, WeightRole};
+use shardwright_vocabulary::{ActivationFormat, DType, FormatTuple, Result, WeightFormat, WeightRole};
 
-use crate::{Component, Graph, GraphError, Node, Op, Role, ValueSource, Weight, WeightId, stream};
+use crate::{Component, Graph, Node, Op, Role, ValueSource, Weight, WeightId, stream};
 
 /// The target format of a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,7 +82,7 @@ impl Graph {
 
     /// Returns this model with its constants in `formats`, counted but not quantised. Planning and
     /// `check` use it.
-    pub fn planned(&self, formats: &FormatTuple) -> Result<Graph, GraphError> {
+    pub fn planned(&self, formats: &FormatTuple) -> Result<Graph> {
         let mut graph = self.clone();
         for (weight, format) in graph.weights.iter_mut().zip(self.constant_formats(formats)) {
             *weight = match format {

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{DType, Error, Result};
 
 use crate::operations::Rewrite;
 use crate::{EntryGraph, EntryNode, Op, Role, TensorId, decompose_where};
@@ -21,14 +21,6 @@ pub fn given_gradient_key(tensor: &str) -> String {
     format!("given-gradient.{tensor}")
 }
 
-/// An operation without a derivative.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("node `{node}` ({op}) has no derivative here")]
-pub struct GradientError {
-    pub node: String,
-    pub op: &'static str,
-}
-
 /// Returns the graph that computes the derivatives of a loss by the `wanted` tensors of a float
 /// graph.
 ///
@@ -41,7 +33,7 @@ pub struct GradientError {
 /// # Errors
 /// Returns an error if a step function is on the way, such as [`Op::Round`]. Float graphs do not
 /// have such functions.
-pub fn gradients(entry: &EntryGraph, wanted: &dyn Fn(TensorId) -> bool) -> Result<EntryGraph, GradientError> {
+pub fn gradients(entry: &EntryGraph, wanted: &dyn Fn(TensorId) -> bool) -> Result<EntryGraph> {
     let name = |index: usize| entry.tensors[index].name.clone();
     let wanted: BTreeSet<String> =
         (0..entry.tensors.len()).filter(|&index| wanted(TensorId(index as u32))).map(name).collect();
@@ -180,7 +172,7 @@ impl Backward {
     }
 
     /// Passes the derivative by a node's result on to its operands.
-    fn pass(&mut self, node: &EntryNode, gradient: TensorId) -> Result<(), GradientError> {
+    fn pass(&mut self, node: &EntryNode, gradient: TensorId) -> Result<()> {
         let (y, x) = (node.output, node.inputs.as_slice());
         let product = |this: &mut Self, factor: TensorId| this.step(Op::Mul, &[gradient, factor]);
         match &node.op {
@@ -313,7 +305,11 @@ impl Backward {
                 };
                 self.add(x[1], of_rows);
             }
-            op => return Err(GradientError { node: node.name.clone(), op: op.name() }),
+            op => {
+                return Err(Error::unsupported("the operation has no derivative")
+                    .at(op.place(&node.name))
+                    .with_help("report this"));
+            }
         }
         Ok(())
     }

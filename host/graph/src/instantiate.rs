@@ -3,13 +3,16 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use shardwright_vocabulary::{DType, EntryKind};
+use shardwright_vocabulary::{DType, EntryKind, Error, Result};
 
 use crate::operations::infer_shape;
 use crate::{
-    Component, ComponentKind, Dim, EntryGraph, EntryNode, EntryPoint, Graph, GraphError, Op, PER_LAYER, Role,
-    Segment, Segments, StateId, StatePort, Tensor, TensorId, ValueId, ValueSource, hidden_key,
+    Component, ComponentKind, Dim, EntryGraph, EntryNode, EntryPoint, Graph, Op, PER_LAYER, Role, Segment,
+    Segments, StateId, StatePort, Tensor, TensorId, ValueId, ValueSource, hidden_key,
 };
+
+const LIST_COMPONENTS: &str =
+    "`shardwright show` lists the components in the order of a step, and their layers";
 
 /// Additions to an entry graph that a run does not need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +31,7 @@ impl Graph {
         layers: Range<u32>,
         point: EntryPoint,
         options: EntryOptions,
-    ) -> Result<Option<EntryGraph>, GraphError> {
+    ) -> Result<Option<EntryGraph>> {
         let layers = if self.component(kind)?.layers > 0 { (layers.start, layers.end) } else { (0, 0) };
         self.entry_of(&Segment { component: kind, layers }.into(), point, options)
     }
@@ -48,14 +51,16 @@ impl Graph {
         segments: &Segments,
         point: EntryPoint,
         options: EntryOptions,
-    ) -> Result<Option<EntryGraph>, GraphError> {
+    ) -> Result<Option<EntryGraph>> {
         point.validate()?;
         if !segments.is_ordered() {
-            return Err(GraphError::Segments { segments: segments.clone() });
+            let message = format!("segments `{segments}` do not form one shard");
+            return Err(Error::argument(message).with_help(LIST_COMPONENTS));
         }
         let mut parts = Vec::with_capacity(segments.0.len());
         for segment in segments.iter() {
             let component = self.component(segment.component)?;
+            let kind = component.kind;
             let (start, end) = segment.layers;
             let fits = match component.layers {
                 0 => (start, end) == (0, 0),
@@ -63,10 +68,13 @@ impl Graph {
             };
             if !fits {
                 let layers = component.layers;
-                return Err(GraphError::LayerRange { component: component.kind, start, end, layers });
+                let message =
+                    format!("expected a range of the {layers} layers of `{kind}`, got {start}..{end}");
+                return Err(Error::argument(message).with_help(LIST_COMPONENTS));
             }
-            let refuse =
-                |reason| GraphError::EntryKind { component: component.kind, entry: point.kind, reason };
+            let refuse = |reason: &str| {
+                Error::internal(format!("`{kind}` has no {} entry point: {reason}", point.kind))
+            };
             match point.kind {
                 EntryKind::Encode if self.is_generative() => {
                     return Err(refuse("the model generates step by step"));
@@ -78,7 +86,10 @@ impl Graph {
             }
             let multiple = component.rows_multiple();
             if !point.rows.is_multiple_of(multiple) {
-                return Err(GraphError::Rows { component: component.kind, rows: point.rows, multiple });
+                let rows = point.rows;
+                return Err(Error::argument(format!("expected a multiple of {multiple} rows, got {rows}"))
+                    .at(format!("component `{kind}`"))
+                    .with_help("use the next multiple; rows beyond the valid ones do not change results"));
             }
             parts.push(Part { component, layers: start..end, wanted: Vec::new(), needed: Vec::new() });
         }
@@ -282,7 +293,7 @@ impl<'g> Instantiation<'g> {
         Instantiation { graph, entry, stream: None, per_layer: None }
     }
 
-    fn run(&mut self, part: &Part<'g>) -> Result<(), GraphError> {
+    fn run(&mut self, part: &Part<'g>) -> Result<()> {
         let mut made = HashMap::new();
         for (index, node) in part.component.nodes.iter().enumerate() {
             if !part.needed[index] {
@@ -299,11 +310,9 @@ impl<'g> Instantiation<'g> {
             let output = self.emit(self.name(part, &node.name), op, inputs, node.layer)?;
             let declared = self.shape(&part.component.values[node.output.0 as usize].shape);
             if declared != self.entry.tensor(output).shape {
-                return Err(GraphError::Shape {
-                    node: node.name.clone(),
-                    op: node.op.name(),
-                    reason: format!("declared {declared:?}, gives {:?}", self.entry.tensor(output).shape),
-                });
+                let found = &self.entry.tensor(output).shape;
+                let reason = format!("declared {declared:?}, gives {found:?}");
+                return Err(Error::internal(reason).at(node.op.place(&node.name)));
             }
             if let Some(state) = node.writes {
                 self.state_port(state).written = true;
@@ -390,20 +399,11 @@ impl<'g> Instantiation<'g> {
         tensor
     }
 
-    fn emit(
-        &mut self,
-        name: String,
-        op: Op,
-        inputs: Vec<TensorId>,
-        layer: Option<u32>,
-    ) -> Result<TensorId, GraphError> {
+    fn emit(&mut self, name: String, op: Op, inputs: Vec<TensorId>, layer: Option<u32>) -> Result<TensorId> {
         let shapes: Vec<&[u64]> =
             inputs.iter().map(|&input| self.entry.tensor(input).shape.as_slice()).collect();
-        let shape = infer_shape(&op, &shapes).map_err(|reason| GraphError::Shape {
-            node: name.clone(),
-            op: op.name(),
-            reason,
-        })?;
+        let shape =
+            infer_shape(&op, &shapes).map_err(|reason| Error::internal(reason).at(op.place(&name)))?;
         let output = self.add_tensor(name.clone(), shape, DType::F32);
         self.entry.nodes.push(EntryNode { name, op, inputs, output, layer });
         Ok(output)
@@ -414,7 +414,7 @@ impl<'g> Instantiation<'g> {
         part: &Part<'g>,
         made: &mut HashMap<ValueId, TensorId>,
         id: ValueId,
-    ) -> Result<TensorId, GraphError> {
+    ) -> Result<TensorId> {
         if let Some(&tensor) = made.get(&id) {
             return Ok(tensor);
         }
@@ -446,10 +446,11 @@ impl<'g> Instantiation<'g> {
                 ValueSource::Node(node) => {
                     let node = &component.nodes[node.0 as usize];
                     let Some(state) = node.writes else {
-                        return Err(GraphError::CrossesCut {
-                            value: value.name.clone(),
-                            layer: node.layer.unwrap_or(0),
-                        });
+                        let layer = node.layer.unwrap_or(0);
+                        return Err(Error::internal(
+                            "needed beyond the cut, which only the residual stream and states may cross",
+                        )
+                        .at(format!("value `{}` of layer {layer}", value.name)));
                     };
                     // The writer is in an earlier shard, which has already run, so its state is
                     // complete.
@@ -479,7 +480,7 @@ impl<'g> Instantiation<'g> {
         self.add_input(name, shape, DType::F32, Role::State { state: id })
     }
 
-    fn per_layer_slice(&mut self, part: &Part<'_>, layer: u32) -> Result<TensorId, GraphError> {
+    fn per_layer_slice(&mut self, part: &Part<'_>, layer: u32) -> Result<TensorId> {
         let (rows, width) = (self.entry.point.rows, self.graph.per_layer_width);
         let (first, layers) = (part.layers.start, part.layers.end - part.layers.start);
         let (whole, first) = *self.per_layer.get_or_insert_with(|| {

@@ -1,9 +1,9 @@
 use std::collections::HashMap;
 
 use sha2::{Digest, Sha256};
-use shardwright_vocabulary::EntryKind;
+use shardwright_vocabulary::{EntryKind, Result};
 
-use crate::{EntryGraph, EntryOptions, EntryPoint, Graph, GraphError, Role};
+use crate::{EntryGraph, EntryOptions, EntryPoint, Graph, Role};
 
 /// Layers grouped by equal structure: the same operations, shapes and attributes, but other
 /// weights, states and donors.
@@ -19,7 +19,7 @@ pub struct LayerKinds {
 ///
 /// This includes the prefill graph. So the last layer that writes a state is a separate kind if it
 /// computes less there.
-pub fn layer_kinds(graph: &Graph) -> Result<LayerKinds, GraphError> {
+pub fn layer_kinds(graph: &Graph) -> Result<LayerKinds> {
     let entry_kinds: &[EntryKind] =
         if graph.is_generative() { &[EntryKind::Prefill, EntryKind::Decode] } else { &[EntryKind::Encode] };
     let mut kinds = HashMap::new();

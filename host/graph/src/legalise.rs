@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
 use crate::decompose::decompose_where;
 use crate::operations::Rewrite;
 use crate::operations::attention::with_mask;
-use crate::{
-    EncodeError, Encodings, EntryGraph, EntryNode, Keys, Op, Role, StateId, TensorId, encode, prepared,
-};
+use crate::{Encodings, EntryGraph, EntryNode, Keys, Op, Role, StateId, TensorId, encode, prepared};
 
 /// A shim's verdict on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,17 +64,6 @@ pub enum LegaliseError<E> {
     /// The shim's check failed.
     #[error("{0}")]
     Check(E),
-    /// The number of the shim's verdicts differs from the number of nodes.
-    #[error("the shim gave {found} verdicts for {asked} nodes")]
-    VerdictCount {
-        /// Number of nodes passed to the shim.
-        asked: usize,
-        /// Number of verdicts returned.
-        found: usize,
-    },
-    /// The graph cannot be encoded in the formats.
-    #[error(transparent)]
-    Encode(#[from] EncodeError),
     /// A primitive was refused.
     #[error("{}{op} `{node}` is refused even as a primitive: {reason}{}", layer.map(|layer| format!("layer {layer}: ")).unwrap_or_default(), refused_before(within))]
     Refused {
@@ -87,31 +76,19 @@ pub enum LegaliseError<E> {
         /// it.
         within: Vec<RefusedWhole>,
     },
-    /// A state update was refused, and a reader of the state cannot read the new rows separately.
-    #[error("state update `{node}` is refused ({refusal}), and {obstacle}")]
-    StateUpdate {
-        /// Name of the update.
-        node: String,
-        /// The shim's reason.
-        refusal: String,
-        /// Why the runtime cannot do the update instead.
-        obstacle: String,
-    },
+    /// The graph cannot be encoded in the formats, the number of verdicts is wrong, or neither the
+    /// shim nor the runtime can update a state.
+    #[error(transparent)]
+    Other(#[from] Error),
 }
 
 impl<E> LegaliseError<E> {
     /// Returns advice for the user.
-    pub fn help(&self) -> Option<&'static str> {
+    pub fn help(&self) -> Option<&str> {
         match self {
             LegaliseError::Check(_) => None,
-            LegaliseError::Encode(error) => error.help(),
-            LegaliseError::VerdictCount { .. } => {
-                Some("a shim returns one verdict per node, in the order of the nodes")
-            }
             LegaliseError::Refused { .. } => Some("place the layer on another target, or cut before it"),
-            LegaliseError::StateUpdate { .. } => Some(
-                "a shim that leaves state updates to the runtime refuses them when it first sees the graph",
-            ),
+            LegaliseError::Other(error) => error.help(),
         }
     }
 }
@@ -150,7 +127,7 @@ pub fn legalise_encoded<E>(
 
 fn legalise_shown<E>(
     entry: &EntryGraph,
-    show: impl Fn(&EntryGraph) -> Result<EntryGraph, EncodeError>,
+    show: impl Fn(&EntryGraph) -> Result<EntryGraph>,
     mut check: impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, E>,
 ) -> Result<Legalised, LegaliseError<E>> {
     let mut legal =
@@ -169,7 +146,11 @@ fn legalise_shown<E>(
         let shown = show(&legal.graph)?;
         let verdicts = check(&shown).map_err(LegaliseError::Check)?;
         if verdicts.len() != shown.nodes.len() {
-            return Err(LegaliseError::VerdictCount { asked: shown.nodes.len(), found: verdicts.len() });
+            let (nodes, found) = (shown.nodes.len(), verdicts.len());
+            let error =
+                Error::new(ErrorKind::Shim, format!("expected {nodes} verdicts of the shim, got {found}"))
+                    .with_help("a shim returns one verdict per node, in the order of the nodes");
+            return Err(error.into());
         }
         let place: HashMap<&str, usize> =
             legal.graph.nodes.iter().enumerate().map(|(index, node)| (node.name.as_str(), index)).collect();
@@ -223,10 +204,10 @@ fn legalise_shown<E>(
 /// Returns the refused updates and the updates that must be moved with them, since an attention
 /// reads keys and values with the same slots. The result maps the output tensor to the state and
 /// the reason.
-fn moved_updates<E>(
+fn moved_updates(
     graph: &EntryGraph,
     refused: &[(usize, String)],
-) -> Result<HashMap<TensorId, (StateId, String)>, LegaliseError<E>> {
+) -> Result<HashMap<TensorId, (StateId, String)>> {
     let updates: HashMap<TensorId, usize> = graph
         .nodes
         .iter()
@@ -238,13 +219,14 @@ fn moved_updates<E>(
     let mut waiting = refused.to_vec();
     while let Some((index, reason)) = waiting.pop() {
         let update = &graph.nodes[index];
-        let obstacle = |obstacle: String| LegaliseError::StateUpdate {
-            node: update.name.clone(),
-            refusal: reason.clone(),
-            obstacle,
+        let obstacle = |obstacle: String| {
+            let message = format!("the state update is refused ({reason}), and {obstacle}");
+            Error::new(ErrorKind::Shim, message).at(format!("node `{}`", update.name)).with_help(
+                "a shim that leaves state updates to the runtime refuses them when it first sees the graph",
+            )
         };
         let Some(state) = written_state(graph, update.output) else {
-            return Err(obstacle("its result does not leave as a state".to_owned()));
+            return Err(obstacle("its result is not output as a state".to_owned()));
         };
         if moved.insert(update.output, (state, reason.clone())).is_some() {
             continue;

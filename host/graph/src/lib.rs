@@ -15,12 +15,10 @@
 //! Count the primitive operations of the first two layers of a decoder:
 //!
 //! ```
-//! use shardwright_graph::{
-//!     ComponentKind, EntryOptions, EntryPoint, Graph, GraphError, decompose_all,
-//! };
-//! use shardwright_vocabulary::{EntryKind, EntryName};
+//! use shardwright_graph::{ComponentKind, EntryOptions, EntryPoint, Graph, decompose_all};
+//! use shardwright_vocabulary::{EntryKind, EntryName, Result};
 //!
-//! fn primitives(graph: &Graph) -> Result<usize, GraphError> {
+//! fn primitives(graph: &Graph) -> Result<usize> {
 //!     let decode = EntryPoint::of(EntryName { kind: EntryKind::Decode, rows: 1, context: 512 }, 1);
 //!     let entry = graph.entry(ComponentKind::Decoder, 0..2, decode, EntryOptions::default())?;
 //!     Ok(entry.map_or(0, |entry| decompose_all(&entry).nodes.len()))
@@ -33,7 +31,6 @@ mod count;
 mod decompose;
 mod encode;
 mod entry;
-mod error;
 mod formats;
 mod gradient;
 mod instantiate;
@@ -54,21 +51,19 @@ pub use builder::ComponentBuilder;
 pub use component::{Component, Dim, Graph, Node, NodeId, Value, ValueId, ValueSource};
 pub use decompose::{decompose_all, decompose_where};
 pub use encode::{
-    EncodeError, Encodings, LAST_HIDDEN, PER_LAYER, PortSide, Range, Ranges, encode, hidden_key, prepared,
-    range_key, state_key, unrounded,
+    Encodings, LAST_HIDDEN, PER_LAYER, PortSide, Range, Ranges, encode, hidden_key, prepared, range_key,
+    state_key, unrounded,
 };
 pub use entry::{EntryGraph, EntryNode, EntryPoint, PortId, StatePort, Tensor, TensorId};
-pub use error::GraphError;
 pub use formats::ConstantFormat;
-pub use gradient::{GradientError, given_gradient_key, gradient_key, gradients};
+pub use gradient::{given_gradient_key, gradient_key, gradients};
 pub use instantiate::EntryOptions;
 pub use layer_kind::{LayerKinds, layer_kinds};
 pub use legalise::{LegaliseError, Legalised, RefusedWhole, Verdict, legalise, legalise_encoded};
 pub use op::{Attention, Attribute, AttributeValue, AxialRope, KeySource, Op, RelativeAttention, Rope};
 pub use operations::{OPERAND_LIMIT, RANK_LIMIT, infer_shape};
-pub use quantisation::{WeightQuantisation, nearest_value};
+pub use quantisation::{WeightQuantisation, nearest_value, too_large};
 pub use role::{GridAxis, INVISIBLE, Keys, Mask, Role, Rotary};
 pub use shardwright_vocabulary::{ComponentKind, Pass, Segment, Segments};
 pub use state::{State, StateId, StateKind};
-pub use validate::ValidateError;
 pub use weight::{Asset, AssetId, Weight, WeightBytes, WeightData, WeightId};

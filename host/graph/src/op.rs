@@ -384,6 +384,11 @@ impl Op {
         self.kind().name()
     }
 
+    /// Returns the place of an error in the node with this name.
+    pub(crate) fn place(&self, node: &str) -> String {
+        format!("node `{node}` ({})", self.name())
+    }
+
     /// Returns whether it only moves stored values. Then operands and result have one encoding, and
     /// no value is decoded.
     pub const fn is_movement(&self) -> bool {

@@ -5,9 +5,9 @@
 use std::ops::Range;
 
 use half::{bf16, f16};
-use shardwright_vocabulary::{DType, Encoding, Granularity, Quantisation, WeightFormat};
+use shardwright_vocabulary::{DType, Encoding, Error, Granularity, Quantisation, Result, WeightFormat};
 
-use crate::{GraphError, Weight, WeightData};
+use crate::{Weight, WeightData};
 
 /// Returns the value that is nearest to `value` in this encoding. `f16` saturates like the
 /// integers.
@@ -31,6 +31,11 @@ pub fn nearest_value(encoding: &Encoding, value: f32) -> f32 {
 /// type.
 pub type WeightQuantisation = Quantisation<WeightData>;
 
+/// Returns the error for a weight whose stored bytes this machine cannot address.
+pub fn too_large(weight: &str, shape: &[u64]) -> Error {
+    Error::invalid(format!("{shape:?} is too large to be stored")).at(format!("weight `{weight}`"))
+}
+
 impl Weight {
     /// Returns the format in which this weight is stored, if it is in the list of formats.
     pub fn format(&self) -> Option<WeightFormat> {
@@ -45,9 +50,8 @@ impl Weight {
 
     /// Returns this weight in another format, counted but not quantised. Its data are
     /// [`WeightData::planned`]. [`WeightFormat::AsStored`] returns it unchanged.
-    pub fn planned(&self, format: WeightFormat) -> Result<Weight, GraphError> {
-        let too_large =
-            || GraphError::WeightTooLarge { weight: self.name.clone(), shape: self.shape.clone() };
+    pub fn planned(&self, format: WeightFormat) -> Result<Weight> {
+        let too_large = || too_large(&self.name, &self.shape);
         let planned = |bytes: Option<u64>| {
             bytes.and_then(|bytes| usize::try_from(bytes).ok()).map(WeightData::planned).ok_or_else(too_large)
         };
@@ -71,7 +75,7 @@ impl Weight {
 
     /// Returns this weight encoded like an activation, counted but not quantised. Its zero point is
     /// set during quantisation.
-    pub fn planned_constant(&self) -> Result<Weight, GraphError> {
+    pub fn planned_constant(&self) -> Result<Weight> {
         let (granularity, scale_dtype) = (Granularity::PerTensor, DType::F32);
         let scales = WeightData::planned(4);
         Ok(Weight {
@@ -287,7 +291,7 @@ impl Iterator for RawValues<'_> {
 
 #[cfg(test)]
 mod tests {
-    use shardwright_vocabulary::{Affine, ScaleBits, scale_count};
+    use shardwright_vocabulary::{Affine, ErrorKind, ScaleBits, scale_count};
 
     use super::*;
 
@@ -387,7 +391,9 @@ mod tests {
         assert!(!weight(DType::F32, &[2, 3], vec![0; 24], None).decode_row(2, &mut [0.0; 3]));
         assert!(weight(DType::I8, &[1, 3], vec![0; 3], None).raw_row(0).is_none());
         let huge = weight(DType::F32, &[1 << 40, 1 << 40], vec![], None).planned(WeightFormat::F16);
-        assert!(matches!(huge, Err(GraphError::WeightTooLarge { .. })));
+        let error = huge.unwrap_err();
+        assert_eq!((error.kind(), error.place()), (ErrorKind::Invalid, Some("weight `w`")));
+        assert!(error.message().contains("too large to be stored"), "{error}");
     }
 
     #[test]

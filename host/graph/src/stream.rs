@@ -9,10 +9,10 @@
 
 use std::collections::HashMap;
 
-use shardwright_vocabulary::{ActivationFormat, Encoding, ScaleBits};
+use shardwright_vocabulary::{ActivationFormat, Encoding, Result, ScaleBits};
 
 use crate::encode::{HIDDEN, range_key};
-use crate::{ComponentKind, EncodeError, Encodings, EntryGraph, EntryNode, Op, Role, Tensor, TensorId};
+use crate::{ComponentKind, Encodings, EntryGraph, EntryNode, Op, Role, Tensor, TensorId};
 
 /// Exponent of the smallest unit. Values up to a million are finite, and values from 0.001 on have
 /// all bits of a 16-bit float.
@@ -224,8 +224,8 @@ impl Units {
 pub(crate) fn join_products(
     graph: &mut EntryGraph,
     around: &[bool],
-    integers: &dyn Fn(TensorId) -> Result<Encoding, EncodeError>,
-) -> Result<(), EncodeError> {
+    integers: &dyn Fn(TensorId) -> Result<Encoding>,
+) -> Result<()> {
     let is_float = |id: TensorId| around.get(id.0 as usize).is_some_and(|around| *around);
     let mut read: HashMap<TensorId, TensorId> = HashMap::new();
     for mut node in std::mem::take(&mut graph.nodes) {

@@ -8,12 +8,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{DType, Error, Result};
 
 use crate::operations::rules;
 use crate::operations::{OPERAND_LIMIT, RANK_LIMIT, infer_shape};
 use crate::{
-    AttributeValue, ComponentKind, EntryGraph, EntryNode, GridAxis, KeySource, Keys, Op, Role, Segments,
+    AttributeValue, ComponentKind, EntryGraph, EntryNode, EntryPoint, GridAxis, KeySource, Keys, Op, Role,
     StateId, TensorId,
 };
 
@@ -37,103 +37,19 @@ pub const EXTENT_LIMIT: u64 = i32::MAX as u64;
 /// and products of it do not overflow.
 pub const ELEMENT_LIMIT: u64 = 1 << 40;
 
-/// Reason for refusing an entry graph from outside.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ValidateError {
-    /// A count exceeds its cap.
-    #[error("{found} {what} exceed the limit of {limit}")]
-    Limit {
-        /// The counted items.
-        what: &'static str,
-        found: u64,
-        /// The maximum.
-        limit: u64,
-    },
-    /// A name is empty, too long, not printable, or used twice.
-    #[error("{what} name `{name}` {reason}")]
-    Name {
-        /// The named object.
-        what: &'static str,
-        /// The name, truncated to a printable length.
-        name: String,
-        /// The problem with the name.
-        reason: &'static str,
-    },
-    /// Rows, context and largest row count are inconsistent.
-    #[error(
-        "an entry point of {rows} rows in a context of {context}, with at most {largest_rows}, is not possible"
-    )]
-    EntryPoint { rows: u64, context: u64, largest_rows: u64 },
-    /// The list of segments is empty, contains an invalid range of layers, or is not in the order
-    /// of one pass.
-    #[error("`{segments}` are no segments of one shard")]
-    Segments {
-        /// The segments of the graph.
-        segments: Segments,
-    },
-    /// A reference to a tensor that does not exist.
-    #[error("{user} refers to tensor {tensor}, and there are {available}")]
-    NoTensor {
-        /// The object that refers to it.
-        user: String,
-        tensor: u32,
-        available: usize,
-    },
-    /// A tensor with an invalid shape or type.
-    #[error("tensor `{tensor}`: {reason}")]
-    Tensor {
-        tensor: String,
-        /// The problem.
-        reason: String,
-    },
-    /// A tensor has no source or several, or is used before it is produced.
-    #[error("tensor `{tensor}` {reason}")]
-    Source {
-        tensor: String,
-        /// The problem.
-        reason: &'static str,
-    },
-    /// Operands, attributes or result of an operation are inconsistent.
-    #[error("node `{node}` ({op}): {reason}")]
-    Node { node: String, op: &'static str, reason: String },
-    /// The role does not allow such an input or output.
-    #[error("{direction} `{role}`: {reason}")]
-    Port {
-        /// `input` or `output`.
-        direction: &'static str,
-        role: &'static str,
-        /// The problem.
-        reason: String,
-    },
-    /// A state is declared, read or written inconsistently.
-    #[error("state {}: {reason}", state.0)]
-    State {
-        state: StateId,
-        /// The problem.
-        reason: String,
-    },
-}
-
-impl ValidateError {
-    /// Returns advice for the user.
-    pub fn help(&self) -> Option<&'static str> {
-        match self {
-            ValidateError::EntryPoint { .. } => Some(
-                "rows must be positive, at most the context and at most the largest row count; build the file again",
-            ),
-            ValidateError::Limit { .. } => Some("cut the model into more shards, or into fewer rows per run"),
-            _ => Some("the file was altered or written by another version; build it again"),
-        }
-    }
-}
-
 impl EntryGraph {
-    /// Checks a graph from outside. See [`ValidateError`] for the possible errors.
+    /// Checks a graph from outside.
     ///
     /// Graphs from [`Graph::entry`](crate::Graph::entry), decomposition and legalisation are valid.
-    pub fn validate(&self) -> Result<(), ValidateError> {
-        Check::new(self)?.run()
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](shardwright_vocabulary::ErrorKind::Invalid). The place is the node,
+    /// tensor, port or state at fault.
+    pub fn validate(&self) -> Result<()> {
+        let checked = Check::new(self).and_then(Check::run);
+        checked.map_err(|error| {
+            error.or_help("the file was altered or written by another version; build it again")
+        })
     }
 }
 
@@ -153,7 +69,7 @@ struct Check<'g> {
 
 impl<'g> Check<'g> {
     /// Creates the check. Limits the counts before allocating anything by them.
-    fn new(graph: &'g EntryGraph) -> Result<Self, ValidateError> {
+    fn new(graph: &'g EntryGraph) -> Result<Self> {
         let counts = [
             ("nodes", graph.nodes.len(), NODE_LIMIT),
             ("tensors", graph.tensors.len(), TENSOR_LIMIT),
@@ -167,7 +83,7 @@ impl<'g> Check<'g> {
         Ok(Check { graph, maker: vec![Maker::Nothing; graph.tensors.len()] })
     }
 
-    fn run(mut self) -> Result<(), ValidateError> {
+    fn run(mut self) -> Result<()> {
         self.entry_point()?;
         self.tensors()?;
         self.states()?;
@@ -177,29 +93,34 @@ impl<'g> Check<'g> {
         self.state_use()
     }
 
-    fn entry_point(&self) -> Result<(), ValidateError> {
+    fn entry_point(&self) -> Result<()> {
         let point = &self.graph.point;
         limited("context rows", point.context, EXTENT_LIMIT)?;
         limited("rows of the largest entry point", point.largest_rows, EXTENT_LIMIT)?;
-        if point.validate().is_err() {
-            let (rows, context, largest_rows) = (point.rows, point.context, point.largest_rows);
-            return Err(ValidateError::EntryPoint { rows, context, largest_rows });
+        if !point.is_possible() {
+            let EntryPoint { rows, context, largest_rows, .. } = point;
+            let message = format!(
+                "an entry point of {rows} rows, at most {largest_rows}, in a context of {context} is not possible"
+            );
+            return Err(Error::invalid(message).with_help(
+                "rows must be positive, at most the context and at most the largest row count; build the file again",
+            ));
         }
         let segments = &self.graph.segments;
         let (_, end) = segments.layers();
         limited("layers", u64::from(end), u64::from(LAYER_LIMIT))?;
         limited("segments", segments.0.len() as u64, ComponentKind::ALL.len() as u64)?;
         if !segments.is_consistent() {
-            return Err(ValidateError::Segments { segments: segments.clone() });
+            return Err(Error::invalid(format!("segments `{segments}` do not form one shard")));
         }
         Ok(())
     }
 
-    fn tensors(&mut self) -> Result<(), ValidateError> {
+    fn tensors(&mut self) -> Result<()> {
         let mut names = HashSet::new();
         for (tensor, maker) in self.graph.tensors.iter().zip(&mut self.maker) {
             name_is_good("tensor", &tensor.name, &mut names)?;
-            let fault = |reason: String| ValidateError::Tensor { tensor: tensor.name.clone(), reason };
+            let fault = |reason: String| of_tensor(&tensor.name, &reason);
             if tensor.shape.is_empty() || tensor.shape.len() > RANK_LIMIT {
                 return Err(fault(format!("{} axes are not within 1..={RANK_LIMIT}", tensor.shape.len())));
             }
@@ -210,7 +131,7 @@ impl<'g> Check<'g> {
                 return Err(fault(format!("more than {ELEMENT_LIMIT} elements in {:?}", tensor.shape)));
             }
             if tensor.unit.is_some_and(|unit| !unit.is_power_of_two() || tensor.is_index()) {
-                return Err(fault("its unit is no power of two, or it is an index".to_owned()));
+                return Err(fault("the unit of an index, or not a power of two".to_owned()));
             }
             if tensor.weight.is_some() {
                 let possible = tensor.dtype.is_float() || tensor.dtype.raw_range().is_some();
@@ -219,20 +140,20 @@ impl<'g> Check<'g> {
                 }
                 *maker = Maker::Constant;
             } else if tensor.encoding().is_none() && !tensor.is_index() {
-                return Err(fault(format!("{} with {:?} is no encoding", tensor.dtype, tensor.affine)));
+                return Err(fault(format!("{} with {:?} is not an encoding", tensor.dtype, tensor.affine)));
             }
         }
         Ok(())
     }
 
-    fn states(&self) -> Result<(), ValidateError> {
+    fn states(&self) -> Result<()> {
         let mut ids = HashSet::new();
         let mut names = HashSet::new();
         for port in &self.graph.states {
-            let fault = |reason: String| ValidateError::State { state: port.id, reason };
+            let fault = |reason: String| of_state(port.id, &reason);
             name_is_good("state", &port.state.name, &mut names)?;
             if !ids.insert(port.id) {
-                return Err(fault("is declared twice".to_owned()));
+                return Err(fault("declared twice".to_owned()));
             }
             let possible = 1..=EXTENT_LIMIT;
             if !possible.contains(&port.capacity) || !possible.contains(&port.state.width) {
@@ -241,17 +162,16 @@ impl<'g> Check<'g> {
             let point = &self.graph.point;
             let follows = port.state.capacity(point.context, point.largest_rows);
             if port.capacity != follows {
-                return Err(fault(format!("holds {} rows where its kind gives {follows}", port.capacity)));
+                return Err(fault(format!("expected {follows} rows by its kind, got {}", port.capacity)));
             }
         }
         Ok(())
     }
 
-    fn inputs(&mut self) -> Result<(), ValidateError> {
+    fn inputs(&mut self) -> Result<()> {
         let mut roles = HashSet::new();
         for (index, (tensor, role)) in self.graph.inputs.iter().enumerate() {
-            let fault =
-                |reason: String| ValidateError::Port { direction: "input", role: role.name(), reason };
+            let fault = |reason: String| of_port("input", role, &reason);
             let as_input = role.is_step_input()
                 || matches!(role, Role::Hidden | Role::PerLayer { .. } | Role::State { .. });
             if !as_input {
@@ -259,20 +179,19 @@ impl<'g> Check<'g> {
             }
             let name = self.port_fits(*tensor, role, fault)?;
             if !roles.insert(identity(role)) {
-                return Err(fault("is there twice".to_owned()));
+                return Err(fault("the role is used twice".to_owned()));
             }
             self.make(*tensor, name, Maker::Input(index))?;
         }
         Ok(())
     }
 
-    fn nodes(&mut self) -> Result<(), ValidateError> {
+    fn nodes(&mut self) -> Result<()> {
         let mut names = HashSet::new();
         let (start, end) = self.graph.segments.layers();
         for (index, node) in self.graph.nodes.iter().enumerate() {
             name_is_good("node", &node.name, &mut names)?;
-            let fault =
-                |reason: String| ValidateError::Node { node: node.name.clone(), op: node.op.name(), reason };
+            let fault = |reason: String| of_node(node, &reason);
             if node.layer.is_some_and(|layer| !(start..end).contains(&layer)) {
                 return Err(fault(format!("layer {:?} is not within {start}..{end}", node.layer)));
             }
@@ -283,10 +202,7 @@ impl<'g> Check<'g> {
             for input in &node.inputs {
                 self.known(*input, || format!("node `{}`", node.name))?;
                 if self.maker[input.0 as usize] == Maker::Nothing {
-                    return Err(ValidateError::Source {
-                        tensor: self.graph.tensor(*input).name.clone(),
-                        reason: "is used before anything makes it",
-                    });
+                    return Err(of_tensor(&self.graph.tensor(*input).name, "used before it is produced"));
                 }
             }
             self.known(node.output, || format!("node `{}`", node.name))?;
@@ -298,7 +214,7 @@ impl<'g> Check<'g> {
                 return Err(fault(format!("declared {:?}, gives {gives:?}", output.shape)));
             }
             if output.encoding().is_none() {
-                return Err(fault(format!("gives values, declared {}", output.dtype)));
+                return Err(fault(format!("declared {}, gives values", output.dtype)));
             }
             self.operands_fit(node).map_err(fault)?;
             self.make(node.output, &output.name, Maker::Node(index))?;
@@ -306,102 +222,94 @@ impl<'g> Check<'g> {
         Ok(())
     }
 
-    fn outputs(&self) -> Result<(), ValidateError> {
+    fn outputs(&self) -> Result<()> {
         let mut roles = HashSet::new();
         let mut tensors = HashSet::new();
         for (tensor, role) in &self.graph.outputs {
-            let fault =
-                |reason: String| ValidateError::Port { direction: "output", role: role.name(), reason };
+            let fault = |reason: String| of_port("output", role, &reason);
             if role.is_step_input() {
                 return Err(fault("cannot be an output".to_owned()));
             }
             self.port_fits(*tensor, role, fault)?;
             if !roles.insert(identity(role)) {
-                return Err(fault("is there twice".to_owned()));
+                return Err(fault("the role is used twice".to_owned()));
             }
             if !tensors.insert(*tensor) {
-                return Err(fault("is a tensor that leaves twice".to_owned()));
+                return Err(fault("the tensor is already another output".to_owned()));
             }
             if !matches!(self.maker[tensor.0 as usize], Maker::Node(_)) {
-                return Err(fault("is not the result of a node".to_owned()));
+                return Err(fault("not the result of a node".to_owned()));
             }
         }
         Ok(())
     }
 
     /// Checks that states are safely written in place: only the write may read the state before it.
-    fn state_use(&self) -> Result<(), ValidateError> {
+    fn state_use(&self) -> Result<()> {
         let mut written = HashSet::new();
         // Maps the state before a write in this graph to the node that writes.
         let mut before: HashMap<TensorId, usize> = HashMap::new();
         for (tensor, role) in &self.graph.outputs {
             let (Role::State { state } | Role::StateRows { state }) = role else { continue };
-            let fault = |reason: &str| ValidateError::State { state: *state, reason: reason.to_owned() };
+            let fault = |reason: &str| of_state(*state, reason);
             if !written.insert(*state) {
-                return Err(fault("is written twice"));
+                return Err(fault("written twice"));
             }
             if let Role::State { .. } = role {
                 let Maker::Node(index) = self.maker[tensor.0 as usize] else {
-                    return Err(fault("leaves without a state update"));
+                    return Err(fault("the output is not the result of a state update"));
                 };
                 let node = &self.graph.nodes[index];
                 let own = self.graph.input(role);
                 if node.op != Op::StateUpdate || own.is_none_or(|own| node.inputs[0] != own) {
-                    return Err(fault("leaves without a state update of itself"));
+                    return Err(fault("the output is not the result of an update of the same state"));
                 }
                 before.insert(node.inputs[0], index);
             }
         }
         for (index, node) in self.graph.nodes.iter().enumerate() {
             if node.op == Op::StateUpdate && before.get(&node.inputs[0]) != Some(&index) {
-                return Err(ValidateError::Node {
-                    node: node.name.clone(),
-                    op: node.op.name(),
-                    reason: "its result does not leave as that state".to_owned(),
-                });
+                return Err(of_node(node, "the result is not an output with the role of that state"));
             }
             for input in &node.inputs {
                 if before.get(input).is_some_and(|&writer| writer != index) {
-                    return Err(ValidateError::Source {
-                        tensor: self.graph.tensor(*input).name.clone(),
-                        reason: "is a state read beside its write in place",
-                    });
+                    let name = &self.graph.tensor(*input).name;
+                    return Err(of_tensor(name, "a state that is written in place is also read elsewhere"));
                 }
             }
         }
         for port in &self.graph.states {
             if port.written != written.contains(&port.id) {
-                let reason =
-                    if port.written { "is declared written and is not" } else { "is written undeclared" };
-                return Err(ValidateError::State { state: port.id, reason: reason.to_owned() });
+                let reason = match port.written {
+                    true => "declared as written, but not written",
+                    false => "written, but not declared as written",
+                };
+                return Err(of_state(port.id, reason));
             }
         }
         Ok(())
     }
 
-    fn known(&self, tensor: TensorId, user: impl FnOnce() -> String) -> Result<(), ValidateError> {
+    fn known(&self, tensor: TensorId, user: impl FnOnce() -> String) -> Result<()> {
         if (tensor.0 as usize) < self.graph.tensors.len() {
             return Ok(());
         }
-        Err(ValidateError::NoTensor { user: user(), tensor: tensor.0, available: self.graph.tensors.len() })
+        let message =
+            format!("expected one of {} tensors, got tensor {}", self.graph.tensors.len(), tensor.0);
+        Err(Error::invalid(message).at(user()))
     }
 
-    fn make(&mut self, tensor: TensorId, name: &str, maker: Maker) -> Result<(), ValidateError> {
+    fn make(&mut self, tensor: TensorId, name: &str, maker: Maker) -> Result<()> {
         let slot = &mut self.maker[tensor.0 as usize];
         if *slot != Maker::Nothing {
-            return Err(ValidateError::Source { tensor: name.to_owned(), reason: "is made twice" });
+            return Err(of_tensor(name, "produced twice"));
         }
         *slot = maker;
         Ok(())
     }
 
     /// Checks that shape and type of the tensor match the role. Returns the tensor's name.
-    fn port_fits(
-        &self,
-        tensor: TensorId,
-        role: &Role,
-        fault: impl Fn(String) -> ValidateError,
-    ) -> Result<&'g str, ValidateError> {
+    fn port_fits(&self, tensor: TensorId, role: &Role, fault: impl Fn(String) -> Error) -> Result<&'g str> {
         self.known(tensor, || format!("port `{}`", role.name()))?;
         let tensor = self.graph.tensor(tensor);
         let (wanted, is_index) = self.role_shape(role).map_err(&fault)?;
@@ -421,11 +329,11 @@ impl<'g> Check<'g> {
                 .iter()
                 .map(|extent| extent.map_or("_".to_owned(), |extent| extent.to_string()))
                 .collect();
-            return Err(fault(format!("{:?} is not [{}]", tensor.shape, wanted.join(", "))));
+            return Err(fault(format!("expected [{}], got {:?}", wanted.join(", "), tensor.shape)));
         }
         if is_index != (tensor.dtype == DType::I32) {
-            let wanted = if is_index { "i32" } else { "of values" };
-            return Err(fault(format!("is {} and should be {wanted}", tensor.dtype)));
+            let wanted = if is_index { "i32" } else { "values" };
+            return Err(fault(format!("expected {wanted}, got {}", tensor.dtype)));
         }
         Ok(&tensor.name)
     }
@@ -482,7 +390,7 @@ impl<'g> Check<'g> {
                 let makes = self.graph.segments.has(ComponentKind::PerLayerInput);
                 if end > 0 && !makes && (*first, first.saturating_add(*layers)) != (start, end) {
                     return Err(format!(
-                        "{layers} layers from {first} are not those of the graph, {start}..{end}"
+                        "expected the layers {start}..{end} of the graph, got {layers} layers from {first}"
                     ));
                 }
                 vec![Some(u64::from(*layers)), rows, None]
@@ -526,24 +434,24 @@ impl<'g> Check<'g> {
             if node.op.is_movement()
                 && !(plain && (tensor.dtype, tensor.affine) == (result.dtype, result.affine))
             {
-                return Err(format!("moves `{}` into another encoding", tensor.name));
+                return Err(format!("cannot move `{}` into another encoding", tensor.name));
             }
             if matches!(node.op, Op::DynamicLinear { .. })
                 && index == 1
                 && (tensor.weight.is_none() || tensor.dtype.is_float())
             {
-                return Err(format!("weight `{}` is no integer constant", tensor.name));
+                return Err(format!("weight `{}` is not an integer constant", tensor.name));
             }
         }
         let is_positions = |tensor: &TensorId| self.role_of(*tensor) == Some(&Role::Positions);
         match &node.op {
             Op::Rope(_) | Op::Attention(_) if !integers.iter().all(is_positions) => {
-                return Err("its last operand is not the input `positions`".to_owned());
+                return Err("the last operand is not the input `positions`".to_owned());
             }
             Op::AxialRope(_) => {
                 let wanted = [GridAxis::Column, GridAxis::Row].map(|axis| Role::Grid { axis });
                 if !integers.iter().zip(&wanted).all(|(tensor, role)| self.role_of(*tensor) == Some(role)) {
-                    return Err("its last operands are not the inputs `grid`, column and row".to_owned());
+                    return Err("the last operands are not the inputs `grid`, column and row".to_owned());
                 }
             }
             Op::Attention(attention) if attention.keys == KeySource::State => {
@@ -560,10 +468,10 @@ impl<'g> Check<'g> {
             Op::StateUpdate => {
                 let capacity = self.graph.tensor(node.inputs[0]).shape[0];
                 if !matches!(self.role_of(node.inputs[0]), Some(Role::State { .. })) {
-                    return Err("its first operand is not a state before this run".to_owned());
+                    return Err("the first operand is not a state before this run".to_owned());
                 }
                 if self.role_of(node.inputs[2]) != Some(&Role::Slots { capacity }) {
-                    return Err(format!("its last operand is not the input `slots` of {capacity} rows"));
+                    return Err(format!("the last operand is not the input `slots` of {capacity} rows"));
                 }
             }
             _ => {}
@@ -572,28 +480,44 @@ impl<'g> Check<'g> {
     }
 }
 
-fn limited(what: &'static str, found: u64, limit: u64) -> Result<(), ValidateError> {
-    if found > limit { Err(ValidateError::Limit { what, found, limit }) } else { Ok(()) }
+fn limited(what: &'static str, found: u64, limit: u64) -> Result<()> {
+    if found <= limit {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{found} {what} exceed the limit of {limit}"))
+        .with_help("cut the model into more shards, or into fewer rows per run"))
 }
 
-fn name_is_good<'n>(
-    what: &'static str,
-    name: &'n str,
-    names: &mut HashSet<&'n str>,
-) -> Result<(), ValidateError> {
+fn of_node(node: &EntryNode, reason: &str) -> Error {
+    Error::invalid(reason).at(node.op.place(&node.name))
+}
+
+fn of_tensor(name: &str, reason: &str) -> Error {
+    Error::invalid(reason).at(format!("tensor `{name}`"))
+}
+
+fn of_port(direction: &str, role: &Role, reason: &str) -> Error {
+    Error::invalid(reason).at(format!("{direction} `{}`", role.name()))
+}
+
+fn of_state(state: StateId, reason: &str) -> Error {
+    Error::invalid(reason).at(format!("state {}", state.0))
+}
+
+fn name_is_good<'n>(what: &str, name: &'n str, names: &mut HashSet<&'n str>) -> Result<()> {
     let reason = if name.is_empty() {
-        "is empty"
+        "the name is empty"
     } else if name.len() > NAME_LIMIT {
-        "is too long"
+        "the name is too long"
     } else if name.chars().any(char::is_control) {
-        "holds control characters"
+        "the name contains control characters"
     } else if !names.insert(name) {
-        "is used twice"
+        "the name is used twice"
     } else {
         return Ok(());
     };
-    let name = name.chars().take(NAME_LIMIT / 4).flat_map(char::escape_default).collect();
-    Err(ValidateError::Name { what, name, reason })
+    let name: String = name.chars().take(NAME_LIMIT / 4).flat_map(char::escape_default).collect();
+    Err(Error::invalid(reason).at(format!("{what} `{name}`")))
 }
 
 /// Returns a text that is equal for ports with the same meaning.

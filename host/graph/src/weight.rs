@@ -3,9 +3,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use shardwright_vocabulary::{DType, Table};
+use shardwright_vocabulary::{DType, Error, Result, Table};
 
-use crate::{GraphError, WeightQuantisation};
+use crate::WeightQuantisation;
 
 /// Index of a weight within its graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -55,11 +55,11 @@ pub struct WeightData {
 
 impl WeightData {
     /// Creates a range of `source`. Returns an error if it exceeds the source.
-    pub fn new(source: Arc<dyn WeightBytes>, offset: usize, length: usize) -> Result<Self, GraphError> {
+    pub fn new(source: Arc<dyn WeightBytes>, offset: usize, length: usize) -> Result<Self> {
         let available = source.length();
         match offset.checked_add(length) {
             Some(end) if end <= available => Ok(WeightData { source, offset, length }),
-            _ => Err(GraphError::WeightRange { offset, length, available }),
+            _ => Err(beyond(offset, length, available)),
         }
     }
 
@@ -75,10 +75,10 @@ impl WeightData {
     }
 
     /// Returns a range of it. Returns an error if the range exceeds it.
-    pub fn part(&self, range: Range<usize>) -> Result<Self, GraphError> {
+    pub fn part(&self, range: Range<usize>) -> Result<Self> {
         let (offset, length) = (range.start, range.end.saturating_sub(range.start));
         if range.end > self.length {
-            return Err(GraphError::WeightRange { offset, length, available: self.length });
+            return Err(beyond(offset, length, self.length));
         }
         Ok(WeightData { source: Arc::clone(&self.source), offset: self.offset + offset, length })
     }
@@ -117,6 +117,11 @@ impl WeightData {
     pub fn is_present(&self) -> bool {
         self.offset + self.length <= self.source.length()
     }
+}
+
+fn beyond(offset: usize, length: usize, available: usize) -> Error {
+    Error::invalid(format!("weight range {offset}+{length} exceeds the {available} bytes of its source"))
+        .with_help("the checkpoint file is shorter than its header specifies; fetch it again")
 }
 
 impl fmt::Debug for WeightData {

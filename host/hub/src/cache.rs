@@ -2,12 +2,14 @@
 //! by their hashes), `snapshots/COMMIT` (links to them by their names) and `refs` (commits by the
 //! names of branches and tags).
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use crate::choice::{Listed, choose};
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
+use crate::HubId;
+use crate::choice::{Listed, named};
 use crate::id::is_commit;
-use crate::{HubError, HubId};
 
 /// Maximum size in bytes of a file with a commit.
 const REF_BYTES: u64 = 256;
@@ -44,9 +46,8 @@ impl Cache {
     /// fetched. Does not contact a server.
     ///
     /// # Errors
-    /// [`HubError::Choose`] if the id names several GGUF models of the snapshot, [`HubError::Io`]
-    /// if the cache cannot be read.
-    pub fn find(&self, id: &HubId) -> Result<Option<Cached>, HubError> {
+    /// If the id names several GGUF models of the snapshot, or if the cache cannot be read.
+    pub fn find(&self, id: &HubId) -> Result<Option<Cached>> {
         let repository = self.folder.join(id.folder());
         let Some(commit) = commit(&repository, id.revision())? else { return Ok(None) };
         let folder = repository.join("snapshots").join(&commit);
@@ -54,10 +55,24 @@ impl Cache {
             return Ok(None);
         }
         let Some(wanted) = id.file.as_deref() else { return Ok(Some(Cached { path: folder, commit })) };
-        match choose(id, &files(&folder)?, Some(wanted)) {
-            Ok(names) => Ok(Some(Cached { path: path_of(&folder, &names), commit })),
-            Err(HubError::NoMatch { .. }) => Ok(None),
-            Err(error) => Err(error),
+        let names = named(id, &files(&folder)?, wanted)?;
+        Ok(names.map(|names| Cached { path: path_of(&folder, &names), commit }))
+    }
+}
+
+const UNREADABLE: &str = "check the permissions of the cache";
+
+/// Returns a function that makes the error for a file of the cache.
+pub(crate) fn failed_at(path: &Path) -> impl FnOnce(io::Error) -> Error {
+    move |error| {
+        let is_full = error.kind() == io::ErrorKind::StorageFull;
+        let error = Error::from(error).at(path.display());
+        match is_full {
+            true => error.with_help(
+                "free space, or name another folder with `--cache` or HF_HUB_CACHE; then pull again, which \
+                 resumes",
+            ),
+            false => error.or_help(UNREADABLE),
         }
     }
 }
@@ -72,7 +87,7 @@ pub(crate) fn path_of(snapshot: &Path, names: &[String]) -> PathBuf {
 }
 
 /// Returns the commit of a revision, if the cache has it.
-fn commit(repository: &Path, revision: &str) -> Result<Option<String>, HubError> {
+fn commit(repository: &Path, revision: &str) -> Result<Option<String>> {
     if is_commit(revision) {
         return Ok(Some(revision.to_owned()));
     }
@@ -83,18 +98,21 @@ fn commit(repository: &Path, revision: &str) -> Result<Option<String>, HubError>
             // The commit becomes part of a path.
             Ok(is_commit(&commit).then_some(commit))
         }
-        Err(error) if error.is_missing() => Ok(None),
-        Err(error) => Err(HubError::Io { path, source: error.into() }),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => {
+            let error = Error::caused_by(ErrorKind::Missing, error, Some(UNREADABLE.to_owned()));
+            Err(error.at(path.display()))
+        }
     }
 }
 
 /// Lists the files below a snapshot, whose links are followed.
-fn files(snapshot: &Path) -> Result<Vec<Listed>, HubError> {
+fn files(snapshot: &Path) -> Result<Vec<Listed>> {
     let mut found = Vec::new();
     let mut folders = vec![(snapshot.to_owned(), String::new())];
     while let Some((folder, prefix)) = folders.pop() {
-        for entry in fs::read_dir(&folder).map_err(HubError::io(&folder))? {
-            let entry = entry.map_err(HubError::io(&folder))?;
+        for entry in fs::read_dir(&folder).map_err(failed_at(&folder))? {
+            let entry = entry.map_err(failed_at(&folder))?;
             let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
             // Do not follow links to folders, which could form a cycle.
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -103,8 +121,7 @@ fn files(snapshot: &Path) -> Result<Vec<Listed>, HubError> {
                 found.push(Listed { name, bytes: Some(metadata.len()) });
             }
             if found.len() + folders.len() > FILES {
-                let source = std::io::Error::other(format!("more than {FILES} files"));
-                return Err(HubError::Io { path: snapshot.to_owned(), source });
+                return Err(failed_at(snapshot)(io::Error::other(format!("more than {FILES} files"))));
             }
         }
     }
@@ -155,8 +172,12 @@ mod tests {
         {
             assert_eq!(path(absent), None, "{absent}");
         }
-        assert!(matches!(find("a/b:m"), Err(HubError::Choose { .. })));
+        let error = find("a/b:m").expect_err("several");
+        assert_eq!(error.kind(), ErrorKind::Argument);
+        assert!(error.message().contains("several GGUF models"), "{error}");
         // A folder instead of a reference.
-        assert!(matches!(find("a/b@refs/pr"), Err(HubError::Io { .. })));
+        let error = find("a/b@refs/pr").expect_err("a folder");
+        let place = folder.path().join("models--a--b/refs/refs/pr");
+        assert_eq!((error.kind(), error.place()), (ErrorKind::Missing, place.to_str()), "{error}");
     }
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use shardwright_files::shell_quoted;
+use shardwright_vocabulary::{Error, Result};
 
-use crate::{HubError, HubId};
+use crate::HubId;
 
 /// A file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,12 +17,11 @@ pub struct Listed {
 }
 
 /// A GGUF model of a repository, which may have several parts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Candidate {
+struct Candidate {
     /// The path of its first part.
-    pub name: String,
+    name: String,
     /// Size of all parts in bytes, if the list includes it.
-    pub bytes: Option<u64>,
+    bytes: Option<u64>,
 }
 
 /// Required files of a Hugging Face folder in addition to the weights. Files in subfolders belong
@@ -51,13 +51,13 @@ const INDEX: &str = "model.safetensors.index.json";
 /// only GGUF model.
 ///
 /// # Errors
-/// [`HubError::Choose`] if there are several GGUF models to choose from, [`HubError::NoMatch`] if
-/// `wanted` matches no file, [`HubError::Nothing`] if there are neither safetensors nor GGUF files.
-pub fn choose(id: &HubId, files: &[Listed], wanted: Option<&str>) -> Result<Vec<String>, HubError> {
-    let models = gguf_models(files);
+/// If there are several GGUF models to choose from, if `wanted` matches no file, or if there are
+/// neither safetensors nor GGUF files.
+pub fn choose(id: &HubId, files: &[Listed], wanted: Option<&str>) -> Result<Vec<String>> {
     if let Some(wanted) = wanted {
-        return named(id, files, &models, wanted);
+        return named(id, files, wanted)?.ok_or_else(|| no_match(id, files, wanted));
     }
+    let models = gguf_models(files);
     let weights = weights(files);
     if !weights.is_empty() {
         let settings = files.iter().filter(|file| is_setting(&file.name)).map(|file| file.name.clone());
@@ -70,7 +70,7 @@ pub fn choose(id: &HubId, files: &[Listed], wanted: Option<&str>) -> Result<Vec<
     };
     let models: Vec<_> = models.iter().filter(whole).collect();
     match models.as_slice() {
-        [] => Err(HubError::Nothing { id: id.repository() }),
+        [] => Err(nothing(id)),
         [(_, parts)] => Ok(parts.iter().map(|part| part.name.clone()).collect()),
         _ => Err(several(id, models)),
     }
@@ -99,27 +99,24 @@ fn without_part(stem: &str) -> &str {
         .map_or(stem, |(name, _)| name)
 }
 
-fn named(id: &HubId, files: &[Listed], models: &Models<'_>, wanted: &str) -> Result<Vec<String>, HubError> {
+/// Like [`choose`] for `wanted`, but returns `None` if it matches no file.
+pub(crate) fn named(id: &HubId, files: &[Listed], wanted: &str) -> Result<Option<Vec<String>>> {
+    let models = gguf_models(files);
     let names = |parts: &[&Listed]| parts.iter().map(|part| part.name.clone()).collect();
     if files.iter().any(|file| file.name == wanted) {
         let of_model = models.values().find(|parts| parts.iter().any(|part| part.name == wanted));
-        return Ok(of_model.map_or_else(|| vec![wanted.to_owned()], |parts| names(parts)));
+        return Ok(Some(of_model.map_or_else(|| vec![wanted.to_owned()], |parts| names(parts))));
     }
-    let absent = || HubError::NoMatch {
-        id: id.repository(),
-        wanted: wanted.to_owned(),
-        candidates: models.values().map(|parts| candidate(parts)).collect(),
-    };
     if wanted.contains(['*', '?', '[']) {
-        let pattern = glob::Pattern::new(wanted).map_err(|_| absent())?;
+        let Ok(pattern) = glob::Pattern::new(wanted) else { return Ok(None) };
         let matching: Vec<String> =
             files.iter().filter(|file| pattern.matches(&file.name)).map(|file| file.name.clone()).collect();
-        return if matching.is_empty() { Err(absent()) } else { Ok(matching) };
+        return Ok((!matching.is_empty()).then_some(matching));
     }
     let quantised: Vec<_> = models.iter().filter(|(name, _)| has_tag(name, wanted)).collect();
     match quantised.as_slice() {
-        [] => Err(absent()),
-        [(_, parts)] => Ok(names(parts)),
+        [] => Ok(None),
+        [(_, parts)] => Ok(Some(names(parts))),
         _ => Err(several(id, quantised)),
     }
 }
@@ -143,9 +140,66 @@ fn candidate(parts: &[&Listed]) -> Candidate {
     }
 }
 
-fn several<'m>(id: &HubId, models: impl IntoIterator<Item = (&'m String, &'m Vec<&'m Listed>)>) -> HubError {
-    let candidates = models.into_iter().map(|(_, parts)| candidate(parts)).collect();
-    HubError::Choose { id: id.repository(), candidates }
+/// Returns the error for a repository without weights in a supported format.
+pub(crate) fn nothing(id: &HubId) -> Error {
+    Error::unsupported(format!("{} has neither safetensors nor GGUF files", id.repository()))
+        .with_help("choose a repository with safetensors or GGUF files, or name files with `--file`")
+}
+
+fn several<'m>(id: &HubId, models: impl IntoIterator<Item = (&'m String, &'m Vec<&'m Listed>)>) -> Error {
+    let candidates: Vec<Candidate> = models.into_iter().map(|(_, parts)| candidate(parts)).collect();
+    let id = id.repository();
+    Error::argument(format!("{id} has several GGUF models: {}", listed(&candidates)))
+        .with_help(choice_help(&id, &candidates))
+}
+
+fn no_match(id: &HubId, files: &[Listed], wanted: &str) -> Error {
+    let candidates: Vec<Candidate> = gguf_models(files).values().map(|parts| candidate(parts)).collect();
+    let id = id.repository();
+    let error = Error::argument(format!("{id} has no file that matches `{wanted}`"));
+    if candidates.is_empty() {
+        return error.with_help("name one of its files, or a pattern such as `*.safetensors`");
+    }
+    let models = listed(&candidates);
+    error.with_more(format!("its GGUF models: {models}")).with_help(choice_help(&id, &candidates))
+}
+
+/// Maximum number of models in a message.
+const LISTED: usize = 40;
+
+/// Formats candidates, such as `a.gguf (253 MB), b.gguf`.
+fn listed(candidates: &[Candidate]) -> String {
+    let one = |candidate: &Candidate| match candidate.bytes {
+        Some(bytes) => format!("{} ({})", candidate.name, megabytes(bytes)),
+        None => candidate.name.clone(),
+    };
+    let mut words: Vec<String> = candidates.iter().take(LISTED).map(one).collect();
+    if candidates.len() > LISTED {
+        words.push(format!("and {} more", candidates.len() - LISTED));
+    }
+    words.join(", ")
+}
+
+/// Formats a size in decimal units, as hubs do.
+fn megabytes(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{bytes} bytes"),
+        1_000_000..1_000_000_000 => format!("{} MB", bytes / 1_000_000),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
+/// Returns a suggestion that names a file, and a quantisation if the names include one. The most
+/// common quantisation is preferred.
+fn choice_help(id: &str, candidates: &[Candidate]) -> String {
+    let usual = candidates.iter().find(|candidate| candidate.name.to_ascii_uppercase().contains("Q4_K_M"));
+    let Some(first) = usual.or(candidates.first()) else { return String::new() };
+    let stem = first.name.rsplit('/').next().unwrap_or(&first.name).trim_end_matches(".gguf");
+    let named = |name: &str| shell_quoted(format!("{id}:{name}"));
+    match stem.rsplit(['-', '.']).find(|word| word.contains('_') || word.starts_with(['Q', 'q', 'F', 'B'])) {
+        Some(tag) => format!("choose one: `{}`, or a file with `{}`", named(tag), named(&first.name)),
+        None => format!("choose one: `{}`", named(&first.name)),
+    }
 }
 
 fn is_setting(name: &str) -> bool {
@@ -178,9 +232,11 @@ fn weights(files: &[Listed]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
 
-    fn chosen(names: &[&str], wanted: Option<&str>) -> Result<Vec<String>, HubError> {
+    fn chosen(names: &[&str], wanted: Option<&str>) -> Result<Vec<String>> {
         let id = "a/b".parse().expect("an id");
         let files: Vec<Listed> = names
             .iter()
@@ -226,7 +282,8 @@ mod tests {
         assert_eq!(chosen(&["other.safetensors"], None).expect("files"), ["other.safetensors"]);
         for none in [&["README.md", "model.bin"][..], &["2_Dense/model.safetensors"], &["mmproj-x.gguf"], &[]]
         {
-            assert!(matches!(chosen(none, None), Err(HubError::Nothing { .. })), "{none:?}");
+            let error = chosen(none, None).expect_err("no weights");
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{none:?}: {error}");
         }
     }
 
@@ -242,8 +299,10 @@ mod tests {
             "m.iq4_xs.gguf",
         ];
         let error = chosen(&several, None).expect_err("several");
-        assert!(matches!(&error, HubError::Choose { candidates, .. } if candidates.len() == 5), "{error}");
-        assert!(error.help().contains("`a/b:Q4_K_M`"), "{}", error.help());
+        assert_eq!(error.kind(), ErrorKind::Argument);
+        assert!(error.message().starts_with("a/b has several GGUF models: "), "{error}");
+        assert!(several.iter().all(|name| error.message().contains(name)), "{error}");
+        assert!(error.help().is_some_and(|help| help.contains("`a/b:Q4_K_M`")), "{error:?}");
         for (wanted, file) in [
             ("Q4_K_M", "m-Q4_K_M.gguf"),
             ("q4_0", "m-Q4_0.gguf"),
@@ -255,9 +314,11 @@ mod tests {
         }
         for wanted in ["Q4_K", "4_0", "Q5_K_M", "*.bin", "[", "x.gguf", ".gguf"] {
             let error = chosen(&several, Some(wanted)).expect_err(wanted);
-            assert!(matches!(&error, HubError::NoMatch { .. }), "{wanted}: {error}");
+            assert_eq!(error.kind(), ErrorKind::Argument, "{wanted}: {error}");
+            assert!(error.message().contains(&format!("no file that matches `{wanted}`")), "{error}");
         }
-        assert!(matches!(chosen(&several, Some("m")), Err(HubError::Choose { .. })));
+        let error = chosen(&several, Some("m")).expect_err("several");
+        assert!(error.message().contains("has several GGUF models"), "{error}");
         assert_eq!(chosen(&several, Some("*Q4_K_*")).expect("files"), several[1..3]);
         assert_eq!(chosen(&["a.txt", "b/c.txt"], Some("b/c.txt")).expect("a file"), ["b/c.txt"]);
     }

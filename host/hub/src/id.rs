@@ -3,7 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{HubError, name};
+use shardwright_vocabulary::{Error, Result};
+
+use crate::name;
 
 /// Maximum length of an owner or a name in characters, as on the hub.
 const PART_CHARACTERS: usize = 96;
@@ -43,11 +45,10 @@ impl HubId {
     /// Returns the id with another revision.
     ///
     /// # Errors
-    /// [`HubError::Id`] if it cannot be a branch, a tag or a commit.
-    pub fn at(mut self, revision: &str) -> Result<HubId, HubError> {
+    /// If it cannot be a branch, a tag or a commit.
+    pub fn at(mut self, revision: &str) -> Result<HubId> {
         if !is_revision(revision) {
-            let reason = "expected a branch, a tag or a commit";
-            return Err(HubError::Id { text: revision.to_owned(), reason });
+            return Err(not_an_id(revision, "expected a branch, a tag or a commit"));
         }
         self.revision = Some(revision.to_owned());
         Ok(self)
@@ -55,10 +56,10 @@ impl HubId {
 }
 
 impl FromStr for HubId {
-    type Err = HubError;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, HubError> {
-        let refused = |reason| HubError::Id { text: text.to_owned(), reason };
+    fn from_str(text: &str) -> Result<Self> {
+        let refused = |reason| not_an_id(text, reason);
         let (rest, file) = match text.split_once(':') {
             Some((rest, file)) => (rest, Some(file)),
             None => (text, None),
@@ -90,6 +91,11 @@ impl FromStr for HubId {
             None => Ok(id),
         }
     }
+}
+
+fn not_an_id(text: &str, reason: &str) -> Error {
+    Error::argument(format!("`{text}` is not the id of a model on a hub: {reason}"))
+        .with_help("write OWNER/NAME, such as google/gemma-3-270m, and after it @REVISION or :FILE if needed")
 }
 
 impl fmt::Display for HubId {
@@ -125,6 +131,8 @@ pub(crate) fn is_commit(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -153,10 +161,14 @@ mod tests {
             &long,
         ] {
             let error = text.parse::<HubId>().expect_err(text);
-            assert!(matches!(&error, HubError::Id { text: said, .. } if said == text), "{error}");
+            assert_eq!(error.kind(), ErrorKind::Argument, "{error}");
+            let message = format!("`{text}` is not the id of a model on a hub: ");
+            assert!(error.message().starts_with(&message), "{error}");
         }
         let id: HubId = "a/b".parse().expect("an id");
-        assert!(matches!(id.at("a/../b"), Err(HubError::Id { .. })));
+        let error = id.at("a/../b").expect_err("a path");
+        assert_eq!(error.kind(), ErrorKind::Argument);
+        assert!(error.message().starts_with("`a/../b` is not the id of a model"), "{error}");
     }
 
     #[test]

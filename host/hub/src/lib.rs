@@ -21,7 +21,6 @@
 
 mod cache;
 mod choice;
-mod error;
 mod id;
 mod name;
 #[cfg(feature = "pull")]
@@ -29,9 +28,8 @@ mod pull;
 mod settings;
 
 pub use cache::{Cache, Cached};
-pub use choice::{Candidate, Listed, choose};
-pub use error::HubError;
+pub use choice::{Listed, choose};
 pub use id::HubId;
 #[cfg(feature = "pull")]
-pub use pull::{PullReport, Pulled, Repository, Watch, open};
+pub use pull::{PullReport, Pulled, Repository, Watch, open, open_if_available};
 pub use settings::{Settings, Token};

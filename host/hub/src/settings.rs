@@ -5,7 +5,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::{Cache, HubError};
+use shardwright_vocabulary::{Error, Result};
+
+use crate::Cache;
 
 /// The default hub.
 const HUB: &str = "https://huggingface.co";
@@ -21,12 +23,11 @@ impl Token {
     /// Parses a token from `source`. Returns `None` if it is empty.
     ///
     /// # Errors
-    /// [`HubError::Token`] for characters that are invalid in tokens.
-    pub fn parse(text: &str, source: &str) -> Result<Option<Token>, HubError> {
+    /// For characters that are invalid in tokens. The error does not contain the token.
+    pub fn parse(text: &str, source: &str) -> Result<Option<Token>> {
         let text = text.trim();
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let reason = "a token has visible ASCII characters alone".to_owned();
-            return Err(HubError::Token { source_name: source.to_owned(), reason });
+            return Err(unusable(source, "expected only visible ASCII characters"));
         }
         Ok((!text.is_empty()).then(|| Token(text.to_owned())))
     }
@@ -65,9 +66,8 @@ impl Settings {
     /// `HF_TOKEN_PATH` and `HF_HUB_OFFLINE`.
     ///
     /// # Errors
-    /// [`HubError::Token`] if a token cannot be read, [`HubError::NoCache`] if there is no place
-    /// for a cache.
-    pub fn from_environment() -> Result<Settings, HubError> {
+    /// If a token cannot be read, or if there is no place for a cache.
+    pub fn from_environment() -> Result<Settings> {
         Self::from_variables(|name| std::env::var_os(name))
     }
 
@@ -75,7 +75,7 @@ impl Settings {
     ///
     /// # Errors
     /// The errors of [`Settings::from_environment`].
-    pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Result<Settings, HubError> {
+    pub fn from_variables(variable: impl Fn(&str) -> Option<OsString>) -> Result<Settings> {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         let text = |name: &str| set(name).map(|value| value.to_string_lossy().into_owned());
         let home = home(&set);
@@ -101,16 +101,20 @@ impl Cache {
     /// Returns the cache specified by the environment.
     ///
     /// # Errors
-    /// [`HubError::NoCache`] if there is no place for one.
-    pub fn from_environment() -> Result<Cache, HubError> {
+    /// If there is no place for one.
+    pub fn from_environment() -> Result<Cache> {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         cache(&set, home(&set))
     }
 }
 
-fn cache(set: &impl Fn(&str) -> Option<OsString>, home: Option<PathBuf>) -> Result<Cache, HubError> {
+fn cache(set: &impl Fn(&str) -> Option<OsString>, home: Option<PathBuf>) -> Result<Cache> {
     let named = set("HF_HUB_CACHE").map(PathBuf::from);
-    named.or_else(|| home.map(|home| home.join("hub"))).map(Cache::new).ok_or(HubError::NoCache)
+    let folder = named.or_else(|| home.map(|home| home.join("hub")));
+    folder.map(Cache::new).ok_or_else(|| {
+        Error::missing("no folder is known for the cache of the hub")
+            .with_help("set HF_HUB_CACHE, or pass `--cache DIR`")
+    })
 }
 
 /// Returns the folder of Hugging Face's programs.
@@ -123,13 +127,20 @@ fn home(set: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 }
 
 /// Reads the token in a file. Returns `None` if there is no such file.
-fn token_of(path: &Path) -> Result<Option<Token>, HubError> {
+fn token_of(path: &Path) -> Result<Option<Token>> {
     let name = path.display().to_string();
     match shardwright_files::read(path, TOKEN_BYTES) {
         Ok(bytes) => Token::parse(&String::from_utf8_lossy(&bytes), &name),
-        Err(error) if error.is_missing() => Ok(None),
-        Err(error) => Err(HubError::Token { source_name: name, reason: error.to_string() }),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(unusable(&name, error.to_string())),
     }
+}
+
+/// Returns the error for a token that cannot be read or used. `reason` must not contain it.
+fn unusable(source: &str, reason: impl Into<String>) -> Error {
+    Error::argument(reason)
+        .at(format_args!("the token in {source}"))
+        .with_help("set HF_TOKEN, or log in again with `hf auth login`")
 }
 
 fn is_offline(value: Option<String>) -> bool {
@@ -138,9 +149,11 @@ fn is_offline(value: Option<String>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
 
-    fn settings(variables: &[(&str, &str)]) -> Result<Settings, HubError> {
+    fn settings(variables: &[(&str, &str)]) -> Result<Settings> {
         Settings::from_variables(|name| {
             let found = variables.iter().find(|(variable, _)| *variable == name);
             found.map(|(_, value)| OsString::from(value))
@@ -156,7 +169,9 @@ mod tests {
         assert_eq!(cache(&[home, ("XDG_CACHE_HOME", "/c")]), Path::new("/c/huggingface/hub"));
         assert_eq!(cache(&[home, ("XDG_CACHE_HOME", "/c"), ("HF_HOME", "/h")]), Path::new("/h/hub"));
         assert_eq!(cache(&[home, ("HF_HOME", "/h"), ("HF_HUB_CACHE", "/d")]), Path::new("/d"));
-        assert!(matches!(settings(&[]), Err(HubError::NoCache)));
+        let error = settings(&[]).expect_err("no place");
+        assert_eq!(error.kind(), ErrorKind::Missing);
+        assert!(error.message().contains("no folder is known for the cache"), "{error}");
         let named = settings(&[home, ("HF_ENDPOINT", "https://mirror"), ("HF_HUB_OFFLINE", "True")]);
         let named = named.expect("settings");
         assert_eq!((named.endpoint.as_str(), named.offline), ("https://mirror", true));
@@ -181,12 +196,12 @@ mod tests {
         assert!(!shown.contains("hf_file"), "{shown}");
         for wrong in ["two words", "a\u{7}", "é"] {
             let error = token(&[("HF_HOME", home), ("HF_TOKEN", wrong)]).expect_err(wrong);
-            assert!(
-                matches!(&error, HubError::Token { .. }) && !error.to_string().contains(wrong),
-                "{error}"
-            );
+            assert_eq!(error.kind(), ErrorKind::Argument, "{error}");
+            assert_eq!(error.place(), Some("the token in HF_TOKEN"));
+            assert!(!format!("{error:#?}").contains(wrong), "{error}");
         }
         let folder_as_file = [("HOME", "/nowhere"), ("HF_TOKEN_PATH", home)];
-        assert!(matches!(token(&folder_as_file), Err(HubError::Token { .. })));
+        let error = token(&folder_as_file).expect_err("a folder");
+        assert_eq!(error.place(), Some(format!("the token in {home}").as_str()));
     }
 }

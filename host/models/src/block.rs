@@ -4,9 +4,8 @@ use shardwright_graph::{
     AssetId, Attention, ComponentBuilder, ComponentKind, Dim, KeySource, Op, Role, Rope, StateId, ValueId,
     WeightId,
 };
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{DType, Error, Result};
 
-use crate::CheckpointError;
 use crate::translation::Translation;
 
 /// How a family normalises: `rms(x) ⊙ (weight + offset)`.
@@ -122,7 +121,7 @@ impl AttentionWeights {
         shape: &AttentionShape,
         keys: KeysOf,
         parts: AttentionParts,
-    ) -> Result<Self, CheckpointError> {
+    ) -> Result<Self> {
         let hidden = translation.graph().hidden;
         let name = |what: &str| format!("layers.{layer}.self_attn.{what}.weight");
         let (queries, key_width, head_dim) = (shape.query_width(), shape.key_width(), shape.head_dim());
@@ -145,7 +144,7 @@ impl AttentionWeights {
             let norm = (normed && parts.norms)
                 .then(|| translation.weight(&name(&format!("{part}_norm")), "norm", &[head_dim]))
                 .transpose()?;
-            Ok::<_, CheckpointError>(Projection { matrix, bias, norm })
+            Ok::<_, Error>(Projection { matrix, bias, norm })
         };
         let q = project(0, queries, true)?;
         let keys = match keys {
@@ -166,7 +165,7 @@ impl AttentionWeights {
 
 /// Reorders the rows of each head: from rotated halves in front to halves of the whole head, each
 /// of which begins with its rotated rows.
-fn lead(translation: &mut Translation, matrix: WeightId, rope: &Rope) -> Result<(), CheckpointError> {
+fn lead(translation: &mut Translation, matrix: WeightId, rope: &Rope) -> Result<()> {
     let (size, turning) = (rope.head_dim as usize, rope.rotated_pairs as usize);
     let half = size / 2;
     translation.reorder(matrix, size, move |row| match (row < half, row % half) {
@@ -262,7 +261,7 @@ impl FeedForwardWeights {
         layer: u32,
         width: u64,
         [inner, outer]: [&str; 2],
-    ) -> Result<Self, CheckpointError> {
+    ) -> Result<Self> {
         let hidden = translation.graph().hidden;
         let name = |what: &str| format!("layers.{layer}.{what}.weight");
         let [gate, up] = translation.fused(&name(inner), [("gate", width), ("up", width)], hidden)?;
@@ -270,7 +269,7 @@ impl FeedForwardWeights {
     }
 
     /// Reads the tensors below `layers.N.mlp.`.
-    pub fn take(translation: &mut Translation, layer: u32, width: u64) -> Result<Self, CheckpointError> {
+    pub fn take(translation: &mut Translation, layer: u32, width: u64) -> Result<Self> {
         let hidden = translation.graph().hidden;
         let name = |what: &str| format!("layers.{layer}.mlp.{what}.weight");
         Ok(FeedForwardWeights {
@@ -301,11 +300,7 @@ pub(crate) fn hidden_input(builder: &mut ComponentBuilder<'_>, hidden: u64) -> V
 }
 
 /// Adds the component that multiplies gathered rows by `scale`.
-pub(crate) fn embed(
-    translation: &mut Translation,
-    asset: AssetId,
-    scale: f32,
-) -> Result<(), CheckpointError> {
+pub(crate) fn embed(translation: &mut Translation, asset: AssetId, scale: f32) -> Result<()> {
     let hidden = translation.graph().hidden;
     let mut builder = ComponentBuilder::new(translation.graph(), ComponentKind::Embed);
     let shape = vec![Dim::Rows, Dim::Fixed(hidden)];
@@ -332,7 +327,7 @@ pub(crate) fn head(
     vocabulary: u64,
     tied: bool,
     then: Logits,
-) -> Result<(), CheckpointError> {
+) -> Result<()> {
     let hidden = translation.graph().hidden;
     let norm_weight = translation.weight("norm.weight", "norm", &[hidden])?;
     let matrix = translation.head(vocabulary, tied)?;
@@ -362,7 +357,7 @@ pub(crate) struct SandwichNorms {
 
 impl SandwichNorms {
     /// Reads the four norm tensors of a layer.
-    pub fn take(translation: &mut Translation, layer: u32) -> Result<Self, CheckpointError> {
+    pub fn take(translation: &mut Translation, layer: u32) -> Result<Self> {
         let shape = [translation.graph().hidden];
         let mut take =
             |what: &str| translation.weight(&format!("layers.{layer}.{what}.weight"), "norm", &shape);

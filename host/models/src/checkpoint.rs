@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use shardwright_graph::{Graph, Pass};
-use shardwright_vocabulary::Ignored;
+use shardwright_vocabulary::{Ignored, Result};
 
 use crate::facts::{Facts, FileFacts};
 use crate::family::Family;
 use crate::reading::{Reading, name_of, of_pass};
 use crate::store::Wanted;
-use crate::{CheckpointError, UnusedTensor, register};
+use crate::{UnusedTensor, register};
 
 /// Bytes that one thread hashes at a time.
 const HASHED_AT_ONCE: usize = 8 << 20;
@@ -39,11 +39,11 @@ impl Checkpoint {
     /// it and makes the graph.
     ///
     /// Weights are read from safetensors, or else from GGUF files. Quantised weights keep their
-    /// integers and scales, or are refused ([`CheckpointError::NotHeld`]).
+    /// integers and scales, or are refused.
     ///
     /// Tokenizer and chat template are not read here. A weight file that ends after its header is
-    /// [`CheckpointError::NoWeights`]. An [`Outline`](crate::Outline) needs no more than that.
-    pub fn open(directory: impl AsRef<Path>) -> Result<Self, CheckpointError> {
+    /// an error. An [`Outline`](crate::Outline) needs no more than that.
+    pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         Self::open_for(directory, &[Pass::Step])
     }
 
@@ -51,8 +51,8 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// Also [`CheckpointError::NoTower`] if the family has no tower for a pass.
-    pub fn open_for(directory: impl AsRef<Path>, passes: &[Pass]) -> Result<Self, CheckpointError> {
+    /// Also if the family has no tower for a pass.
+    pub fn open_for(directory: impl AsRef<Path>, passes: &[Pass]) -> Result<Self> {
         let directory = directory.as_ref();
         let reading = Reading::of(directory, Wanted::Values, passes)?;
         let mut digest = Sha256::new();

@@ -1,7 +1,9 @@
 //! The sizes that every family of decoders specifies by the same names.
 
+use shardwright_vocabulary::{Error, Result};
+
 use crate::json::Fields;
-use crate::{CheckpointError, limits};
+use crate::limits;
 
 /// Checked sizes of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,9 +22,9 @@ pub(crate) struct Dimensions {
 
 impl Dimensions {
     /// Reads the sizes. `defaults` are the defining library's values for missing fields.
-    pub fn read(fields: Fields<'_>, defaults: Dimensions) -> Result<Self, CheckpointError> {
+    pub fn read(fields: Fields<'_>, defaults: Dimensions) -> Result<Self> {
         let narrow = |name, range, default: u32| {
-            Ok::<_, CheckpointError>(fields.whole(name, range)?.map_or(default, |number| number as u32))
+            Ok::<_, Error>(fields.whole(name, range)?.map_or(default, |number| number as u32))
         };
         let dimensions = Dimensions {
             vocabulary: fields.whole("vocab_size", &limits::VOCABULARY)?.unwrap_or(defaults.vocabulary),
@@ -44,12 +46,7 @@ impl Dimensions {
 }
 
 /// Checks that each key/value head serves the same number of query heads.
-pub(crate) fn check_heads(
-    fields: Fields<'_>,
-    name: &str,
-    heads: u32,
-    kv_heads: u32,
-) -> Result<(), CheckpointError> {
+pub(crate) fn check_heads(fields: Fields<'_>, name: &str, heads: u32, kv_heads: u32) -> Result<()> {
     if heads.is_multiple_of(kv_heads) {
         return Ok(());
     }
@@ -57,7 +54,7 @@ pub(crate) fn check_heads(
 }
 
 /// Checks that a head's size is even: rotary positions rotate pairs of values.
-pub(crate) fn check_head_dim(fields: Fields<'_>, name: &str, head_dim: u32) -> Result<(), CheckpointError> {
+pub(crate) fn check_head_dim(fields: Fields<'_>, name: &str, head_dim: u32) -> Result<()> {
     if head_dim.is_multiple_of(2) {
         return Ok(());
     }

@@ -9,19 +9,17 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use shardwright_graph::{ComponentBuilder, ComponentKind, Dim, Op, Role, WeightId};
-use shardwright_vocabulary::{DType, Ignored};
+use shardwright_vocabulary::{DType, Error, Ignored, Result};
 
 use crate::block::{self, KeysOf, Norm};
 use crate::dimensions::Dimensions;
 use crate::gemma3::Gemma3;
 use crate::gemma4::Gemma4;
-use crate::json::{self, CONFIG, Fields};
+use crate::json::{self, CONFIG, Fields, MODULES_FILE};
+use crate::limits;
 use crate::register::Seen;
 use crate::store::{self, TensorStore};
 use crate::translation::Translation;
-use crate::{CheckpointError, limits};
-
-pub(crate) const MODULES_FILE: &str = "modules.json";
 
 /// Settings of the first module, which is the stack.
 const STACK_FILE: &str = "sentence_bert_config.json";
@@ -78,7 +76,7 @@ impl SentenceModel {
 
     /// Reads the modules that a GGUF file contains. Their tensors are named after the modules'
     /// folders.
-    pub fn of_gguf(fields: Fields<'_>, hidden: u64) -> Result<Self, CheckpointError> {
+    pub fn of_gguf(fields: Fields<'_>, hidden: u64) -> Result<Self> {
         let mut model = SentenceModel { normalize: true, ..Self::mean_only() };
         let mut width = hidden;
         for folder in ["2_Dense", "3_Dense"] {
@@ -93,21 +91,18 @@ impl SentenceModel {
 
     /// Reads `modules.json` and the modules that it lists. Returns `None` if neither the file nor
     /// the folder of a module exists.
-    pub fn read(directory: &Path, hidden: u64) -> Result<Option<Self>, CheckpointError> {
+    pub fn read(directory: &Path, hidden: u64) -> Result<Option<Self>> {
         let path = directory.join(MODULES_FILE);
         let bytes = match json::read_capped(&path, limits::CONFIG_BYTES) {
             Ok(bytes) => bytes,
-            Err(CheckpointError::MissingFile { .. }) if !has_module(directory) => return Ok(None),
+            Err(error) if error.is_not_found() && !has_module(directory) => return Ok(None),
             Err(error) => return Err(error),
         };
         let value = json::parse(&path, &bytes)?;
         let Value::Array(modules) = &value else {
-            return Err(CheckpointError::NotJson { path, reason: "the file holds no list".to_owned() });
+            return Err(Error::invalid("not a JSON list").at(path.display()));
         };
-        if modules.len() > limits::MODULES {
-            let (count, cap) = (modules.len(), limits::MODULES);
-            return Err(CheckpointError::TooMany { path, what: "modules", count, cap });
-        }
+        limits::expect_at_most(limits::MODULES, "modules", modules.len(), &path)?;
         let mut model =
             SentenceModel { documents: vec![(MODULES_FILE.to_owned(), bytes)], ..Self::mean_only() };
         let mut width = hidden;
@@ -141,17 +136,14 @@ impl SentenceModel {
             model.report(&seen, &path, module, &format!("[{index}]."));
         }
         if modules.len() < 2 {
-            return Err(CheckpointError::InvalidField {
-                path,
-                field: "[]".to_owned(),
-                reason: format!("lists {} modules, and no pooling", modules.len()),
-            });
+            let message = format!("lists {} modules, but no pooling", modules.len());
+            return Err(Error::invalid(message).at(path.display()));
         }
         Ok(Some(model))
     }
 
     /// Reads a settings file of a module, keeping its bytes for the fingerprint.
-    fn document(&mut self, path: &Path, folder: &str) -> Result<Value, CheckpointError> {
+    fn document(&mut self, path: &Path, folder: &str) -> Result<Value> {
         let bytes = json::read_capped(path, limits::CONFIG_BYTES)?;
         let value = json::parse(path, &bytes)?;
         self.documents.push((format!("{folder}/config.json"), bytes));
@@ -168,11 +160,11 @@ impl SentenceModel {
     }
 
     /// Checks the settings of the stack, which may be missing.
-    fn read_stack(&mut self, directory: &Path) -> Result<(), CheckpointError> {
+    fn read_stack(&mut self, directory: &Path) -> Result<()> {
         let path = directory.join(STACK_FILE);
         let bytes = match json::read_capped(&path, limits::CONFIG_BYTES) {
             Ok(bytes) => bytes,
-            Err(CheckpointError::MissingFile { .. }) => return Ok(()),
+            Err(error) if error.is_not_found() => return Ok(()),
             Err(error) => return Err(error),
         };
         let value = json::parse(&path, &bytes)?;
@@ -199,7 +191,7 @@ impl SentenceModel {
         Ok(())
     }
 
-    fn read_pooling(&mut self, directory: &Path, folder: &str, hidden: u64) -> Result<(), CheckpointError> {
+    fn read_pooling(&mut self, directory: &Path, folder: &str, hidden: u64) -> Result<()> {
         let path = directory.join(folder).join(CONFIG);
         let value = self.document(&path, folder)?;
         let seen = Seen::default();
@@ -231,7 +223,7 @@ impl SentenceModel {
     }
 
     /// Reads a dense layer over `width` values and returns its output width.
-    fn read_dense(&mut self, directory: &Path, folder: &str, width: u64) -> Result<u64, CheckpointError> {
+    fn read_dense(&mut self, directory: &Path, folder: &str, width: u64) -> Result<u64> {
         let path = directory.join(folder).join(CONFIG);
         let value = self.document(&path, folder)?;
         let seen = Seen::default();
@@ -258,11 +250,11 @@ impl SentenceModel {
     }
 
     /// Reads a division by the length, whose settings may be missing.
-    fn read_normalize(&mut self, directory: &Path, folder: &str) -> Result<(), CheckpointError> {
+    fn read_normalize(&mut self, directory: &Path, folder: &str) -> Result<()> {
         self.normalize = true;
         let path = directory.join(folder).join(CONFIG);
         let value = match self.document(&path, folder) {
-            Err(CheckpointError::MissingFile { .. }) => return Ok(()),
+            Err(error) if error.is_not_found() => return Ok(()),
             read => read?,
         };
         let seen = Seen::default();
@@ -275,7 +267,7 @@ impl SentenceModel {
 }
 
 /// Refuses a field with another word than the supported one.
-fn expect_word(fields: Fields<'_>, name: &str, supported: &'static str) -> Result<(), CheckpointError> {
+fn expect_word(fields: Fields<'_>, name: &str, supported: &'static str) -> Result<()> {
     match fields.text(name)? {
         Some(word) if word != supported => Err(fields.unsupported(name, supported)),
         _ => Ok(()),
@@ -297,7 +289,7 @@ fn has_module(directory: &Path) -> bool {
 }
 
 /// Reads and checks the input and output widths of a dense layer over `width` values.
-fn read_extents(fields: Fields<'_>, width: u64) -> Result<(u64, u64), CheckpointError> {
+fn read_extents(fields: Fields<'_>, width: u64) -> Result<(u64, u64)> {
     let extent = |name| {
         let value = fields.whole(name, &limits::HIDDEN)?;
         value.ok_or_else(|| fields.invalid(name, "is missing"))
@@ -332,7 +324,7 @@ impl Stack<'_> {
         }
     }
 
-    fn translate(&self, translation: &mut Translation) -> Result<(), CheckpointError> {
+    fn translate(&self, translation: &mut Translation) -> Result<()> {
         match self {
             Stack::First(stack) => stack.stack(translation, KeysOf::Rows, Vec::new()),
             Stack::Second(stack, placeholders) => stack.stack(translation, placeholders),
@@ -341,7 +333,7 @@ impl Stack<'_> {
 
     /// Reads the stack's linear layer after its last norm. The library applies it to every row.
     /// Applying it to their mean gives the same vector.
-    fn projection(&self, translation: &mut Translation) -> Result<Option<(WeightId, u64)>, CheckpointError> {
+    fn projection(&self, translation: &mut Translation) -> Result<Option<(WeightId, u64)>> {
         let Stack::Second(Gemma4 { projection: Some(width), dimensions, .. }, _) = self else {
             return Ok(None);
         };
@@ -357,7 +349,7 @@ pub(crate) fn translate(
     sentence: &SentenceModel,
     store: TensorStore,
     name: String,
-) -> Result<(Translation, Vec<(String, TensorStore)>), CheckpointError> {
+) -> Result<(Translation, Vec<(String, TensorStore)>)> {
     let Dimensions { hidden, context, .. } = *stack.dimensions();
     let mut translation = Translation::new(store, name, hidden, context)?;
     stack.translate(&mut translation)?;
@@ -377,7 +369,7 @@ pub(crate) fn translate(
             continue;
         }
         let mut store = translation.store_beside(&dense.directory.join("model.safetensors"))?;
-        let mut take = |tensor: &str, shape: &[u64]| -> Result<WeightId, CheckpointError> {
+        let mut take = |tensor: &str, shape: &[u64]| -> Result<WeightId> {
             let mut weight = store.weight(tensor, "dense", shape)?;
             // Every folder uses the same tensor names, but names in a graph are unique.
             weight.name = format!("{}/{tensor}", dense.folder);

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use shardwright_vocabulary::Ignored;
+use shardwright_vocabulary::{Error, Ignored, Result};
 
-use crate::{CheckpointError, json, limits};
+use crate::{json, limits};
 
 /// JSON files and templates that this or another crate reads.
 const USED: [&str; 15] = [
@@ -65,15 +65,18 @@ const OTHER_WEIGHTS: [&str; 3] = ["consolidated.safetensors", "goldens.safetenso
 ///
 /// # Errors
 ///
-/// [`CheckpointError::Adapter`] for a folder with an adapter, which `transformers` would apply.
-pub(crate) fn ignored(folder: &Path, weights: &BTreeSet<String>) -> Result<Vec<Ignored>, CheckpointError> {
+/// If the folder has an adapter, which `transformers` would apply.
+pub(crate) fn ignored(folder: &Path, weights: &BTreeSet<String>) -> Result<Vec<Ignored>> {
     // If the folder cannot be listed, a missing file is reported when it is read.
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(Vec::new()) };
     let mut names: Vec<String> =
         entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort_unstable();
     if let Some(name) = names.iter().find(|name| ADAPTER.contains(&name.as_str())) {
-        return Err(CheckpointError::Adapter { path: folder.join(name) });
+        let help = "merge the adapter into the weights first (`merge_and_unload` of PEFT), or move its files elsewhere";
+        return Err(Error::unsupported("the checkpoint has an adapter, which is not applied")
+            .at(folder.join(name).display())
+            .with_help(help));
     }
     // Folders with a processor for pictures contain a second copy of the template.
     let has_template = names.iter().any(|name| name == "chat_template.jinja") || in_config(folder);
@@ -110,6 +113,8 @@ fn reason(name: &str, weights: &BTreeSet<String>) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -146,8 +151,8 @@ mod tests {
         assert_eq!(ignored(folder.path(), &weights).unwrap().len(), expected.len() - 1);
         std::fs::write(folder.path().join("adapter_config.json"), "{}").unwrap();
         let error = ignored(folder.path(), &weights).unwrap_err();
-        assert!(matches!(error, CheckpointError::Adapter { .. }), "{error}");
-        assert!(error.to_string().contains("adapter_config.json"), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.place().is_some_and(|place| place.ends_with("adapter_config.json")), "{error}");
         assert!(error.help().is_some_and(|help| help.contains("merge")), "{:?}", error.help());
     }
 }

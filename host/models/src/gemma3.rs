@@ -5,6 +5,7 @@
 //! head instead of logits.
 
 use shardwright_graph::{ComponentBuilder, ComponentKind};
+use shardwright_vocabulary::Result;
 
 use crate::block::{
     self, AttentionParts, AttentionShape, KeysOf, Logits, Norm, SandwichNorms, SandwichWeights,
@@ -14,7 +15,7 @@ use crate::json::Fields;
 use crate::rotary::{PerType, Rotary};
 use crate::store::TensorStore;
 use crate::translation::Translation;
-use crate::{CheckpointError, LayerType, limits, pattern};
+use crate::{LayerType, limits, pattern};
 
 /// Checked settings of a Gemma 3 text stack.
 #[derive(Clone, Debug)]
@@ -47,7 +48,7 @@ const DEFAULTS: Dimensions = Dimensions {
 
 impl Gemma3 {
     /// Reads and checks the text settings.
-    pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
+    pub fn read(fields: Fields<'_>) -> Result<Self> {
         for name in ["attention_bias", "attn_logit_softcapping"] {
             fields.must_be_off(name)?;
         }
@@ -98,7 +99,7 @@ impl Gemma3 {
         translation: &mut Translation,
         keys: KeysOf,
         redirect: Vec<(u32, u32)>,
-    ) -> Result<(), CheckpointError> {
+    ) -> Result<()> {
         let hidden = self.dimensions.hidden;
         let asset = translation.embedding(self.dimensions.vocabulary, redirect)?;
         let mut layers = Vec::with_capacity(self.types.len());
@@ -142,7 +143,7 @@ impl Gemma3 {
         store: TensorStore,
         name: String,
         redirect: Vec<(u32, u32)>,
-    ) -> Result<Translation, CheckpointError> {
+    ) -> Result<Translation> {
         let Dimensions { hidden, context, vocabulary, .. } = self.dimensions;
         let mut translation = Translation::new(store, name, hidden, context)?;
         self.stack(&mut translation, KeysOf::States, redirect)?;
@@ -159,7 +160,7 @@ impl Gemma3 {
 
 /// Reads rotary settings. Older files specify two thetas and a scaling of the full layers. Newer
 /// files have a set of parameters per layer type.
-fn read_rotary(fields: Fields<'_>) -> Result<PerType, CheckpointError> {
+fn read_rotary(fields: Fields<'_>) -> Result<PerType> {
     let plain = PerType {
         full: Rotary::plain(fields.positive("rope_theta")?.unwrap_or(1e6)),
         sliding: Rotary::plain(fields.positive("rope_local_base_freq")?.unwrap_or(1e4)),

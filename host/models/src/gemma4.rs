@@ -4,7 +4,7 @@
 mod encoder;
 
 use shardwright_graph::{AssetId, ComponentBuilder, ComponentKind, Dim, Op, Role, ValueId, WeightId};
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{DType, Result};
 
 use crate::block::{
     self, AttentionParts, AttentionShape, KeysOf, Logits, Norm, SandwichNorms, SandwichWeights,
@@ -14,7 +14,7 @@ use crate::json::Fields;
 use crate::rotary::{self, PerType, Rotary};
 use crate::store::TensorStore;
 use crate::translation::Translation;
-use crate::{CheckpointError, LayerType, limits, pattern};
+use crate::{LayerType, limits, pattern};
 
 /// Checked settings of a Gemma 4 text stack.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ const DEFAULTS: Dimensions = Dimensions {
 
 impl Gemma4 {
     /// Reads and checks the text settings.
-    pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
+    pub fn read(fields: Fields<'_>) -> Result<Self> {
         let off = ["attention_bias", "attention_k_eq_v", "enable_moe_block", "use_bidirectional_attention"];
         for name in off {
             fields.must_be_off(name)?;
@@ -117,7 +117,7 @@ impl Gemma4 {
 
     /// Translates embedding and layers. `placeholders` are token ids of pictures or sound. They are
     /// never embedded as themselves: tables return the padding row for them.
-    pub fn stack(&self, translation: &mut Translation, placeholders: &[u32]) -> Result<(), CheckpointError> {
+    pub fn stack(&self, translation: &mut Translation, placeholders: &[u32]) -> Result<()> {
         let Dimensions { hidden, vocabulary, .. } = self.dimensions;
         let redirect: Vec<(u32, u32)> = placeholders.iter().map(|&id| (id, self.pad)).collect();
         let embedding = translation.embedding(vocabulary, redirect.clone())?;
@@ -129,12 +129,7 @@ impl Gemma4 {
     }
 
     /// Translates the generating model.
-    pub fn translate(
-        &self,
-        store: TensorStore,
-        name: String,
-        placeholders: &[u32],
-    ) -> Result<Translation, CheckpointError> {
+    pub fn translate(&self, store: TensorStore, name: String, placeholders: &[u32]) -> Result<Translation> {
         let Dimensions { hidden, context, vocabulary, .. } = self.dimensions;
         let mut translation = Translation::new(store, name, hidden, context)?;
         self.stack(&mut translation, placeholders)?;
@@ -158,7 +153,7 @@ impl Gemma4 {
         translation: &mut Translation,
         PerLayer { entries, width }: PerLayer,
         redirect: Vec<(u32, u32)>,
-    ) -> Result<(), CheckpointError> {
+    ) -> Result<()> {
         let Dimensions { hidden, layers, .. } = self.dimensions;
         let all = u64::from(layers) * width;
         let asset = entries.map(|entries| {
@@ -202,7 +197,7 @@ impl Gemma4 {
         Ok(())
     }
 
-    fn decoder(&self, translation: &mut Translation) -> Result<(), CheckpointError> {
+    fn decoder(&self, translation: &mut Translation) -> Result<()> {
         let hidden = self.dimensions.hidden;
         let mut weights = Vec::with_capacity(self.layers.len());
         for (index, layer) in self.layers.iter().enumerate() {
@@ -235,12 +230,7 @@ impl Gemma4 {
         Ok(())
     }
 
-    fn take_layer(
-        &self,
-        translation: &mut Translation,
-        index: u32,
-        layer: &Layer,
-    ) -> Result<LayerWeights, CheckpointError> {
+    fn take_layer(&self, translation: &mut Translation, index: u32, layer: &Layer) -> Result<LayerWeights> {
         let hidden = self.dimensions.hidden;
         let own = if self.projection.is_some() { KeysOf::Rows } else { KeysOf::States };
         let keys = layer.donor.map_or(own, KeysOf::Donor);
@@ -319,7 +309,7 @@ fn read_layers(
     dimensions: &Dimensions,
     types: &[LayerType],
     full: Option<u32>,
-) -> Result<Vec<Layer>, CheckpointError> {
+) -> Result<Vec<Layer>> {
     let count = u64::from(dimensions.layers);
     let sharing = "num_kv_shared_layers";
     let shared = fields.whole(sharing, &(0..=count - 1))?.unwrap_or(0) as usize;
@@ -382,12 +372,7 @@ fn read_layers(
 }
 
 /// Returns the last layer of the same type that has its own keys.
-fn donor_of(
-    fields: Fields<'_>,
-    types: &[LayerType],
-    first_shared: usize,
-    index: usize,
-) -> Result<u32, CheckpointError> {
+fn donor_of(fields: Fields<'_>, types: &[LayerType], first_shared: usize, index: usize) -> Result<u32> {
     let found = types[..first_shared].iter().rposition(|kind| *kind == types[index]);
     found.map(|donor| donor as u32).ok_or_else(|| {
         let reason = format!("leaves layer {index} without an earlier layer of its type to share keys with");
@@ -395,7 +380,7 @@ fn donor_of(
     })
 }
 
-fn read_per_layer(fields: Fields<'_>, dimensions: &Dimensions) -> Result<Option<PerLayer>, CheckpointError> {
+fn read_per_layer(fields: Fields<'_>, dimensions: &Dimensions) -> Result<Option<PerLayer>> {
     let name = "hidden_size_per_layer_input";
     let width = match fields.whole(name, &limits::PER_LAYER_WIDTH)? {
         Some(width) => width,
@@ -414,7 +399,7 @@ fn read_per_layer(fields: Fields<'_>, dimensions: &Dimensions) -> Result<Option<
 }
 
 /// Reads one set of parameters per layer type, or else the fields at the top level of the settings.
-fn read_rotary(fields: Fields<'_>) -> Result<PerType, CheckpointError> {
+fn read_rotary(fields: Fields<'_>) -> Result<PerType> {
     fields.must_be_off("rope_scaling")?;
     let partial = rotary::read_partial(fields)?;
     let full = fields.positive("rope_theta")?.unwrap_or(1e6);

@@ -32,36 +32,27 @@ use std::path::{Path, PathBuf};
 
 use shardwright_gguf::{Head, Metadata, Tensor, TensorType, Value, check_parts};
 use shardwright_graph::WeightBytes as _;
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{At, DType, Error, Result};
 
 use crate::family::Family;
-use crate::json;
 use crate::weight_file::{Content, Mapped, StoredTensor, StoredType, WeightFile};
-use crate::{CheckpointError, limits};
+use crate::{json, limits};
 
 /// Lists the GGUF files of a directory, ordered by name.
-pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
-    let read = |source| CheckpointError::Read { path: directory.to_owned(), source };
+pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(read)? {
-        let path = entry.map_err(read)?.path();
+    for entry in std::fs::read_dir(directory).at(directory.display())? {
+        let path = entry.at(directory.display())?.path();
         if path.extension().is_some_and(|extension| extension == "gguf") {
             found.push(path);
         }
-        if found.len() > limits::WEIGHT_FILES {
-            return Err(CheckpointError::TooMany {
-                path: directory.to_owned(),
-                what: "weight files",
-                count: found.len(),
-                cap: limits::WEIGHT_FILES,
-            });
-        }
+        limits::expect_at_most(limits::WEIGHT_FILES, "weight files", found.len(), directory)?;
     }
     found.sort();
     Ok(found)
 }
 
-fn map(path: &Path) -> Result<Mapped, CheckpointError> {
+fn map(path: &Path) -> Result<Mapped> {
     let (file, length) = json::open_file(path)?;
     if length == 0 {
         // An empty file cannot be mapped. Parsing an empty head returns the right error.
@@ -72,7 +63,7 @@ fn map(path: &Path) -> Result<Mapped, CheckpointError> {
 
 /// Maps the files of a model and checks their heads. Tensors get the names they have in a
 /// checkpoint of `family`.
-pub(crate) fn open(paths: &[PathBuf], family: Family) -> Result<Vec<WeightFile>, CheckpointError> {
+pub(crate) fn open(paths: &[PathBuf], family: Family) -> Result<Vec<WeightFile>> {
     let files = paths.iter().map(|path| map(path)).collect::<Result<Vec<_>, _>>()?;
     let heads = heads(paths, &files)?;
     check_parts(heads.iter().filter(|head| !is_projector(head)))?;
@@ -83,11 +74,11 @@ pub(crate) fn open(paths: &[PathBuf], family: Family) -> Result<Vec<WeightFile>,
         let projector = is_projector(head);
         if let Some(found) = head.architecture.filter(|_| !projector) {
             if found != expected {
-                return Err(CheckpointError::GgufArchitecture {
-                    path: head.metadata.path().to_owned(),
-                    found: found.chars().take(80).collect(),
-                    expected,
-                });
+                let found: String = found.chars().take(80).collect();
+                let message = format!("the architecture is `{found}`; config.json implies `{expected}`");
+                return Err(Error::invalid(message)
+                    .at(head.metadata.path().display())
+                    .with_help("use the config.json of the model that the file was made from"));
             }
             // Later parts of a split model do not contain the numbers of heads.
             order = names::pairs_heads(family).then(|| Heads::of(&head.metadata, found)).transpose()?;
@@ -109,12 +100,8 @@ pub(crate) fn open(paths: &[PathBuf], family: Family) -> Result<Vec<WeightFile>,
 }
 
 /// Parses the heads of files, in the same order.
-fn heads<'f>(paths: &'f [PathBuf], files: &'f [Mapped]) -> Result<Vec<Head<'f>>, CheckpointError> {
-    Ok(paths
-        .iter()
-        .zip(files)
-        .map(|(path, file)| Head::read(path, file.bytes()))
-        .collect::<Result<_, _>>()?)
+fn heads<'f>(paths: &'f [PathBuf], files: &'f [Mapped]) -> Result<Vec<Head<'f>>> {
+    paths.iter().zip(files).map(|(path, file)| Head::read(path, file.bytes())).collect()
 }
 
 fn is_projector(head: &Head<'_>) -> bool {
@@ -129,7 +116,7 @@ struct Heads {
 }
 
 impl Heads {
-    fn of(metadata: &Metadata<'_>, architecture: &str) -> Result<Self, CheckpointError> {
+    fn of(metadata: &Metadata<'_>, architecture: &str) -> Result<Self> {
         let key = |name: &str| format!("{architecture}.attention.{name}");
         let name = key("head_count");
         let queries = metadata.whole(&name)?.ok_or_else(|| metadata.missing(&name))?;
@@ -145,7 +132,7 @@ impl Heads {
                     Some(Value::Integer(number)) if numbers.all(|other| Some(other) == first) => {
                         Some(u64::try_from(number).map_err(|_| alike())?)
                     }
-                    _ => return Err(alike().into()),
+                    _ => return Err(alike()),
                 }
             }
             _ => metadata.whole(&name)?,

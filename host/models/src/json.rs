@@ -1,52 +1,93 @@
 //! JSON settings: files of limited size, and typed fields. Every error names the path of its field.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use shardwright_files::{FileError, Links};
+use shardwright_files::Links;
+use shardwright_vocabulary::{At, Error, Result};
 
-use crate::CheckpointError;
 use crate::register::Seen;
 
 /// Name of a model's settings file in its folder.
 pub(crate) const CONFIG: &str = "config.json";
 
+/// Name of the file that lists the modules of a sentence model.
+pub(crate) const MODULES_FILE: &str = "modules.json";
+
 /// Opens a regular file and returns its length. Pipes and devices are refused before they can
 /// block.
-pub(crate) fn open_file(path: &Path) -> Result<(File, u64), CheckpointError> {
-    shardwright_files::open(path, Links::Followed).map_err(|error| match error {
-        error if error.is_missing() => CheckpointError::MissingFile { path: path.to_owned() },
-        FileError::Kind { .. } => CheckpointError::NotAFile { path: path.to_owned() },
-        error => CheckpointError::Read { path: path.to_owned(), source: error.into() },
+pub(crate) fn open_file(path: &Path) -> Result<(File, u64)> {
+    shardwright_files::open(path, Links::Followed).map_err(|error| {
+        let help = help_for_missing(path).filter(|_| error.is_not_found());
+        let error = error.at(path.display());
+        match help {
+            Some(help) => error.with_help(help),
+            None => error,
+        }
     })
+}
+
+fn help_for_missing(path: &Path) -> Option<&'static str> {
+    if path.ends_with(CONFIG) {
+        Some("give a directory in Hugging Face layout: config.json, *.safetensors or *.gguf, tokenizer.json")
+    } else if path.ends_with(MODULES_FILE) {
+        Some(
+            "download modules.json: it lists the modules whose folders, such as `2_Dense`, are here; remove these folders to get the mean of the rows",
+        )
+    } else if path.extension().is_some_and(|extension| extension == "safetensors") {
+        Some(
+            "download the weights: model.safetensors, the files that model.safetensors.index.json lists, or *.gguf; other formats must be converted first",
+        )
+    } else {
+        None
+    }
+}
+
+/// Returns the error of a file that is longer than `cap`.
+pub(crate) fn too_large(path: &Path, bytes: u64, cap: u64) -> Error {
+    Error::invalid(format!("{bytes} bytes, more than the limit of {cap}")).at(path.display())
+}
+
+/// Returns the error of a text file. `reason` is the parser's message, with line and column.
+pub(crate) fn not_json(path: &Path, reason: impl fmt::Display) -> Error {
+    Error::invalid(format!("not JSON: {reason}")).at(path.display())
+}
+
+/// Returns the error of a field with a valid value that is not supported.
+pub(crate) fn unsupported_field(
+    path: &Path,
+    field: &str,
+    found: impl fmt::Display,
+    supported: &str,
+) -> Error {
+    Error::unsupported(format!("`{field}` is {found}, which is not supported"))
+        .at(path.display())
+        .with_help(format!("supported: {supported}"))
 }
 
 /// Reads a file of at most `cap` bytes.
-pub(crate) fn read_capped(path: &Path, cap: u64) -> Result<Vec<u8>, CheckpointError> {
+pub(crate) fn read_capped(path: &Path, cap: u64) -> Result<Vec<u8>> {
     let (file, bytes) = open_file(path)?;
     if bytes > cap {
-        return Err(CheckpointError::FileTooLarge { path: path.to_owned(), bytes, cap });
+        return Err(too_large(path, bytes, cap));
     }
     // The file may have grown since. The cap applies nevertheless.
-    shardwright_files::read_from(file, cap).map_err(|error| match error {
-        FileError::TooLong { limit } => {
-            CheckpointError::FileTooLarge { path: path.to_owned(), bytes: limit.saturating_add(1), cap }
-        }
-        error => CheckpointError::Read { path: path.to_owned(), source: error.into() },
-    })
+    shardwright_files::read_from(file, cap).at(path.display())
+}
+
+/// Returns the error of a text whose first invalid byte has this offset in the file.
+pub(crate) fn not_utf8(path: &Path, offset: u64) -> Error {
+    Error::invalid(format!("not UTF-8 at byte {offset}")).at(path.display())
 }
 
 /// Parses JSON text. Nesting deeper than the parser's limit of 128 is an error.
-pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Value, CheckpointError> {
-    let text = std::str::from_utf8(bytes).map_err(|error| CheckpointError::NotUtf8 {
-        path: path.to_owned(),
-        offset: error.valid_up_to() as u64,
-    })?;
-    serde_json::from_str(text)
-        .map_err(|error| CheckpointError::NotJson { path: path.to_owned(), reason: error.to_string() })
+pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Value> {
+    let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(path, error.valid_up_to() as u64))?;
+    serde_json::from_str(text).map_err(|error| not_json(path, error))
 }
 
 /// Nesting depth of objects in settings: `quantization_config.config_groups.group_0.weights`.
@@ -68,13 +109,10 @@ pub(crate) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// Returns the top-level object of a file.
-    pub fn new(path: &'a Path, value: &'a Value) -> Result<Self, CheckpointError> {
+    pub fn new(path: &'a Path, value: &'a Value) -> Result<Self> {
         match value {
             Value::Object(map) => Ok(Fields { path, outer: [""; DEPTH], map, keys: None, seen: None }),
-            _ => Err(CheckpointError::NotJson {
-                path: path.to_owned(),
-                reason: "the file holds no object".to_owned(),
-            }),
+            _ => Err(Error::invalid("not a JSON object").at(path.display())),
         }
     }
 
@@ -146,27 +184,18 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the error of an invalid value.
-    pub fn invalid(&self, name: &str, reason: impl Into<String>) -> CheckpointError {
-        CheckpointError::InvalidField {
-            path: self.path.to_owned(),
-            field: self.full_name(name),
-            reason: reason.into(),
-        }
+    pub fn invalid(&self, name: &str, reason: impl fmt::Display) -> Error {
+        Error::invalid(format!("`{}` {reason}", self.full_name(name))).at(self.path.display())
     }
 
     /// Returns the error of a valid value that is not supported.
-    pub fn unsupported(&self, name: &str, supported: &'static str) -> CheckpointError {
+    pub fn unsupported(&self, name: &str, supported: &str) -> Error {
         let found = self.get(name).map_or_else(|| "absent".to_owned(), shortened);
-        CheckpointError::UnsupportedField {
-            path: self.path.to_owned(),
-            field: self.full_name(name),
-            found,
-            supported,
-        }
+        unsupported_field(self.path, &self.full_name(name), found, supported)
     }
 
     /// Returns the integer of a field, which must be within a range.
-    pub fn whole(&self, name: &str, range: &RangeInclusive<u64>) -> Result<Option<u64>, CheckpointError> {
+    pub fn whole(&self, name: &str, range: &RangeInclusive<u64>) -> Result<Option<u64>> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let Some(number) = value.as_u64() else {
             return Err(self.invalid(name, format!("is {}, not a whole number", shortened(value))));
@@ -179,7 +208,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the number of a field, which must be positive and finite as f32.
-    pub fn positive(&self, name: &str) -> Result<Option<f32>, CheckpointError> {
+    pub fn positive(&self, name: &str) -> Result<Option<f32>> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let Some(number) = value.as_f64() else {
             return Err(self.invalid(name, format!("is {}, not a number", shortened(value))));
@@ -192,7 +221,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the boolean of a field.
-    pub fn flag(&self, name: &str) -> Result<Option<bool>, CheckpointError> {
+    pub fn flag(&self, name: &str) -> Result<Option<bool>> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::Bool(flag)) => Ok(Some(*flag)),
@@ -201,7 +230,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the string of a field.
-    pub fn text(&self, name: &str) -> Result<Option<&'a str>, CheckpointError> {
+    pub fn text(&self, name: &str) -> Result<Option<&'a str>> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -210,7 +239,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the list of a field.
-    pub fn list(&self, name: &str) -> Result<Option<&'a [Value]>, CheckpointError> {
+    pub fn list(&self, name: &str) -> Result<Option<&'a [Value]>> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::Array(list)) => Ok(Some(list)),
@@ -219,7 +248,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the object of a field.
-    pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>, CheckpointError> {
+    pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>> {
         match self.map.get_key_value(name) {
             None | Some((_, Value::Null)) => Ok(None),
             Some((name, Value::Object(map))) => {
@@ -236,7 +265,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Refuses the field unless it is absent, `null`, `false`, 0 or empty.
-    pub fn must_be_off(&self, name: &str) -> Result<(), CheckpointError> {
+    pub fn must_be_off(&self, name: &str) -> Result<()> {
         let off = match self.get(name) {
             None | Some(Value::Bool(false)) => true,
             Some(Value::Number(number)) => number.as_f64() == Some(0.0),
@@ -291,6 +320,7 @@ mod tests {
         for (error, wanted) in cases {
             assert!(error.to_string().contains(wanted), "{error} instead of {wanted}");
         }
-        assert!(matches!(Fields::new(path, &json!([])), Err(CheckpointError::NotJson { .. })));
+        let error = Fields::new(path, &json!([])).map(|_| ()).unwrap_err();
+        assert_eq!(error.to_string(), "config.json: not a JSON object");
     }
 }

@@ -9,8 +9,7 @@
 //! weights, no quantisation, no decision about cuts or targets. It writes no file.
 //!
 //! Files count as hostile until they are checked. Every size is capped (see [`limits`]), every sum
-//! is checked, and each fault is a [`CheckpointError`] that names the file and the field, tensor or
-//! byte.
+//! is checked, and each error names the file and the field, tensor or byte.
 //!
 //! [`Outline`] is a checkpoint whose weights are elsewhere. It is enough for plans, but not for
 //! computing values.
@@ -25,14 +24,13 @@
 //! let checkpoint = Checkpoint::open(demo)?;
 //! assert_eq!(checkpoint.facts().family.to_string(), "gemma4");
 //! assert!(checkpoint.graph().layers() > 0 && checkpoint.graph().is_generative());
-//! # Ok::<(), shardwright_models::CheckpointError>(())
+//! # Ok::<(), shardwright_vocabulary::Error>(())
 //! ```
 
 mod block;
 mod checkpoint;
 mod dimensions;
 mod embeddinggemma;
-mod error;
 mod facts;
 mod family;
 mod folder_files;
@@ -63,7 +61,6 @@ mod weight_file;
 mod yarn;
 
 pub use checkpoint::Checkpoint;
-pub use error::{CheckpointError, ErrorKind};
 pub use facts::{Facts, FileFacts, LayerFacts};
 pub use family::Family;
 pub use outline::{Opened, Outline, OutlineBasis};

@@ -2,6 +2,9 @@
 //! model of the supported families, and low enough that refusing a hostile file costs little.
 
 use std::ops::RangeInclusive;
+use std::path::Path;
+
+use shardwright_vocabulary::{Error, Result};
 
 /// Bytes of `config.json` and of the other small JSON files. Published ones have a few kilobytes.
 pub const CONFIG_BYTES: u64 = 4 << 20;
@@ -100,3 +103,11 @@ pub const GGUF_RANK: u32 = 4;
 
 /// Largest alignment of the tensors of a GGUF file. Published files use 32.
 pub const GGUF_ALIGNMENT: u32 = 1 << 20;
+
+/// Checks a number of files, tensors or modules that `path` lists.
+pub(crate) fn expect_at_most(cap: usize, what: &str, count: usize, path: &Path) -> Result<()> {
+    if count <= cap {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{count} {what}, more than {cap}")).at(path.display()))
+}

@@ -5,9 +5,10 @@
 //! always applies, and the context ends where the library would switch.
 
 use serde_json::Value;
+use shardwright_vocabulary::Result;
 
 use crate::json::Fields;
-use crate::{CheckpointError, limits};
+use crate::limits;
 
 pub(crate) struct LongRope {
     /// A divisor for each rotated pair.
@@ -24,12 +25,7 @@ impl LongRope {
     /// `original_max_position_embeddings`. `context` is the default if both are missing.
     ///
     /// Source: `_compute_longrope_parameters` of transformers.
-    pub fn read(
-        fields: Fields<'_>,
-        pairs: usize,
-        original: Option<u64>,
-        context: u64,
-    ) -> Result<Self, CheckpointError> {
+    pub fn read(fields: Fields<'_>, pairs: usize, original: Option<u64>, context: u64) -> Result<Self> {
         let name = "original_max_position_embeddings";
         let original = original.or(fields.whole(name, &limits::CONTEXT)?).unwrap_or(context);
         let divisors = read_list(fields, "short_factor", pairs)?;
@@ -46,7 +42,7 @@ impl LongRope {
     }
 }
 
-fn read_list(fields: Fields<'_>, name: &str, pairs: usize) -> Result<Vec<f32>, CheckpointError> {
+fn read_list(fields: Fields<'_>, name: &str, pairs: usize) -> Result<Vec<f32>> {
     let list = fields.list(name)?.ok_or_else(|| fields.invalid(name, "is missing for `longrope`"))?;
     let divisor = |value: &Value| {
         let number = value.as_f64().map(|number| number as f32);

@@ -3,8 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use shardwright_graph::{WeightBytes, WeightData};
-
-use crate::CheckpointError;
+use shardwright_vocabulary::Result;
 
 type Make = dyn Fn() -> Vec<u8> + Send + Sync;
 
@@ -32,10 +31,7 @@ impl WeightBytes for Made {
 
 /// Returns weight data of `length` bytes that `make` computes on first use. `make` must not wait
 /// for other threads.
-pub(crate) fn made(
-    length: usize,
-    make: impl Fn() -> Vec<u8> + Send + Sync + 'static,
-) -> Result<WeightData, CheckpointError> {
+pub(crate) fn made(length: usize, make: impl Fn() -> Vec<u8> + Send + Sync + 'static) -> Result<WeightData> {
     let source = Made { length, make: Box::new(make), bytes: OnceLock::new() };
-    Ok(WeightData::new(Arc::new(source), 0, length)?)
+    WeightData::new(Arc::new(source), 0, length)
 }

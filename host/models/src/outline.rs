@@ -3,13 +3,12 @@
 use std::path::Path;
 
 use shardwright_graph::{Graph, Pass};
-use shardwright_vocabulary::Ignored;
+use shardwright_vocabulary::{Error, ErrorKind, Ignored, Result};
 
+use crate::Checkpoint;
 use crate::family::Family;
-use crate::json::CONFIG;
 use crate::reading::{Reading, configured_dtype, of_pass};
 use crate::store::Wanted;
-use crate::{Checkpoint, CheckpointError};
 
 /// A directory whose weights are elsewhere. This is enough to plan, to count and to judge, but not
 /// to compute values. Weights of the graph have lengths. Missing ones have no bytes.
@@ -25,7 +24,7 @@ pub struct Outline {
     ignored: Vec<Ignored>,
     tower_ignored: Vec<(Pass, Vec<Ignored>)>,
     basis: OutlineBasis,
-    lack: Option<CheckpointError>,
+    lack: Option<Error>,
     download_bytes: Option<u64>,
 }
 
@@ -47,26 +46,23 @@ impl Outline {
     ///
     /// # Errors
     ///
-    /// The errors of [`Checkpoint::open`] except [`CheckpointError::NoWeights`]. A missing file is
-    /// an error only if other files of its index exist, or if `config.json` does not specify its
-    /// element type ([`CheckpointError::UnknownElementType`]).
-    pub fn open(directory: impl AsRef<Path>) -> Result<Self, CheckpointError> {
+    /// The errors of [`Checkpoint::open`], except that files may end after their headers. A missing
+    /// file is an error only if other files of its index exist, or if `config.json` does not
+    /// specify its element type.
+    pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         Self::open_for(directory, &[Pass::Step])
     }
 
     /// Like [`Outline::open`], but also reads the towers of `passes`. See [`Checkpoint::open_for`].
-    pub fn open_for(directory: impl AsRef<Path>, passes: &[Pass]) -> Result<Self, CheckpointError> {
+    pub fn open_for(directory: impl AsRef<Path>, passes: &[Pass]) -> Result<Self> {
         let directory = directory.as_ref();
-        // An unsupported element type matters only if no header specifies the types.
         let configured = configured_dtype(directory);
         let dtype = configured.as_ref().ok().copied().flatten();
         let reading = match Reading::of(directory, Wanted::Outline(dtype), passes) {
-            Err(CheckpointError::MissingFile { path }) if dtype.is_none() && is_weights(&path) => {
+            // An unsupported element type matters only if no header specifies the types.
+            Err(error) if error.kind() == ErrorKind::Missing => {
                 configured?;
-                return Err(CheckpointError::UnknownElementType {
-                    path: directory.join(CONFIG),
-                    weights: path,
-                });
+                return Err(error);
             }
             reading => reading?,
         };
@@ -145,7 +141,7 @@ impl Outline {
 
     /// Returns the error for callers that need values. It names the first file whose weights are
     /// missing. `None` if all weights are present.
-    pub fn lack(&self) -> Option<&CheckpointError> {
+    pub fn lack(&self) -> Option<&Error> {
         self.lack.as_ref()
     }
 }
@@ -161,22 +157,19 @@ pub enum Opened {
 
 impl Opened {
     /// Opens the checkpoint, or its outline if weights are missing.
-    pub fn open(directory: impl AsRef<Path>) -> Result<Self, CheckpointError> {
+    pub fn open(directory: impl AsRef<Path>) -> Result<Self> {
         Self::open_for(directory, &[Pass::Step])
     }
 
     /// Like [`Opened::open`], but also reads the towers of `passes`. See [`Checkpoint::open_for`].
-    pub fn open_for(directory: impl AsRef<Path>, passes: &[Pass]) -> Result<Self, CheckpointError> {
+    pub fn open_for(directory: impl AsRef<Path>, passes: &[Pass]) -> Result<Self> {
         let directory = directory.as_ref();
         match Checkpoint::open_for(directory, passes) {
-            Err(CheckpointError::NoWeights { .. }) => {}
-            Err(CheckpointError::MissingFile { path }) if is_weights(&path) => {}
-            checkpoint => return Ok(Opened::Whole(Box::new(checkpoint?))),
+            // If more than weights is missing, this is the error of the outline too.
+            Err(error) if error.kind() == ErrorKind::Missing => {
+                Ok(Opened::Outline(Box::new(Outline::open_for(directory, passes)?)))
+            }
+            checkpoint => Ok(Opened::Whole(Box::new(checkpoint?))),
         }
-        Ok(Opened::Outline(Box::new(Outline::open_for(directory, passes)?)))
     }
-}
-
-fn is_weights(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "safetensors")
 }

@@ -2,8 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-use crate::CheckpointError;
-use crate::json::Fields;
+use shardwright_vocabulary::Result;
+
+use crate::json::{Fields, shortened, unsupported_field};
 
 /// The positions that a layer attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
@@ -16,7 +17,7 @@ pub enum LayerType {
 }
 
 /// Reads `layer_types`, if the file has it.
-pub(crate) fn read_list(fields: Fields<'_>, layers: u32) -> Result<Option<Vec<LayerType>>, CheckpointError> {
+pub(crate) fn read_list(fields: Fields<'_>, layers: u32) -> Result<Option<Vec<LayerType>>> {
     let name = "layer_types";
     let Some(list) = fields.list(name)? else { return Ok(None) };
     if list.len() != layers as usize {
@@ -28,12 +29,9 @@ pub(crate) fn read_list(fields: Fields<'_>, layers: u32) -> Result<Option<Vec<La
             Some("full_attention") => LayerType::Full,
             Some("sliding_attention") => LayerType::Sliding,
             Some(_) => {
-                return Err(CheckpointError::UnsupportedField {
-                    path: fields.path().to_owned(),
-                    field: format!("{name}[{layer}]"),
-                    found: crate::json::shortened(word),
-                    supported: "`full_attention`, `sliding_attention`",
-                });
+                let (field, supported) =
+                    (format!("{name}[{layer}]"), "`full_attention`, `sliding_attention`");
+                return Err(unsupported_field(fields.path(), &field, shortened(word), supported));
             }
             None => return Err(fields.invalid(name, format!("has no word for layer {layer}"))),
         });
@@ -46,13 +44,13 @@ const PATTERN: &str = "sliding_window_pattern";
 
 /// Reads `layer_types`. Without it, every n-th layer is full. Either spelling of the pattern
 /// specifies n, and the default is 6. If the file has both, the list counts.
-pub(crate) fn read(fields: Fields<'_>, layers: u32) -> Result<Vec<LayerType>, CheckpointError> {
+pub(crate) fn read(fields: Fields<'_>, layers: u32) -> Result<Vec<LayerType>> {
     read_from(fields, layers, |types| types)
 }
 
 /// Like [`read`], but the last layer is full in any case. The library forces it to be full, so no
 /// checkpoint was trained otherwise.
-pub(crate) fn read_ending_full(fields: Fields<'_>, layers: u32) -> Result<Vec<LayerType>, CheckpointError> {
+pub(crate) fn read_ending_full(fields: Fields<'_>, layers: u32) -> Result<Vec<LayerType>> {
     read_from(fields, layers, |mut types| {
         if let Some(last) = types.last_mut() {
             *last = LayerType::Full;
@@ -66,7 +64,7 @@ fn read_from(
     fields: Fields<'_>,
     layers: u32,
     forced: impl Fn(Vec<LayerType>) -> Vec<LayerType>,
-) -> Result<Vec<LayerType>, CheckpointError> {
+) -> Result<Vec<LayerType>> {
     if let Some(types) = read_list(fields, layers)? {
         let types = forced(types);
         if let Some(value) = fields.get(PATTERN) {
@@ -101,7 +99,7 @@ mod tests {
     /// Returns the types of three layers, and the ignored fields.
     fn of_three(
         value: &Value,
-        read: fn(Fields<'_>, u32) -> Result<Vec<LayerType>, CheckpointError>,
+        read: fn(Fields<'_>, u32) -> Result<Vec<LayerType>>,
     ) -> (Vec<LayerType>, Vec<String>) {
         let (seen, path) = (Seen::default(), Path::new("config.json"));
         let types = read(Fields::new(path, value).unwrap().recorded(&seen), 3).unwrap();

@@ -17,6 +17,7 @@ mod positions;
 mod windows;
 
 use shardwright_graph::{ComponentBuilder, ComponentKind, Op, ValueId, WeightId};
+use shardwright_vocabulary::{Error, Result};
 
 use crate::block::{
     self, AttentionParts, AttentionShape, AttentionWeights, FeedForwardWeights, KeyValues, KeysOf, Logits,
@@ -28,7 +29,7 @@ use crate::json::Fields;
 use crate::rotary::Rotary;
 use crate::store::TensorStore;
 use crate::translation::Translation;
-use crate::{CheckpointError, LayerType, limits};
+use crate::{LayerType, limits};
 
 /// Returns the defining library's defaults for missing fields.
 const fn defaults(family: Family) -> Dimensions {
@@ -83,11 +84,11 @@ struct Factors {
 }
 
 impl Factors {
-    fn read(fields: Fields<'_>, family: Family) -> Result<Self, CheckpointError> {
+    fn read(fields: Fields<'_>, family: Family) -> Result<Self> {
         if family != Family::Granite {
             return Ok(Factors { embedding: 1.0, residual: 1.0, attention: None, logits: 1.0 });
         }
-        let factor = |name| Ok::<_, CheckpointError>(fields.positive(name)?.unwrap_or(1.0));
+        let factor = |name| Ok::<_, Error>(fields.positive(name)?.unwrap_or(1.0));
         Ok(Factors {
             embedding: factor("embedding_multiplier")?,
             residual: factor("residual_multiplier")?,
@@ -99,7 +100,7 @@ impl Factors {
 
 /// Checks whether the file is of the variant of Granite that may have experts and recurrent layers.
 /// A model without either has the layers of Granite, under different names.
-fn is_hybrid(fields: Fields<'_>) -> Result<bool, CheckpointError> {
+fn is_hybrid(fields: Fields<'_>) -> Result<bool> {
     Ok(fields.text("model_type")? == Some("granitemoehybrid"))
 }
 
@@ -127,7 +128,7 @@ pub(crate) struct PreNorm {
 
 impl PreNorm {
     /// Reads and checks the settings.
-    pub fn read(fields: Fields<'_>, family: Family) -> Result<Self, CheckpointError> {
+    pub fn read(fields: Fields<'_>, family: Family) -> Result<Self> {
         // `pretraining_tp` of Llama is ignored. It split matrices into parts whose sums are the
         // same, which the library no longer does.
         for name in ["attention_bias", "mlp_bias", "lm_head_bias", "use_mrope"] {
@@ -204,7 +205,7 @@ impl PreNorm {
     }
 
     /// Translates the generating model.
-    pub fn translate(&self, store: TensorStore, name: String) -> Result<Translation, CheckpointError> {
+    pub fn translate(&self, store: TensorStore, name: String) -> Result<Translation> {
         let Dimensions { hidden, context, vocabulary, .. } = self.dimensions;
         let mut translation = Translation::new(store, name, hidden, context)?;
         let embedding = translation.embedding(vocabulary, Vec::new())?;
@@ -240,7 +241,7 @@ impl PreNorm {
         translation: &mut Translation,
         index: u32,
         shape: &AttentionShape,
-    ) -> Result<LayerWeights, CheckpointError> {
+    ) -> Result<LayerWeights> {
         let Dimensions { hidden, intermediate, .. } = self.dimensions;
         let name = |what: &str| format!("layers.{index}.{what}.weight");
         Ok(LayerWeights {
@@ -285,7 +286,7 @@ impl PreNorm {
 }
 
 /// Reads the sizes. Families have different defaults for the keys and the size of a head.
-fn read_dimensions(fields: Fields<'_>, family: Family) -> Result<Dimensions, CheckpointError> {
+fn read_dimensions(fields: Fields<'_>, family: Family) -> Result<Dimensions> {
     let mut defaults = defaults(family);
     let heads = fields.whole("num_attention_heads", &limits::HEADS)?;
     let heads = heads.map_or(defaults.heads, |heads| heads as u32);

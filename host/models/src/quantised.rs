@@ -31,8 +31,8 @@ pub(crate) use gemma::{is_scale as is_unused_scale, note as unused_scales};
 pub(crate) use module::{Found, Module};
 
 use shardwright_graph::{Weight, WeightData};
+use shardwright_vocabulary::Result;
 
-use crate::CheckpointError;
 use crate::json::Fields;
 use layout::{Group, Layout};
 
@@ -50,7 +50,7 @@ pub(crate) const FIELD: &str = "quantization_config";
 
 impl Scheme {
     /// Reads `quantization_config`, if the settings have it.
-    pub fn read(top: Fields<'_>) -> Result<Option<Self>, CheckpointError> {
+    pub fn read(top: Fields<'_>) -> Result<Option<Self>> {
         // `compression_config` is an older name of the field.
         top.must_be_off("compression_config")?;
         let Some(fields) = top.object(FIELD)? else { return Ok(None) };
@@ -105,12 +105,7 @@ impl Scheme {
     }
 
     /// Reads the matrix `[outputs, inputs]` of a module.
-    pub fn weight(
-        &self,
-        module: &mut Module<'_>,
-        part: &'static str,
-        shape: [u64; 2],
-    ) -> Result<Weight, CheckpointError> {
+    pub fn weight(&self, module: &mut Module<'_>, part: &'static str, shape: [u64; 2]) -> Result<Weight> {
         let whole = match self {
             Scheme::Compressed(scheme) => scheme.take(module, shape)?,
             Scheme::Gptq(scheme) => scheme.take(module, shape)?,
@@ -122,12 +117,7 @@ impl Scheme {
 
     /// Like [`Scheme::weight`], but without bytes and without a header. Zero points are assumed to
     /// be in the middle.
-    pub fn planned(
-        &self,
-        name: &str,
-        part: &'static str,
-        shape: [u64; 2],
-    ) -> Result<Weight, CheckpointError> {
+    pub fn planned(&self, name: &str, part: &'static str, shape: [u64; 2]) -> Result<Weight> {
         let (bits, group) = match self {
             Scheme::Compressed(scheme) => (scheme.bits(), scheme.group()),
             Scheme::Gptq(scheme) => (scheme.bits, scheme.group),

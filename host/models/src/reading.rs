@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use shardwright_graph::Graph;
-use shardwright_vocabulary::{DType, Granularity, Ignored, Pass};
+use shardwright_vocabulary::{DType, Granularity, Ignored, Pass, Result};
 
 use crate::embeddinggemma::Stack;
 use crate::json::CONFIG;
@@ -15,7 +15,7 @@ use crate::settings::{Settings, WITH_TOWERS};
 use crate::source::Source;
 use crate::store::{Origin, TensorStore, Wanted};
 use crate::unused::Reader;
-use crate::{CheckpointError, embeddinggemma, folder_files, threads};
+use crate::{embeddinggemma, folder_files, threads};
 
 /// A directory, parsed and translated.
 pub(crate) struct Reading {
@@ -38,7 +38,7 @@ pub(crate) struct Reading {
 
 impl Reading {
     /// Reads the folder or file at a path, as far as `wanted`.
-    pub fn of(path: &Path, wanted: Wanted, passes: &[Pass]) -> Result<Self, CheckpointError> {
+    pub fn of(path: &Path, wanted: Wanted, passes: &[Pass]) -> Result<Self> {
         threads::start();
         let source = Source::of(path)?;
         let document = source.document()?;
@@ -151,7 +151,7 @@ pub(crate) fn of_pass(fields: &[(Pass, Vec<Ignored>)], pass: Pass) -> &[Ignored]
 /// # Errors
 ///
 /// The errors of reading the file, and of an unsupported family.
-pub fn passes_of(path: impl AsRef<Path>) -> Result<Vec<Pass>, CheckpointError> {
+pub fn passes_of(path: impl AsRef<Path>) -> Result<Vec<Pass>> {
     let document = Source::of(path.as_ref())?.document()?;
     let top = document.fields()?;
     let mut passes = vec![Pass::Step];
@@ -187,7 +187,7 @@ fn nameless(graph: &Graph) -> Option<String> {
 
 /// Returns the element type of the weights according to `config.json`, under either of its names.
 /// `None` if it specifies none. The text part of a multimodal checkpoint may have its own.
-pub(crate) fn configured_dtype(path: &Path) -> Result<Option<DType>, CheckpointError> {
+pub(crate) fn configured_dtype(path: &Path) -> Result<Option<DType>> {
     const NAMES: [&str; 2] = ["dtype", "torch_dtype"];
     let document = Source::of(path)?.document()?;
     let top = document.fields()?;

@@ -1,9 +1,10 @@
 //! Rotary position parameters, in all spellings of the configuration.
 
 use shardwright_graph::Rope;
+use shardwright_vocabulary::{Error, Result};
 
 use crate::json::Fields;
-use crate::{CheckpointError, LayerType, limits};
+use crate::{LayerType, limits};
 
 /// Rotation of a head by positions, before the head's size is known.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,7 +63,7 @@ impl Rotary {
     ///
     /// `rope_type` (older: `type`) determines which of the other fields matter. A field that the
     /// type would ignore is refused.
-    pub fn read(fields: Fields<'_>, theta: f32, partial: f64) -> Result<Self, CheckpointError> {
+    pub fn read(fields: Fields<'_>, theta: f32, partial: f64) -> Result<Self> {
         let (name, kind) = read_type(fields)?;
         let own: &[&str] = match kind {
             // A file may specify a divisor of 1 explicitly.
@@ -76,7 +77,7 @@ impl Rotary {
         if kind != "proportional" && own_partial.is_some_and(|partial| partial != 1.0) {
             return Err(fields.unsupported("partial_rotary_factor", "1, or rope_type `proportional`"));
         }
-        let factor = || Ok::<_, CheckpointError>(fields.positive("factor")?.unwrap_or(1.0));
+        let factor = || Ok::<_, Error>(fields.positive("factor")?.unwrap_or(1.0));
         match kind {
             "linear" => Ok(Rotary { factor: factor()?, ..plain }),
             "proportional" => {
@@ -120,7 +121,7 @@ impl Rotary {
 /// # Errors
 ///
 /// If these values are none or an odd number.
-pub(crate) fn turning(fields: Fields<'_>, partial: f64, head_dim: u32) -> Result<u32, CheckpointError> {
+pub(crate) fn turning(fields: Fields<'_>, partial: f64, head_dim: u32) -> Result<u32> {
     let values = (partial * f64::from(head_dim)) as u32;
     match values > 0 && values.is_multiple_of(2) {
         true => Ok(values / 2),
@@ -132,7 +133,7 @@ pub(crate) fn turning(fields: Fields<'_>, partial: f64, head_dim: u32) -> Result
 }
 
 impl Ramp {
-    fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
+    fn read(fields: Fields<'_>) -> Result<Self> {
         let number = |name| {
             let number = fields.positive(name)?;
             number.map(f64::from).ok_or_else(|| fields.invalid(name, "is missing for rope_type `llama3`"))
@@ -168,13 +169,13 @@ impl Ramp {
 }
 
 /// Returns the name of the field with the type, and the type.
-pub(crate) fn read_type(fields: Fields<'_>) -> Result<(&'static str, &str), CheckpointError> {
+pub(crate) fn read_type(fields: Fields<'_>) -> Result<(&'static str, &str)> {
     let name = if fields.get("rope_type").is_some() { "rope_type" } else { "type" };
     Ok((name, fields.text(name)?.unwrap_or("default")))
 }
 
 /// Refuses fields that the type would ignore.
-pub(crate) fn refuse_others(fields: Fields<'_>, own: &[&str]) -> Result<(), CheckpointError> {
+pub(crate) fn refuse_others(fields: Fields<'_>, own: &[&str]) -> Result<()> {
     match fields.names().find(|name| !COMMON_FIELDS.contains(name) && !own.contains(name)) {
         Some(other) => Err(fields.unsupported(other, "fields that belong to the `rope_type`")),
         None => Ok(()),
@@ -182,7 +183,7 @@ pub(crate) fn refuse_others(fields: Fields<'_>, own: &[&str]) -> Result<(), Chec
 }
 
 /// Reads `partial_rotary_factor`, which must be within 0 to 1.
-pub(crate) fn read_partial(fields: Fields<'_>) -> Result<Option<f64>, CheckpointError> {
+pub(crate) fn read_partial(fields: Fields<'_>) -> Result<Option<f64>> {
     let name = "partial_rotary_factor";
     let Some(value) = fields.get(name) else { return Ok(None) };
     match value.as_f64() {
@@ -212,11 +213,7 @@ impl PerType {
     ///
     /// `defaults` apply to a missing type. The theta of `defaults` and the share `partial` apply to
     /// missing fields of a type.
-    pub fn read(
-        fields: Fields<'_>,
-        defaults: &PerType,
-        partial: f64,
-    ) -> Result<Option<Self>, CheckpointError> {
+    pub fn read(fields: Fields<'_>, defaults: &PerType, partial: f64) -> Result<Option<Self>> {
         let Some(parameters) = fields.object("rope_parameters")? else { return Ok(None) };
         let flat = ["rope_theta", "rope_type", "type"].into_iter().find(|name| parameters.mentions(name));
         if let Some(name) = flat {

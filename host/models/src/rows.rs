@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use shardwright_graph::{GraphError, Weight, WeightData, WeightQuantisation};
-use shardwright_vocabulary::Granularity;
+use shardwright_graph::{Weight, WeightData, WeightQuantisation};
+use shardwright_vocabulary::{Error, Granularity, Result};
 
-use crate::CheckpointError;
 use crate::made::made;
 
 /// Returns rows of a matrix as a weight with the given name and part. Bytes are shared.
@@ -13,12 +12,7 @@ use crate::made::made;
 /// # Errors
 ///
 /// If the matrix does not have these rows.
-pub(crate) fn part_of(
-    whole: &Weight,
-    name: String,
-    part: &'static str,
-    rows: Range<u64>,
-) -> Result<Weight, GraphError> {
+pub(crate) fn part_of(whole: &Weight, name: String, part: &'static str, rows: Range<u64>) -> Result<Weight> {
     let count = whole.shape[0];
     let of = |data: &WeightData| {
         let row = data.length() as u64 / count.max(1);
@@ -29,7 +23,7 @@ pub(crate) fn part_of(
             Granularity::PerTensor => quantisation.scales.clone(),
             _ => of(&quantisation.scales)?,
         };
-        Ok::<_, GraphError>(WeightQuantisation { scales, ..quantisation.clone() })
+        Ok::<_, Error>(WeightQuantisation { scales, ..quantisation.clone() })
     });
     let shape = [rows.end - rows.start].into_iter().chain(whole.shape[1..].iter().copied()).collect();
     let data = of(&whole.data)?;
@@ -42,7 +36,7 @@ pub(crate) fn reordered(
     weight: Weight,
     size: usize,
     source: impl Fn(usize) -> usize + Copy + Send + Sync + 'static,
-) -> Result<Weight, CheckpointError> {
+) -> Result<Weight> {
     let rows = weight.shape[0] as usize;
     let ordered = |data: WeightData| {
         if !data.is_present() {
@@ -61,7 +55,7 @@ pub(crate) fn reordered(
             Granularity::PerTensor => quantisation.scales,
             _ => ordered(quantisation.scales)?,
         };
-        Ok::<_, CheckpointError>(WeightQuantisation { scales, ..quantisation })
+        Ok::<_, Error>(WeightQuantisation { scales, ..quantisation })
     });
     Ok(Weight { data: ordered(weight.data)?, quantisation: quantisation.transpose()?, ..weight })
 }

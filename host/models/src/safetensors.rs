@@ -9,10 +9,10 @@ use std::path::Path;
 
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use shardwright_graph::WeightBytes;
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{DType, Error, Result};
 
 use crate::weight_file::{Content, Mapped, StoredTensor, StoredType, WeightFile};
-use crate::{CheckpointError, json, limits};
+use crate::{json, limits};
 
 /// Bytes of the header's length field at the start of a file.
 const LENGTH_BYTES: u64 = 8;
@@ -60,14 +60,9 @@ const TYPES: &[Type] = &{
 /// Maps the file and checks its header: every tensor is within the file, has the length of its
 /// shape and type, and overlaps no other, and no byte is left over. If the file ends after its
 /// header, the header is checked against the length that it implies.
-pub(crate) fn open(path: &Path) -> Result<WeightFile, CheckpointError> {
+pub(crate) fn open(path: &Path) -> Result<WeightFile> {
     let (file, length) = json::open_file(path)?;
-    let truncated = |what: &str, needed| CheckpointError::Truncated {
-        path: path.to_owned(),
-        what: what.to_owned(),
-        needed,
-        available: length,
-    };
+    let truncated = |what: &str, needed| truncated(path, what, needed, length);
     if length < LENGTH_BYTES {
         return Err(truncated("the header's length", LENGTH_BYTES));
     }
@@ -79,52 +74,48 @@ pub(crate) fn open(path: &Path) -> Result<WeightFile, CheckpointError> {
         .map(|bytes| u64::from_le_bytes(*bytes))
         .ok_or_else(|| truncated("the header's length", LENGTH_BYTES))?;
     if header > limits::HEADER_BYTES {
-        let cap = limits::HEADER_BYTES;
-        return Err(CheckpointError::HeaderTooLarge { path: path.to_owned(), bytes: header, cap });
+        let message = format!("a header of {header} bytes, more than {}", limits::HEADER_BYTES);
+        return Err(Error::invalid(message).at(path.display()).with_help(
+            "this is not a safetensors file; a pointer that Git LFS leaves in place of a large file looks like this",
+        ));
     }
     let data = LENGTH_BYTES + header;
     let text =
         mapping.get(LENGTH_BYTES as usize..data as usize).ok_or_else(|| truncated("the header", data))?;
-    let text = std::str::from_utf8(text).map_err(|error| CheckpointError::NotUtf8 {
-        path: path.to_owned(),
-        offset: LENGTH_BYTES + error.valid_up_to() as u64,
-    })?;
-    let Header(entries) = serde_json::from_str(text).map_err(|error| CheckpointError::InvalidHeader {
-        path: path.to_owned(),
-        reason: error.to_string(),
-    })?;
+    let text = std::str::from_utf8(text)
+        .map_err(|error| json::not_utf8(path, LENGTH_BYTES + error.valid_up_to() as u64))?;
+    let Header(entries) = serde_json::from_str(text)
+        .map_err(|error| Error::invalid(error.to_string()).at("header").at(path.display()))?;
     let announced = entries.iter().map(|(_, entry)| entry.data_offsets.1).max().unwrap_or(0);
     let announced = data.saturating_add(announced);
     let length = if available == data { announced } else { available };
     if length > available && length > limits::WEIGHT_FILE_BYTES {
-        let cap = limits::WEIGHT_FILE_BYTES;
-        return Err(CheckpointError::FileTooLarge { path: path.to_owned(), bytes: length, cap });
+        return Err(json::too_large(path, length, limits::WEIGHT_FILE_BYTES));
     }
     let tensors = check(path, entries, data, length)?;
     Ok(WeightFile::new(path, tensors, mapped, data, length))
 }
 
+/// Returns the error of a file that ends before the header or a tensor.
+fn truncated(path: &Path, what: &str, needed: u64, available: u64) -> Error {
+    Error::invalid(format!("{what} ends at byte {needed}, but the file has {available}"))
+        .at(path.display())
+        .with_help("the download is incomplete or mixed with another one; fetch the file again")
+}
+
 /// Turns header entries into tensors in the order of their data. `data` is the offset of the first
 /// byte after the header. `available` is the length of the whole file.
-fn check(
-    path: &Path,
-    entries: Vec<(String, Entry)>,
-    data: u64,
-    available: u64,
-) -> Result<Vec<StoredTensor>, CheckpointError> {
+fn check(path: &Path, entries: Vec<(String, Entry)>, data: u64, available: u64) -> Result<Vec<StoredTensor>> {
     let mut names = std::collections::HashSet::new();
     let mut tensors = Vec::with_capacity(entries.len());
     for (name, entry) in &entries {
         if !names.insert(name.as_str()) {
-            return Err(CheckpointError::DuplicateTensor { path: path.to_owned(), tensor: name.clone() });
+            return Err(Error::invalid(format!("a second tensor `{name}`")).at(path.display()));
         }
         let (begin, end) = entry.data_offsets;
         let offset = data.saturating_add(begin);
-        let invalid = |reason: String| CheckpointError::InvalidTensor {
-            path: path.to_owned(),
-            tensor: name.clone(),
-            offset,
-            reason,
+        let invalid = |reason: String| {
+            Error::invalid(reason).at(format_args!("tensor `{name}` at byte {offset}")).at(path.display())
         };
         if begin > end {
             return Err(invalid(format!("ends at {end}, before it begins at {begin}")));
@@ -151,12 +142,8 @@ fn check(
         match data.checked_add(end) {
             Some(last) if last <= available => {}
             last => {
-                return Err(CheckpointError::Truncated {
-                    path: path.to_owned(),
-                    what: format!("tensor `{name}`"),
-                    needed: last.unwrap_or(u64::MAX),
-                    available,
-                });
+                let needed = last.unwrap_or(u64::MAX);
+                return Err(truncated(path, &format!("tensor `{name}`"), needed, available));
             }
         }
         tensors.push(StoredTensor {
@@ -172,19 +159,15 @@ fn check(
     tensors.sort_by_key(|tensor| (tensor.begin, tensor.length));
     let mut last: Option<&StoredTensor> = None;
     let mut position = data;
-    let unclaimed = |offset: u64, end: u64| CheckpointError::Unclaimed {
-        path: path.to_owned(),
-        offset,
-        bytes: end - offset,
+    let unclaimed = |offset: u64, end: u64| {
+        let message = format!("{} bytes at byte {offset} belong to no tensor", end - offset);
+        Error::invalid(message).at(path.display())
     };
     for tensor in tensors.iter().filter(|tensor| tensor.length > 0) {
         if tensor.begin < position {
-            return Err(CheckpointError::Overlap {
-                path: path.to_owned(),
-                first: last.map_or_else(String::new, |tensor| tensor.name.clone()),
-                second: tensor.name.clone(),
-                offset: tensor.begin,
-            });
+            let first = last.map_or("", |tensor| tensor.name.as_str());
+            let message = format!("tensors `{first}` and `{}` overlap at byte {}", tensor.name, tensor.begin);
+            return Err(Error::invalid(message).at(path.display()));
         }
         if tensor.begin > position {
             return Err(unclaimed(position, tensor.begin));

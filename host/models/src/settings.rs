@@ -1,13 +1,12 @@
 //! Selects the family by `model_type` and reads its settings.
 
-use shardwright_vocabulary::Pass;
+use shardwright_vocabulary::{Error, Pass, Result};
 
-use crate::CheckpointError;
 use crate::embeddinggemma::SentenceModel;
 use crate::family::Family;
 use crate::gemma3::Gemma3;
 use crate::gemma4::Gemma4;
-use crate::json::Fields;
+use crate::json::{Fields, MODULES_FILE, shortened, unsupported_field};
 use crate::prenorm::PreNorm;
 use crate::source::Source;
 use crate::towers::Towers;
@@ -30,18 +29,23 @@ impl Settings {
     ///
     /// Only the towers of `passes` are read. A family without towers refuses every pass except a
     /// step.
-    pub fn read(source: &Source, top: Fields<'_>, passes: &[Pass]) -> Result<Self, CheckpointError> {
+    pub fn read(source: &Source, top: Fields<'_>, passes: &[Pass]) -> Result<Self> {
         let model_type = top.text("model_type")?.ok_or_else(|| top.invalid("model_type", "is missing"))?;
         let known = Family::MODEL_TYPES.into_iter().find(|(name, _)| *name == model_type);
         let Some((_, family)) = known else {
-            return Err(CheckpointError::UnknownModelType {
-                path: top.path().to_owned(),
-                found: model_type.chars().take(80).collect(),
-            });
+            let found: String = model_type.chars().take(80).collect();
+            let known: Vec<&str> = Family::MODEL_TYPES.iter().map(|(name, _)| *name).collect();
+            return Err(Error::unsupported(format!("model_type `{found}` is not supported"))
+                .at(top.path().display())
+                .with_help(format!("supported model types: {}", known.join(", "))));
         };
         let tower = passes.iter().find(|pass| **pass != Pass::Step);
         if let Some(&pass) = tower.filter(|_| model_type != WITH_TOWERS) {
-            return Err(CheckpointError::NoTower { path: top.path().to_owned(), pass });
+            return Err(Error::unsupported(format!("this family has no tower for a {pass}"))
+                .at(top.path().display())
+                .with_help(
+                    "use a `gemma4` checkpoint: only this family has towers for pictures and sounds",
+                ));
         }
         check_architectures(top)?;
         let text = text_fields(top, model_type)?;
@@ -122,19 +126,15 @@ impl Settings {
 }
 
 /// Refuses heads other than logits or a bare stack, such as classifiers.
-fn check_architectures(top: Fields<'_>) -> Result<(), CheckpointError> {
+fn check_architectures(top: Fields<'_>) -> Result<()> {
     let name = "architectures";
     for architecture in top.list(name)?.unwrap_or_default() {
         let Some(word) = architecture.as_str() else {
-            return Err(top.invalid(name, "holds something else than words"));
+            return Err(top.invalid(name, "has an entry that is not a string"));
         };
         if !["ForCausalLM", "ForConditionalGeneration", "Model"].iter().any(|end| word.ends_with(end)) {
-            return Err(CheckpointError::UnsupportedField {
-                path: top.path().to_owned(),
-                field: name.to_owned(),
-                found: crate::json::shortened(architecture),
-                supported: "…ForCausalLM, …ForConditionalGeneration, …Model",
-            });
+            let supported = "…ForCausalLM, …ForConditionalGeneration, …Model";
+            return Err(unsupported_field(top.path(), name, shortened(architecture), supported));
         }
     }
     Ok(())
@@ -142,7 +142,7 @@ fn check_architectures(top: Fields<'_>) -> Result<(), CheckpointError> {
 
 /// Returns the object with the text model's settings: the file itself, or `text_config` in a
 /// multimodal file.
-pub(crate) fn text_fields<'a>(top: Fields<'a>, model_type: &str) -> Result<Fields<'a>, CheckpointError> {
+pub(crate) fn text_fields<'a>(top: Fields<'a>, model_type: &str) -> Result<Fields<'a>> {
     if !matches!(model_type, "gemma3" | "gemma4" | "embedding_gemma2") {
         return Ok(top);
     }
@@ -159,23 +159,20 @@ pub(crate) fn text_fields<'a>(top: Fields<'a>, model_type: &str) -> Result<Field
 
 /// Refuses sentence modules, which are supported for one family only. Ignoring them would give
 /// wrong vectors.
-fn refuse_modules(source: &Source) -> Result<(), CheckpointError> {
+fn refuse_modules(source: &Source) -> Result<()> {
     let Source::Folder(folder) = source else { return Ok(()) };
-    let path = folder.join(crate::embeddinggemma::MODULES_FILE);
+    let path = folder.join(MODULES_FILE);
     if !path.exists() {
         return Ok(());
     }
-    Err(CheckpointError::UnsupportedField {
-        path,
-        field: "[]".to_owned(),
-        found: "a sentence-transformers model of this family".to_owned(),
-        supported: "sentence-transformers models over `gemma3_text` or `embedding_gemma2`",
-    })
+    Err(Error::unsupported("sentence-transformers models of this family are not supported")
+        .at(path.display())
+        .with_help("supported: sentence-transformers models over `gemma3_text` or `embedding_gemma2`"))
 }
 
 /// Reads a token id, under either of its names. The library's default applies if the file has
 /// neither.
-fn token_id(top: Fields<'_>, names: [&str; 2], default: Option<u32>) -> Result<Option<u32>, CheckpointError> {
+fn token_id(top: Fields<'_>, names: [&str; 2], default: Option<u32>) -> Result<Option<u32>> {
     for name in names {
         if let Some(id) = top.whole(name, &(0..=u64::from(u32::MAX)))? {
             return Ok(Some(id as u32));
@@ -186,11 +183,7 @@ fn token_id(top: Fields<'_>, names: [&str; 2], default: Option<u32>) -> Result<O
 
 /// Returns the redirected placeholder. Gemma 3 embeds its picture placeholder as itself unless the
 /// table has no row for it.
-fn gemma3_redirect(
-    top: Fields<'_>,
-    model_type: &str,
-    stack: &Gemma3,
-) -> Result<Vec<(u32, u32)>, CheckpointError> {
+fn gemma3_redirect(top: Fields<'_>, model_type: &str, stack: &Gemma3) -> Result<Vec<(u32, u32)>> {
     let default = (model_type == "gemma3").then_some(262_144);
     let image = token_id(top, ["image_token_id", "image_token_index"], default)?;
     Ok(image
@@ -201,7 +194,7 @@ fn gemma3_redirect(
 }
 
 /// Returns the placeholders. Gemma 4 never embeds a placeholder as itself.
-fn gemma4_placeholders(top: Fields<'_>, model_type: &str) -> Result<Vec<u32>, CheckpointError> {
+fn gemma4_placeholders(top: Fields<'_>, model_type: &str) -> Result<Vec<u32>> {
     let names = [
         (["image_token_id", "image_token_index"], 258_880),
         (["audio_token_id", "audio_token_index"], 258_881),

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use shardwright_gguf::model_at;
-use shardwright_vocabulary::Ignored;
+use shardwright_vocabulary::{Ignored, Result};
 
 use crate::gguf::Configuration;
 use crate::json::{self, CONFIG, Fields};
+use crate::limits;
 use crate::register::Seen;
-use crate::{CheckpointError, limits};
 
 /// A Hugging Face folder, or a GGUF model outside of one.
 pub(crate) enum Source {
@@ -34,7 +34,7 @@ pub(crate) struct Document {
 
 impl Document {
     /// Returns the settings as fields.
-    pub fn fields(&self) -> Result<Fields<'_>, CheckpointError> {
+    pub fn fields(&self) -> Result<Fields<'_>> {
         Ok(Fields::new(&self.path, &self.value)?.called(&self.keys).recorded(&self.seen))
     }
 
@@ -46,7 +46,7 @@ impl Document {
 
 impl Source {
     /// Finds the source at a path.
-    pub fn of(path: &Path) -> Result<Self, CheckpointError> {
+    pub fn of(path: &Path) -> Result<Self> {
         Ok(match model_at(path)? {
             Some(files) => Source::Gguf(files),
             None => Source::Folder(path.to_owned()),
@@ -62,7 +62,7 @@ impl Source {
     }
 
     /// Reads `config.json`, or makes it from metadata.
-    pub fn document(&self) -> Result<Document, CheckpointError> {
+    pub fn document(&self) -> Result<Document> {
         match self {
             Source::Folder(folder) => {
                 let path = folder.join(CONFIG);
@@ -80,10 +80,7 @@ impl Source {
             Source::Gguf(files) => {
                 let path = files.first().cloned().unwrap_or_default();
                 let Configuration { value, keys, assumed } = Configuration::read(files)?;
-                let bytes = serde_json::to_vec(&value).map_err(|error| CheckpointError::NotJson {
-                    path: path.clone(),
-                    reason: error.to_string(),
-                })?;
+                let bytes = serde_json::to_vec(&value).map_err(|error| json::not_json(&path, error))?;
                 Ok(Document { path, bytes, value, keys, assumed, seen: Seen::default() })
             }
         }

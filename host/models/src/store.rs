@@ -7,16 +7,16 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 use shardwright_gguf::TensorType;
-use shardwright_graph::{GraphError, Weight, WeightBytes, WeightData};
-use shardwright_vocabulary::DType;
+use shardwright_graph::{Weight, WeightBytes, WeightData, too_large};
+use shardwright_vocabulary::{DType, Error, Result};
 
 use crate::family::Family;
 use crate::gguf::{self, Blocks};
 use crate::json::CONFIG;
 use crate::made::made;
 use crate::quantised::{self, Found, Module, Scheme};
-use crate::weight_file::{Content, StoredTensor, WeightFile};
-use crate::{CheckpointError, json, limits, rows, safetensors};
+use crate::weight_file::{Content, StoredTensor, WeightFile, missing_tensor};
+use crate::{json, limits, rows, safetensors};
 
 /// The usual name of an unsharded weight file.
 const SINGLE: &str = "model.safetensors";
@@ -109,8 +109,8 @@ pub(crate) struct TensorStore {
     /// File and place of each tensor, by name.
     places: BTreeMap<String, (usize, usize)>,
     undescribed: Undescribed,
-    /// The first missing file, if there are no files.
-    missing: Option<PathBuf>,
+    /// The error of the first missing file, if there are no files.
+    missing: Option<Error>,
     /// Bytes of all tensors, according to an index without its files.
     listed_bytes: Option<u64>,
     used: BTreeSet<String>,
@@ -126,26 +126,26 @@ impl TensorStore {
     ///
     /// An outline needs no file. But if an index has some of its files, all must be there: the
     /// download is incomplete.
-    pub fn open(directory: &Path, origin: &Origin, wanted: Wanted) -> Result<Self, CheckpointError> {
+    pub fn open(directory: &Path, origin: &Origin, wanted: Wanted) -> Result<Self> {
         let store = Self::open_files(directory, origin, wanted)?;
         Ok(TensorStore { scheme: origin.scheme.clone(), ..store })
     }
 
-    fn open_files(directory: &Path, origin: &Origin, wanted: Wanted) -> Result<Self, CheckpointError> {
+    fn open_files(directory: &Path, origin: &Origin, wanted: Wanted) -> Result<Self> {
         let single = directory.join(SINGLE);
-        match safetensors::open(&single) {
+        let no_single = match safetensors::open(&single) {
             Ok(file) => return Self::of_files(single, vec![file], None, wanted),
-            Err(CheckpointError::MissingFile { .. }) => {}
+            Err(error) if error.is_not_found() => error,
             Err(error) => return Err(error),
-        }
+        };
         let index = directory.join(INDEX);
         let listed = match json::read_capped(&index, limits::INDEX_BYTES) {
             Ok(bytes) => Listed::parse(&index, &bytes)?,
-            Err(CheckpointError::MissingFile { .. }) => {
+            Err(error) if error.is_not_found() => {
                 let files = gguf::files(directory)?;
                 return match files.is_empty() {
                     // Without any weight files, messages name the plain file.
-                    true => Self::implied(single, wanted),
+                    true => Self::implied(single, no_single, wanted),
                     false => Self::of_gguf(directory, files, origin, wanted),
                 };
             }
@@ -156,8 +156,8 @@ impl TensorStore {
         for name in &listed.files {
             match safetensors::open(&directory.join(name)) {
                 Ok(file) => files.push(file),
-                Err(CheckpointError::MissingFile { path }) => {
-                    missing.get_or_insert(path);
+                Err(error) if error.is_not_found() => {
+                    missing.get_or_insert(error);
                 }
                 Err(error) => return Err(error),
             }
@@ -172,24 +172,20 @@ impl TensorStore {
                     ..Self::without_files(index, Undescribed::Listed(names, dtype), wanted)
                 })
             }
-            (Some(path), _) => Err(CheckpointError::MissingFile { path }),
+            (Some(missing), Wanted::Outline(None)) if files.is_empty() => Err(untyped(missing)),
+            (Some(missing), _) => Err(missing),
         }
     }
 
     /// Opens GGUF files. `directory` is their folder, for messages.
-    pub fn of_gguf(
-        directory: &Path,
-        files: Vec<PathBuf>,
-        origin: &Origin,
-        wanted: Wanted,
-    ) -> Result<Self, CheckpointError> {
+    pub fn of_gguf(directory: &Path, files: Vec<PathBuf>, origin: &Origin, wanted: Wanted) -> Result<Self> {
         if origin.scheme.is_some() {
-            return Err(CheckpointError::UnsupportedField {
-                path: directory.join(CONFIG),
-                field: quantised::FIELD.to_owned(),
-                found: "given beside GGUF files".to_owned(),
-                supported: "none beside GGUF files, which say themselves how they are quantised",
-            });
+            return Err(json::unsupported_field(
+                &directory.join(CONFIG),
+                quantised::FIELD,
+                "present next to GGUF files",
+                "no such field, since GGUF files specify their own quantisation",
+            ));
         }
         let listing = match files.as_slice() {
             [single] => single.clone(),
@@ -199,22 +195,24 @@ impl TensorStore {
     }
 
     /// Opens another file, and reads as much of it as this store does.
-    pub fn open_beside(&self, path: &Path) -> Result<Self, CheckpointError> {
+    pub fn open_beside(&self, path: &Path) -> Result<Self> {
         match safetensors::open(path) {
             Ok(file) => Self::of_files(path.to_owned(), vec![file], None, self.wanted),
-            Err(CheckpointError::MissingFile { path }) => Self::implied(path, self.wanted),
+            Err(error) if error.is_not_found() => Self::implied(path.to_owned(), error, self.wanted),
             Err(error) => Err(error),
         }
     }
 
     /// Returns a store without the file, if values are not wanted and the element type is known.
-    fn implied(path: PathBuf, wanted: Wanted) -> Result<Self, CheckpointError> {
+    /// `missing` is the error of opening the file.
+    fn implied(path: PathBuf, missing: Error, wanted: Wanted) -> Result<Self> {
         match wanted {
             Wanted::Outline(Some(dtype)) => Ok(TensorStore {
-                missing: Some(path.clone()),
+                missing: Some(missing),
                 ..Self::without_files(path, Undescribed::Implied(dtype), wanted)
             }),
-            _ => Err(CheckpointError::MissingFile { path }),
+            Wanted::Outline(None) => Err(untyped(missing)),
+            Wanted::Values => Err(missing),
         }
     }
 
@@ -238,31 +236,26 @@ impl TensorStore {
         files: Vec<WeightFile>,
         listed: Option<&Listed>,
         wanted: Wanted,
-    ) -> Result<Self, CheckpointError> {
+    ) -> Result<Self> {
         let mut places = BTreeMap::new();
         for (file_index, file) in files.iter().enumerate() {
             for (place, tensor) in file.tensors.iter().enumerate() {
                 let name = tensor.checkpoint_name().to_owned();
                 if places.insert(name, (file_index, place)).is_some() {
-                    return Err(CheckpointError::DuplicateTensor {
-                        path: file.path.clone(),
-                        tensor: tensor.name.clone(),
-                    });
+                    let help = "keep the files of one model: all weight files of a folder are read as one checkpoint";
+                    return Err(Error::invalid(format!("a second tensor `{}`", tensor.name))
+                        .at(file.path.display())
+                        .with_help(help));
                 }
             }
         }
-        if places.len() > limits::TENSORS {
-            return Err(CheckpointError::TooMany {
-                path: listing,
-                what: "tensors",
-                count: places.len(),
-                cap: limits::TENSORS,
-            });
-        }
+        limits::expect_at_most(limits::TENSORS, "tensors", places.len(), &listing)?;
         for (tensor, &file) in listed.iter().flat_map(|listed| &listed.tensors) {
             if places.get(tensor).map(|(existing, _)| *existing) != Some(file) {
-                let file = listed.map_or_else(String::new, |listed| listed.files[file].clone());
-                return Err(CheckpointError::IndexMismatch { path: listing, tensor: tensor.clone(), file });
+                let file = listed.map_or("", |listed| listed.files[file].as_str());
+                let message = format!("tensor `{tensor}` is listed in `{file}`, which does not contain it");
+                let help = "the download is incomplete or mixed with another one; fetch the file again";
+                return Err(Error::invalid(message).at(listing.display()).with_help(help));
             }
         }
         let store = TensorStore { files, places, ..Self::without_files(listing, Undescribed::None, wanted) };
@@ -292,15 +285,12 @@ impl TensorStore {
 
     /// Returns the error of reading a value: a file ends after its header, or is missing. `None` if
     /// all values are present.
-    pub fn lack(&self) -> Option<CheckpointError> {
+    pub fn lack(&self) -> Option<Error> {
         let header = self.files.iter().find(|file| file.weights().is_none());
-        match (header, &self.missing) {
-            (Some(file), _) => {
-                Some(CheckpointError::NoWeights { path: file.path.clone(), bytes: file.length() })
-            }
-            (None, Some(path)) => Some(CheckpointError::MissingFile { path: path.clone() }),
-            (None, None) => None,
-        }
+        let Some(file) = header else { return self.missing.clone() };
+        let message = format!("contains the header of {} bytes of weights, but no weights", file.length());
+        let help = "download the weights: fetch the whole file in place of its header; only `plan` works without them";
+        Some(Error::missing(message).at(file.path.display()).with_help(help))
     }
 
     /// Returns the bytes of all tensors, according to an index without its files. `None` if the
@@ -310,17 +300,12 @@ impl TensorStore {
     }
 
     /// Returns the error of a tensor that the configuration implies and that does not exist.
-    pub fn missing(&self, name: &str) -> CheckpointError {
-        CheckpointError::MissingTensor { path: self.listing.clone(), tensor: name.to_owned() }
+    pub fn missing(&self, name: &str) -> Error {
+        missing_tensor(&self.listing, name)
     }
 
     /// Returns a tensor as a weight. It must have exactly the given shape.
-    pub fn weight(
-        &mut self,
-        name: &str,
-        part: &'static str,
-        shape: &[u64],
-    ) -> Result<Weight, CheckpointError> {
+    pub fn weight(&mut self, name: &str, part: &'static str, shape: &[u64]) -> Result<Weight> {
         let mark = self.mark(name);
         let quantised = |names: &BTreeSet<String>| mark.as_ref().is_some_and(|mark| names.contains(mark));
         match (&self.undescribed, &self.scheme, shape) {
@@ -353,12 +338,7 @@ impl TensorStore {
         let tensor = &file.tensors[place];
         // A single value may be stored without axes.
         if tensor.shape != shape && !(tensor.shape.is_empty() && shape == [1]) {
-            return Err(CheckpointError::TensorShape {
-                path: file.path.clone(),
-                tensor: tensor.name.clone(),
-                found: tensor.shape.clone(),
-                expected: shape.to_vec(),
-            });
+            return Err(Found { file, tensor }.wrong_shape(shape));
         }
         let plain = |dtype, data| Weight {
             name: name.to_owned(),
@@ -398,20 +378,22 @@ impl TensorStore {
                 None => plain(DType::F32, computed(Found { file, tensor }, kind)?),
             },
             Content::Other => {
-                return Err(CheckpointError::TensorType {
-                    path: file.path.clone(),
-                    tensor: tensor.name.clone(),
-                    found: tensor.dtype.name,
-                });
+                let StoredTensor { name, dtype, .. } = tensor;
+                let message = format!(
+                    "tensor `{name}` is stored as {}, which is not supported for weights",
+                    dtype.name
+                );
+                return Err(Error::unsupported(message).at(file.path.display()).with_help(
+                    "convert the weights to f32, f16 or bf16; GGUF files may also use Q4_0 and Q8_0 and most other types",
+                ));
             }
         };
         let weight = match tensor.paired_heads {
             None => weight,
-            Some(heads) => unpaired(weight, heads).ok_or_else(|| CheckpointError::InvalidTensor {
-                path: file.path.clone(),
-                tensor: tensor.name.clone(),
-                offset: tensor.begin,
-                reason: format!("has {} rows, which are not pairs for each of {heads} heads", shape[0]),
+            Some(heads) => unpaired(weight, heads).ok_or_else(|| {
+                let rows = shape[0];
+                let reason = format!("has {rows} rows, which are not pairs for each of {heads} heads");
+                Found { file, tensor }.invalid(reason)
             })??,
         };
         self.used.insert(name.to_owned());
@@ -419,12 +401,7 @@ impl TensorStore {
     }
 
     /// Reads the matrix of a quantised module.
-    fn quantised(
-        &mut self,
-        name: &str,
-        part: &'static str,
-        shape: [u64; 2],
-    ) -> Result<Weight, CheckpointError> {
+    fn quantised(&mut self, name: &str, part: &'static str, shape: [u64; 2]) -> Result<Weight> {
         let (Some(scheme), Some(module)) = (&self.scheme, name.strip_suffix(".weight")) else {
             return Err(self.missing(name));
         };
@@ -479,18 +456,19 @@ impl TensorStore {
 }
 
 /// Converts a length to this machine's `usize`.
-fn in_memory(name: &str, shape: &[u64], bytes: Option<u64>) -> Result<usize, GraphError> {
-    let too_large = || GraphError::WeightTooLarge { weight: name.to_owned(), shape: shape.to_vec() };
-    bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(too_large)
+fn in_memory(name: &str, shape: &[u64], bytes: Option<u64>) -> Result<usize> {
+    bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| too_large(name, shape))
+}
+
+/// Returns the error of a missing weight file whose element type is not known either.
+fn untyped(missing: Error) -> Error {
+    missing
+        .with_more("config.json has no `dtype` either")
+        .with_help("download the weights, or their headers alone: see docs/using.md")
 }
 
 /// Returns a weight without bytes, for a tensor without header.
-fn implied_weight(
-    name: &str,
-    part: &'static str,
-    shape: &[u64],
-    dtype: DType,
-) -> Result<Weight, CheckpointError> {
+fn implied_weight(name: &str, part: &'static str, shape: &[u64], dtype: DType) -> Result<Weight> {
     let data = WeightData::planned(in_memory(name, shape, dtype.packed_bytes(shape))?);
     Ok(Weight { name: name.to_owned(), part, shape: shape.to_vec(), dtype, data, quantisation: None })
 }
@@ -500,13 +478,14 @@ fn implied_weight(
 /// # Errors
 ///
 /// If one cannot be subtracted exactly. From the sum of a float and one it always can.
-fn less_one(found: Found<'_>) -> Result<WeightData, CheckpointError> {
+fn less_one(found: Found<'_>) -> Result<WeightData> {
     let values = found.floats().unwrap_or_default();
     let mut bytes = Vec::with_capacity(4 * values.len());
     for (index, value) in values.into_iter().enumerate() {
         let less = value - 1.0;
         if less + 1.0 != value {
-            let what = format!("has the value {value:e} at {index}, from which one cannot be taken exactly");
+            let what =
+                format!("has the value {value:e} at {index}, which is not exactly one more than a float");
             return Err(found.unheld(what, "norms as llama.cpp's converter stores them, one added to each"));
         }
         bytes.extend(less.to_le_bytes());
@@ -514,17 +493,12 @@ fn less_one(found: Found<'_>) -> Result<WeightData, CheckpointError> {
     Ok(WeightData::from_vec(bytes))
 }
 
-fn wrong_scale(found: Found<'_>, at: usize, scale: half::f16) -> CheckpointError {
-    CheckpointError::InvalidTensor {
-        path: found.file.path.clone(),
-        tensor: found.tensor.name.clone(),
-        offset: found.tensor.begin + at as u64,
-        reason: format!("has the scale {scale} there"),
-    }
+fn wrong_scale(found: Found<'_>, at: usize, scale: half::f16) -> Error {
+    found.invalid_at(found.tensor.begin + at as u64, format!("has the scale {scale} there"))
 }
 
 /// Returns the values of a tensor of blocks, which are computed on first use.
-fn computed(found: Found<'_>, kind: TensorType) -> Result<WeightData, CheckpointError> {
+fn computed(found: Found<'_>, kind: TensorType) -> Result<WeightData> {
     let StoredTensor { name, shape, .. } = found.tensor;
     let length = in_memory(name, shape, DType::F32.packed_bytes(shape))?;
     let Some(stored) = found.bytes() else { return Ok(WeightData::planned(length)) };
@@ -540,18 +514,14 @@ fn computed(found: Found<'_>, kind: TensorType) -> Result<WeightData, Checkpoint
 
 /// Reorders the rows of each head as in the checkpoint. See [`StoredTensor::paired_heads`]. Returns
 /// `None` if heads have no pairs of rows.
-fn unpaired(weight: Weight, heads: u64) -> Option<Result<Weight, CheckpointError>> {
+fn unpaired(weight: Weight, heads: u64) -> Option<Result<Weight>> {
     let rows = weight.shape[0];
     let size = (heads > 0 && rows.is_multiple_of(2 * heads)).then(|| rows / heads)? as usize;
     Some(rows::reordered(weight, size, move |within| 2 * (within % (size / 2)) + within / (size / 2)))
 }
 
 /// Returns the integers and the scales of a matrix of blocks. Checks that all scales are finite.
-fn parted(
-    found: Found<'_>,
-    kind: TensorType,
-    blocks: Blocks,
-) -> Result<(WeightData, WeightData), CheckpointError> {
+fn parted(found: Found<'_>, kind: TensorType, blocks: Blocks) -> Result<(WeightData, WeightData)> {
     let StoredTensor { name, shape, .. } = found.tensor;
     let [integers, scales] = blocks.sizes(name, shape)?;
     let Some(stored) = found.bytes() else {
@@ -608,17 +578,13 @@ struct Listed {
 }
 
 impl Listed {
-    fn parse(path: &Path, bytes: &[u8]) -> Result<Self, CheckpointError> {
+    fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
         let value = json::parse(path, bytes)?;
         let fields = json::Fields::new(path, &value)?;
         let Some(Value::Object(map)) = fields.get("weight_map") else {
             return Err(fields.invalid("weight_map", "is not an object of tensor and file names"));
         };
-        let too_many =
-            |what, count, cap| CheckpointError::TooMany { path: path.to_owned(), what, count, cap };
-        if map.len() > limits::TENSORS {
-            return Err(too_many("tensors", map.len(), limits::TENSORS));
-        }
+        limits::expect_at_most(limits::TENSORS, "tensors", map.len(), path)?;
         let mut named = Vec::with_capacity(map.len());
         for (tensor, file) in map {
             let Value::String(file) = file else {
@@ -627,9 +593,7 @@ impl Listed {
             named.push((tensor, file_name(path, file)?));
         }
         let files: BTreeSet<&str> = named.iter().map(|(_, file)| *file).collect();
-        if files.len() > limits::WEIGHT_FILES {
-            return Err(too_many("weight files", files.len(), limits::WEIGHT_FILES));
-        }
+        limits::expect_at_most(limits::WEIGHT_FILES, "weight files", files.len(), path)?;
         let files: Vec<String> = files.into_iter().map(str::to_owned).collect();
         let tensors = named
             .into_iter()
@@ -645,10 +609,12 @@ impl Listed {
 }
 
 /// Checks that a name denotes a file or folder directly in the checkpoint's directory.
-pub(crate) fn file_name<'n>(path: &Path, name: &'n str) -> Result<&'n str, CheckpointError> {
+pub(crate) fn file_name<'n>(path: &Path, name: &'n str) -> Result<&'n str> {
     let mut parts = Path::new(name).components();
     match (parts.next(), parts.next()) {
         (Some(Component::Normal(only)), None) if only == name => Ok(name),
-        _ => Err(CheckpointError::EscapesDirectory { path: path.to_owned(), name: name.to_owned() }),
+        _ => Err(Error::invalid(format!("`{name}` does not name a file of the checkpoint's directory"))
+            .at(path.display())
+            .with_help("do not trust this checkpoint: its files must be in its own directory")),
     }
 }

@@ -5,12 +5,11 @@ mod clipped;
 mod vision;
 
 use shardwright_graph::{ComponentBuilder, ComponentKind, Graph, Op, Role, ValueId, WeightId};
-use shardwright_vocabulary::Pass;
+use shardwright_vocabulary::{Pass, Result};
 
 pub(crate) use audio::Audio;
 pub(crate) use vision::Vision;
 
-use crate::CheckpointError;
 use crate::block::{self, Norm};
 use crate::json::Fields;
 use crate::register::TOWERS;
@@ -27,11 +26,11 @@ pub(crate) struct Towers {
 
 impl Towers {
     /// Reads and checks the settings of the towers of `passes`. Other towers are ignored.
-    pub fn read(top: Fields<'_>, passes: &[Pass], hidden: u64) -> Result<Self, CheckpointError> {
+    pub fn read(top: Fields<'_>, passes: &[Pass], hidden: u64) -> Result<Self> {
         let [vision, audio] = TOWERS.map(|(pass, name)| match passes.contains(&pass) {
             true => top
                 .object(name)?
-                .ok_or_else(|| top.invalid(name, "is missing, and its tower is asked for"))
+                .ok_or_else(|| top.invalid(name, "is missing, but its tower is requested"))
                 .map(Some),
             false => Ok(None),
         });
@@ -44,11 +43,7 @@ impl Towers {
 
     /// Translates each tower into a graph. Also returns the tensors, with the record of the used
     /// ones.
-    pub fn translate(
-        &self,
-        mut store: TensorStore,
-        name: &str,
-    ) -> Result<(Vec<Graph>, TensorStore), CheckpointError> {
+    pub fn translate(&self, mut store: TensorStore, name: &str) -> Result<(Vec<Graph>, TensorStore)> {
         let mut graphs = Vec::new();
         if let Some(vision) = &self.vision {
             let (graph, rest) = vision.translate(store, name, self.prompt)?.finish();
@@ -103,7 +98,7 @@ fn component(
     translation: &mut Translation,
     kind: ComponentKind,
     build: impl FnOnce(&mut ComponentBuilder<'_>),
-) -> Result<(), CheckpointError> {
+) -> Result<()> {
     let mut builder = ComponentBuilder::new(translation.graph(), kind);
     build(&mut builder);
     let component = builder.finish()?;

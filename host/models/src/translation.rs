@@ -5,11 +5,11 @@ use std::path::Path;
 use shardwright_graph::{
     Asset, AssetId, Component, Graph, Pass, State, StateId, StateKind, Weight, WeightData, WeightId,
 };
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{DType, Error, Result};
 
 use crate::made::made;
+use crate::rows;
 use crate::store::TensorStore;
-use crate::{CheckpointError, rows};
 
 /// Prefixes of the text model's tensor names in published files, most specific first. The last is
 /// empty.
@@ -36,7 +36,7 @@ pub(crate) struct Translation {
 impl Translation {
     /// Starts an empty graph over `store`. The prefix of the text model's tensors is found by the
     /// name of the embedding. If no file lists names, it is the usual prefix.
-    pub fn new(store: TensorStore, name: String, hidden: u64, context: u64) -> Result<Self, CheckpointError> {
+    pub fn new(store: TensorStore, name: String, hidden: u64, context: u64) -> Result<Self> {
         let is_known = |prefix: &&str| match store.has(&format!("{prefix}{EMBEDDING}")) {
             Some(found) => found,
             None => *prefix == USUAL_PREFIX,
@@ -86,18 +86,13 @@ impl Translation {
     }
 
     /// Opens the tensors of another file, reading as much of it as of this checkpoint.
-    pub fn store_beside(&self, path: &Path) -> Result<TensorStore, CheckpointError> {
+    pub fn store_beside(&self, path: &Path) -> Result<TensorStore> {
         self.store.open_beside(path)
     }
 
     /// Adds a tensor of the text model as a weight. `part` is its role in the network, see
     /// [`Weight::part`].
-    pub fn weight(
-        &mut self,
-        name: &str,
-        part: &'static str,
-        shape: &[u64],
-    ) -> Result<WeightId, CheckpointError> {
+    pub fn weight(&mut self, name: &str, part: &'static str, shape: &[u64]) -> Result<WeightId> {
         let weight = self.store.weight(&format!("{}{name}", self.prefix), part, shape)?;
         Ok(self.push(weight))
     }
@@ -108,28 +103,18 @@ impl Translation {
     }
 
     /// Returns the error that a tensor of that full name is missing.
-    pub fn missing(&self, name: &str) -> CheckpointError {
+    pub fn missing(&self, name: &str) -> Error {
         self.store.missing(name)
     }
 
     /// Adds a tensor by its full name.
-    pub fn whole_name(
-        &mut self,
-        name: &str,
-        part: &'static str,
-        shape: &[u64],
-    ) -> Result<WeightId, CheckpointError> {
+    pub fn whole_name(&mut self, name: &str, part: &'static str, shape: &[u64]) -> Result<WeightId> {
         let weight = self.store.weight(name, part, shape)?;
         Ok(self.push(weight))
     }
 
     /// Adds a tensor by its full name as a matrix. All axes except the first are merged.
-    pub fn flattened(
-        &mut self,
-        name: &str,
-        part: &'static str,
-        shape: &[u64],
-    ) -> Result<WeightId, CheckpointError> {
+    pub fn flattened(&mut self, name: &str, part: &'static str, shape: &[u64]) -> Result<WeightId> {
         let mut weight = self.store.weight(name, part, shape)?;
         weight.shape = vec![shape[0], shape[1..].iter().product()];
         Ok(self.push(weight))
@@ -142,7 +127,7 @@ impl Translation {
         name: &str,
         parts: [(&'static str, u64); N],
         inputs: u64,
-    ) -> Result<[WeightId; N], CheckpointError> {
+    ) -> Result<[WeightId; N]> {
         let name = format!("{}{name}", self.prefix);
         let all = parts.iter().map(|(_, rows)| rows).sum();
         let whole = self.store.weight(&name, parts[0].0, &[all, inputs])?;
@@ -162,7 +147,7 @@ impl Translation {
         id: WeightId,
         size: usize,
         source: impl Fn(usize) -> usize + Copy + Send + Sync + 'static,
-    ) -> Result<(), CheckpointError> {
+    ) -> Result<()> {
         let weight = &mut self.graph.weights[id.0 as usize];
         *weight = rows::reordered(weight.clone(), size, source)?;
         Ok(())
@@ -177,7 +162,7 @@ impl Translation {
         shape: &[u64],
         gives: &[u64],
         make: impl Fn(&[f32]) -> Vec<f32> + Send + Sync + 'static,
-    ) -> Result<WeightId, CheckpointError> {
+    ) -> Result<WeightId> {
         let source = self.store.weight(name, part, shape)?;
         let length = (4 * gives.iter().product::<u64>()) as usize;
         let data = match source.data.is_present() {
@@ -206,7 +191,7 @@ impl Translation {
         tensor: &str,
         names: [&str; N],
         [entries, width]: [u64; 2],
-    ) -> Result<[AssetId; N], CheckpointError> {
+    ) -> Result<[AssetId; N]> {
         let whole = self.store.weight(tensor, "position", &[N as u64, entries, width])?;
         let bytes = whole.data.length() / N;
         let mut ids = [AssetId(0); N];
@@ -233,18 +218,14 @@ impl Translation {
         tensor: &str,
         shape: [u64; 2],
         redirect: Vec<(u32, u32)>,
-    ) -> Result<AssetId, CheckpointError> {
+    ) -> Result<AssetId> {
         let table = self.store.weight(&format!("{}{tensor}", self.prefix), "embedding", &shape)?;
         self.graph.assets.push(Asset { name: name.to_owned(), table, redirect });
         Ok(AssetId(self.graph.assets.len() as u32 - 1))
     }
 
     /// Adds the embedding table, which is asset 0.
-    pub fn embedding(
-        &mut self,
-        vocabulary: u64,
-        redirect: Vec<(u32, u32)>,
-    ) -> Result<AssetId, CheckpointError> {
+    pub fn embedding(&mut self, vocabulary: u64, redirect: Vec<(u32, u32)>) -> Result<AssetId> {
         let shape = [vocabulary, self.graph.hidden];
         self.asset("embedding", EMBEDDING, shape, redirect)
     }
@@ -253,7 +234,7 @@ impl Translation {
     /// a separate tensor.
     ///
     /// A tied model may have such a tensor too. As in transformers, it is used if it differs.
-    pub fn head(&mut self, vocabulary: u64, tied: bool) -> Result<WeightId, CheckpointError> {
+    pub fn head(&mut self, vocabulary: u64, tied: bool) -> Result<WeightId> {
         let shape = [vocabulary, self.graph.hidden];
         let own = HEADS.into_iter().find(|name| self.store.has(name).unwrap_or(!tied));
         let weight = match (tied, own) {
@@ -269,12 +250,7 @@ impl Translation {
     }
 
     /// Returns the head of a tied model: its table, or the tensor `own` if that differs.
-    fn head_beside(
-        &mut self,
-        table: Weight,
-        own: Option<&'static str>,
-        shape: &[u64],
-    ) -> Result<Weight, CheckpointError> {
+    fn head_beside(&mut self, table: Weight, own: Option<&'static str>, shape: &[u64]) -> Result<Weight> {
         let Some(name) = own else { return Ok(table) };
         let own = self.store.weight(name, "head", shape)?;
         if !(own.data.is_present() && table.data.is_present()) {

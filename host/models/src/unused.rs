@@ -8,9 +8,8 @@
 use std::collections::BTreeMap;
 
 use shardwright_graph::Graph;
-use shardwright_vocabulary::{Ignored, Pass, units};
+use shardwright_vocabulary::{Error, Ignored, Pass, Result, units};
 
-use crate::CheckpointError;
 use crate::family::Family;
 use crate::json::Fields;
 use crate::quantised::{self, Scheme};
@@ -73,8 +72,8 @@ impl Reader<'_> {
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::MoreLayers`] if the files have more layers than configured.
-    pub fn ignored(&self, store: &TensorStore, top: Fields<'_>) -> Result<Vec<Ignored>, CheckpointError> {
+    /// If the files have more layers than configured.
+    pub fn ignored(&self, store: &TensorStore, top: Fields<'_>) -> Result<Vec<Ignored>> {
         let unused: Vec<Known<'_>> = self.unused(store).collect();
         if !unused.is_empty() {
             for stack in self.stacks(top)? {
@@ -152,7 +151,7 @@ impl Reader<'_> {
     }
 
     /// Returns the stacks of layers that are read.
-    fn stacks<'f>(&self, top: Fields<'f>) -> Result<Vec<Stack<'f>>, CheckpointError> {
+    fn stacks<'f>(&self, top: Fields<'f>) -> Result<Vec<Stack<'f>>> {
         let model_type = top.text("model_type")?.unwrap_or_default();
         let mut stacks = vec![Stack {
             fields: settings::text_fields(top, model_type)?,
@@ -193,21 +192,22 @@ impl Stack<'_> {
     }
 
     /// Refuses unused tensors of layers beyond the last one.
-    fn check(&self, store: &TensorStore, unused: &[Known<'_>]) -> Result<(), CheckpointError> {
+    fn check(&self, store: &TensorStore, unused: &[Known<'_>]) -> Result<()> {
         let layers = unused.iter().filter_map(|tensor| Some((self.layer_of(tensor.name)?, tensor)));
         let beyond = layers.filter(|(layer, _)| *layer >= self.layers);
         let Some((_, first)) = beyond.min_by_key(|(layer, tensor)| (*layer, tensor.name)) else {
             return Ok(());
         };
         let last = store.known().filter_map(|tensor| self.layer_of(tensor.name)).max().unwrap_or(0);
-        Err(CheckpointError::MoreLayers {
-            path: self.fields.path().to_owned(),
-            field: self.fields.full_name(LAYERS),
-            configured: self.layers,
-            stored: u64::from(last) + 1,
-            weights: first.path().to_owned(),
-            tensor: first.stored_name().to_owned(),
-        })
+        let (field, configured, stored) = (self.fields.full_name(LAYERS), self.layers, u64::from(last) + 1);
+        let (tensor, weights) = (first.stored_name(), first.path().display());
+        Err(Error::invalid(format!(
+            "`{field}` is {configured}, but the weights have {stored} layers: tensor `{tensor}` of {weights} would be ignored"
+        ))
+        .at(self.fields.path().display())
+        .with_help(format!(
+            "set `{field}` to {stored} if the model has these layers; otherwise fetch settings and weight files of the same model"
+        )))
     }
 }
 

@@ -6,11 +6,9 @@ use std::sync::Arc;
 
 use shardwright_files::{Mapping, Section};
 use shardwright_graph::WeightBytes;
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{At, DType, Error, Result};
 
 use shardwright_gguf::TensorType;
-
-use crate::CheckpointError;
 
 /// The kind of stored elements, for the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,9 +63,9 @@ pub(crate) struct Mapped(Mapping);
 
 impl Mapped {
     /// Maps an open file.
-    pub fn of(path: &Path, file: &File) -> Result<Self, CheckpointError> {
+    pub fn of(path: &Path, file: &File) -> Result<Self> {
         let mapped = file.try_clone().and_then(|file| Section::whole(path, file)?.map());
-        mapped.map(Mapped).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })
+        mapped.map(Mapped).at(path.display())
     }
 }
 
@@ -133,4 +131,12 @@ impl WeightFile {
         let bytes = self.source.bytes();
         bytes.get(..self.head as usize).unwrap_or(bytes)
     }
+}
+
+/// Returns the error of a tensor that the model needs. `path` is the weight file, or the index if
+/// there are several.
+pub(crate) fn missing_tensor(path: &Path, tensor: &str) -> Error {
+    Error::missing(format!("no tensor `{tensor}`")).at(path.display()).with_help(
+        "config.json and the weight files may belong to different models, or a weight file is missing from the index",
+    )
 }

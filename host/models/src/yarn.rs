@@ -3,8 +3,10 @@
 
 use std::f64::consts::TAU;
 
+use shardwright_vocabulary::Result;
+
 use crate::json::Fields;
-use crate::{CheckpointError, limits};
+use crate::limits;
 
 pub(crate) struct Yarn {
     /// A divisor for each rotated pair.
@@ -22,7 +24,7 @@ impl Yarn {
     /// the default for the positions of training.
     ///
     /// Source: `_compute_yarn_parameters` of transformers.
-    pub fn read(fields: Fields<'_>, pairs: usize, theta: f32, context: u64) -> Result<Self, CheckpointError> {
+    pub fn read(fields: Fields<'_>, pairs: usize, theta: f32, context: u64) -> Result<Self> {
         let number = |name| fields.positive(name).map(|number| number.map(f64::from));
         let original = fields.whole("original_max_position_embeddings", &limits::CONTEXT)?.unwrap_or(context);
         let factor = number("factor")?.ok_or_else(|| fields.invalid("factor", "is missing for `yarn`"))?;

@@ -69,9 +69,11 @@ impl Kept {
     /// # Errors
     ///
     /// The file cannot be written, or the folder belongs to another user.
-    pub fn keep(&self, window: usize, score: &WindowScore) -> std::io::Result<()> {
+    pub fn keep(&self, window: usize, score: &WindowScore) -> shardwright_vocabulary::Result<()> {
         let Some(path) = self.path(window) else { return Ok(()) };
-        Ok(own::write(&path, &serde_json::to_vec(&KeptWindow::of(window, score.clone())?)?)?)
+        let kept = KeptWindow::of(window, score.clone())?;
+        let content = serde_json::to_vec(&kept).map_err(std::io::Error::from)?;
+        own::write(&path, &content)
     }
 
     /// Removes all windows after the measurement is complete, so that the next call measures again.

@@ -132,7 +132,7 @@ fn spelled(tokens: &Tokens) -> Option<Notice> {
     let count = tokens.spelled;
     (count > 0).then(|| {
         Notice::note(format!(
-            "{count} special tokens that the text spells out are run as such; llama-perplexity reads them as text"
+            "{count} special tokens spelled out in the text are run as special tokens; llama-perplexity reads them as text"
         ))
     })
 }
@@ -208,9 +208,9 @@ fn recall(kept: &Kept, window: usize, windows: &Windows, notices: &mut Vec<Notic
 
 fn keep(kept: &Kept, window: usize, found: &WindowScore) -> Result<()> {
     kept.keep(window, found).map_err(|error| {
-        let folder = kept.folder().unwrap_or(Path::new("")).display().to_string();
-        Error::new(ErrorKind::Missing, format!("{folder}: {error}"))
-            .with_help("use a cache folder that belongs to you and can be written")
+        let folder = kept.folder().unwrap_or(Path::new(""));
+        let error = error.with_kind(ErrorKind::Missing).at(folder.display());
+        error.with_help("use a cache folder that belongs to you and can be written")
     })
 }
 

@@ -6,8 +6,8 @@
 //! count and string of a plan has a cap below.
 
 use shardwright_vocabulary::{
-    ChosenSpeculation, ComponentKind, Encoding, EntryKind, EntryName, Flag, FormatTuple, Limit, Provenance,
-    ScaleBits, Segment, Segments, ShardFormats, StateFormat, Target, limit_names,
+    ChosenSpeculation, ComponentKind, Encoding, EntryKind, EntryName, Error, ErrorKind, Flag, FormatTuple,
+    Limit, Provenance, Result, ScaleBits, Segment, Segments, ShardFormats, StateFormat, Target, limit_names,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,11 +17,8 @@ use crate::losses::{Losses, UnitLoss};
 use crate::plan::{Fallback, Plan, PlannedSegment, Shard};
 use crate::request::{Body, Component, GatheredTable, PrefillPart, Request, TableFormat};
 
-mod fault;
 #[cfg(test)]
 mod tests;
-
-pub use fault::{Direction, PlanFault};
 
 /// Caps on a plan. Each is far above the needs of any model of 8 billion parameters, and small
 /// enough that checking, printing and storing a plan is cheap.
@@ -137,9 +134,13 @@ impl CheckedPlan {
 
 /// Checks `plan` against `request`.
 ///
-/// Returns the first fault found. Faults that make later checks meaningless (counts, indices,
-/// coverage) come first.
-pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan, PlanFault> {
+/// Faults that make later checks meaningless (counts, indices, coverage) are found first.
+///
+/// # Errors
+///
+/// Returns the first fault found. Its place is a shard, counted from zero in the plan's order, or
+/// another part of the plan.
+pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan> {
     counts_and_texts(&plan)?;
     coverage(&plan, request)?;
     let resolved = resolved(&plan, request)?;
@@ -160,6 +161,33 @@ pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan, PlanFault> {
     Ok(CheckedPlan { shards, tables, speculation, plan, loss })
 }
 
+/// Creates the error of an invalid plan. Unless the caller sets other help, the planner is wrong.
+fn fault(message: impl Into<String>) -> Error {
+    let help = "this is a mistake of the planner; the built-in planner is `generic`";
+    Error::new(ErrorKind::Planning, message).with_help(help)
+}
+
+/// Like [`fault`], with a shard as the place.
+pub(crate) fn fault_in(shard: u32, message: impl Into<String>) -> Error {
+    fault(message).at(format!("shard {shard}"))
+}
+
+/// Creates the error of an encoding that its element type does not support.
+pub(crate) fn invalid_encoding(shard: u32, name: &str, encoding: Encoding) -> Error {
+    fault_in(shard, format!("encoding {encoding} of `{name}` does not fit its element type"))
+}
+
+/// Creates the error of a limit that is exceeded.
+fn over_limit(value: u64, limit: &Limit) -> Error {
+    let Limit { name, value: max, provenance, .. } = limit;
+    let help = "the planner must cut into smaller shards; `--limit NAME=VALUE` replaces a limit that is \
+                known to be wrong";
+    fault(format!("{name} is {value}, the limit is {max} ({provenance})")).with_help(help)
+}
+
+/// Advice for an unknown loss and a quality goal.
+const MEASURE: &str = "measure sensitivities, or drop the quality goal";
+
 /// Converts a position to the index type of plans. Counts are capped before any index is made.
 fn index(position: usize) -> u32 {
     u32::try_from(position).unwrap_or(u32::MAX)
@@ -169,12 +197,14 @@ fn shards(plan: &Plan) -> impl Iterator<Item = (u32, &Shard)> {
     plan.shards.iter().enumerate().map(|(position, shard)| (index(position), shard))
 }
 
-fn counts_and_texts(plan: &Plan) -> Result<(), PlanFault> {
-    let count = |what, count: usize, cap: usize| {
-        if count > cap { Err(PlanFault::TooMany { what, count, cap }) } else { Ok(()) }
+fn counts_and_texts(plan: &Plan) -> Result<()> {
+    let count = |what: &str, count: usize, cap: usize| match count <= cap {
+        true => Ok(()),
+        false => Err(fault(format!("the plan has {count} {what}, expected at most {cap}"))),
     };
-    let text = |what, text: &str, cap: usize| {
-        if text.len() > cap { Err(PlanFault::TextTooLong { what, bytes: text.len(), cap }) } else { Ok(()) }
+    let text = |what: &str, text: &str, cap: usize| match text.len() {
+        bytes if bytes <= cap => Ok(()),
+        bytes => Err(fault(format!("a {what} of the plan has {bytes} bytes, expected at most {cap}"))),
     };
     count("shards", plan.shards.len(), caps::SHARDS)?;
     count("table formats", plan.tables.len(), crate::request::caps::TABLES)?;
@@ -208,7 +238,7 @@ fn counts_and_texts(plan: &Plan) -> Result<(), PlanFault> {
         if let Some(shard) = reason.shard
             && shard as usize >= plan.shards.len()
         {
-            return Err(PlanFault::UnknownReasonShard { shard });
+            return Err(fault(format!("a reason names shard {shard}, which is not in the plan")));
         }
     }
     Ok(())
@@ -230,11 +260,11 @@ fn kinds(request: &Request, shard: &Shard) -> Vec<u32> {
 }
 
 /// Resolves the indices of each shard. Costs are filled in later.
-fn resolved(plan: &Plan, request: &Request) -> Result<Vec<CheckedShard>, PlanFault> {
+fn resolved(plan: &Plan, request: &Request) -> Result<Vec<CheckedShard>> {
     let table = CostTable::new(request);
     let resolve = |(position, planned): (u32, &Shard)| {
-        let segment = |planned: &PlannedSegment| {
-            let unknown = || PlanFault::UnknownComponent { shard: position, component: planned.component };
+        let segment = |planned: &PlannedSegment| -> Result<Segment> {
+            let unknown = || unknown_component(position, planned.component);
             let existing = component(request, planned).ok_or_else(unknown)?;
             let component = ComponentKind::from_name(&existing.name).ok_or_else(unknown)?;
             Ok(Segment { component, layers: (planned.first, planned.end) })
@@ -245,7 +275,7 @@ fn resolved(plan: &Plan, request: &Request) -> Result<Vec<CheckedShard>, PlanFau
             name: segments.to_string(),
             target: target
                 .map(|target| target.target.clone())
-                .ok_or(PlanFault::UnknownTarget { shard: position, target: planned.target })?,
+                .ok_or_else(|| fault_in(position, format!("the request has no target {}", planned.target)))?,
             formats: shard_formats(position, planned, &segments, &table, request)?,
             segments,
             planned: planned.clone(),
@@ -264,7 +294,7 @@ fn shard_formats(
     segments: &Segments,
     table: &CostTable<'_>,
     request: &Request,
-) -> Result<ShardFormats, PlanFault> {
+) -> Result<ShardFormats> {
     let mut units: Vec<(Segment, &FormatTuple)> = Vec::new();
     let weighs = |kind: u32, formats: u32| {
         let row = |&entry: &EntryName| table.row(kind, planned.target, formats, entry);
@@ -276,12 +306,16 @@ fn shard_formats(
         let (first, end) = segment.layers;
         let (found, expected) = (planned.formats.len(), end.saturating_sub(first).max(1) as usize);
         if found != expected {
-            let component = segment.component.to_string();
-            return Err(PlanFault::FormatsCount { shard, component, found, expected });
+            let component = segment.component;
+            let message = format!(
+                "expected a format tuple for each of {expected} layers of `{component}`, got {found}"
+            );
+            return Err(fault_in(shard, message));
         }
         for (&formats, layer) in planned.formats.iter().zip(first..) {
             let tuple = request.formats.get(formats as usize);
-            let tuple = tuple.ok_or(PlanFault::UnknownFormats { shard, formats })?;
+            let unknown = || fault_in(shard, format!("the request has no format tuple {formats}"));
+            let tuple = tuple.ok_or_else(unknown)?;
             let layers = if end == 0 { (0, 0) } else { (layer, layer.saturating_add(1)) };
             units.push((Segment { layers, ..segment }, tuple));
         }
@@ -297,37 +331,50 @@ fn shard_formats(
         let first = units.first().map(|(_, tuple)| values(tuple));
         match units.iter().find(|(_, tuple)| Some(values(tuple)) != first) {
             Some((part, formats)) => {
-                PlanFault::FormatsDiffer { shard, part: part.to_string(), formats: formats.to_string() }
+                let expected = "expected the same activations and states in the whole shard";
+                fault_in(shard, format!("{part} has formats {formats}, {expected}"))
             }
-            None => PlanFault::SegmentsMissing { shard },
+            None => fault_in(shard, "no segments"),
         }
     })
 }
 
+fn unknown_component(shard: u32, component: u32) -> Error {
+    fault_in(shard, format!("the model has no component {component}"))
+}
+
+fn invalid_range(shard: u32, segment: &PlannedSegment, layers: u32) -> Error {
+    let (first, end) = (segment.first, segment.end);
+    fault_in(shard, format!("layers {first}..{end} are not a range of the {layers} layers"))
+}
+
+fn layer_skipped(component: &str, layer: u32) -> Error {
+    fault("not in any shard").at(format!("layer {layer} of component `{component}`"))
+}
+
 /// Checks that every component is present in order and every layer exactly once and in order. A
 /// shard may have at most one segment of each component.
-fn coverage(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
+fn coverage(plan: &Plan, request: &Request) -> Result<()> {
     // Progress of each component: `None` before its first shard, then the number of layers covered.
     let mut covered: Vec<Option<u32>> = vec![None; request.model.components.len()];
     let mut current = 0_u32;
     for (position, shard) in shards(plan) {
         if shard.segments.is_empty() {
-            return Err(PlanFault::SegmentsMissing { shard: position });
+            return Err(fault_in(position, "no segments"));
         }
         for (place, segment) in shard.segments.iter().enumerate() {
             if segment.component < current {
-                let component = segment.component;
-                return Err(PlanFault::ComponentOrder { shard: position, component });
+                let message = format!("component {} comes after a later one", segment.component);
+                return Err(fault_in(position, message));
             }
             current = segment.component;
             let (Some(component), Some(done)) =
                 (component(request, segment), covered.get_mut(segment.component as usize))
             else {
-                let component = segment.component;
-                return Err(PlanFault::UnknownComponent { shard: position, component });
+                return Err(unknown_component(position, segment.component));
             };
-            let repeated =
-                || PlanFault::ComponentRepeated { shard: position, component: component.name.clone() };
+            let name = &component.name;
+            let repeated = || fault_in(position, format!("component `{name}` was already placed"));
             if shard.segments[..place].iter().any(|before| before.component == segment.component) {
                 return Err(repeated());
             }
@@ -335,7 +382,7 @@ fn coverage(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
             match &component.body {
                 Body::Whole(_) => {
                     if (first, end) != (0, 0) {
-                        return Err(PlanFault::LayerRange { shard: position, first, end, layers });
+                        return Err(invalid_range(position, segment, layers));
                     }
                     if done.replace(0).is_some() {
                         return Err(repeated());
@@ -344,16 +391,13 @@ fn coverage(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
                 Body::Layers(_) => {
                     let expected = done.unwrap_or(0);
                     if first >= end || end > layers {
-                        return Err(PlanFault::LayerRange { shard: position, first, end, layers });
+                        return Err(invalid_range(position, segment, layers));
                     }
                     if first < expected {
-                        return Err(PlanFault::LayerRepeated { shard: position, layer: first });
+                        return Err(fault_in(position, format!("layer {first} was already placed")));
                     }
                     if first > expected {
-                        return Err(PlanFault::LayerSkipped {
-                            component: component.name.clone(),
-                            layer: expected,
-                        });
+                        return Err(layer_skipped(&component.name, expected));
                     }
                     *done = Some(end);
                 }
@@ -362,9 +406,9 @@ fn coverage(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     }
     for (component, done) in request.model.components.iter().zip(covered) {
         match done {
-            None => return Err(PlanFault::ComponentMissing { component: component.name.clone() }),
+            None => return Err(fault("it has no shard").at(format!("component `{}`", component.name))),
             Some(end) if end < component.layer_count() => {
-                return Err(PlanFault::LayerSkipped { component: component.name.clone(), layer: end });
+                return Err(layer_skipped(&component.name, end));
             }
             Some(_) => {}
         }
@@ -374,7 +418,7 @@ fn coverage(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
 
 /// Checks that every layer that reads a donor's state is on the donor's shim and device, and has
 /// states in the donor's format.
-fn donors(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
+fn donors(plan: &Plan, request: &Request) -> Result<()> {
     let mut home: BTreeMap<(u32, u32), (u32, Option<StateFormat>)> = BTreeMap::new();
     let states = |segment: &PlannedSegment, layer: u32| {
         let formats = segment.formats.get(layer.saturating_sub(segment.first) as usize)?;
@@ -398,18 +442,23 @@ fn donors(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
             let Some(donor) = layers.get(layer as usize).and_then(|layer| layer.donor) else { continue };
             let donor_shard = home.get(&(segment.component, donor)).map(|(position, _)| *position);
             if donor_shard.is_none_or(|donor_shard| place(donor_shard) != place(position)) {
-                return Err(PlanFault::StateNotShareable {
-                    shard: position,
-                    layer,
-                    donor,
-                    donor_shard: donor_shard.unwrap_or(position),
-                });
+                let donor_shard = donor_shard.unwrap_or(position);
+                let message = format!(
+                    "layer {layer} reads the state of layer {donor} in shard {donor_shard}, which is on \
+                     another shim or device (state-not-shareable)"
+                );
+                return Err(
+                    fault_in(position, message).with_help("layers that share a state must be on one device")
+                );
             }
             let written = home.get(&(segment.component, donor)).and_then(|(_, states)| *states);
             if let (Some(read), Some(written)) = (states(segment, layer), written)
                 && read != written
             {
-                return Err(PlanFault::StatesDiffer { shard: position, layer, donor, read, written });
+                let message = format!(
+                    "layer {layer} reads the state of layer {donor} as {read}, which is written as {written}"
+                );
+                return Err(fault_in(position, message));
             }
         }
     }
@@ -422,7 +471,7 @@ fn segments(plan: &Plan) -> impl Iterator<Item = (u32, &PlannedSegment)> {
 }
 
 /// Checks entry points and context: known, complete, and equal in all shards.
-fn entries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
+fn entries(plan: &Plan, request: &Request) -> Result<()> {
     let known: BTreeSet<EntryName> = request.entries.iter().copied().collect();
     let has_states = request.entries.iter().any(|entry| entry.kind != EntryKind::Encode);
     // The entry points that every shard must have: for each kind, the entry points of the first
@@ -431,38 +480,39 @@ fn entries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     let mut chain_context: Option<u32> = None;
     for (position, shard) in shards(plan) {
         let context = shard.context;
-        if has_states {
-            if context < request.goals.context {
-                let goal = request.goals.context;
-                return Err(PlanFault::ContextTooSmall { shard: position, context, goal });
-            }
-            if context > request.model.max_context {
-                let max = request.model.max_context;
-                return Err(PlanFault::ContextTooLarge { shard: position, context, max });
-            }
-        } else if context != 0 {
-            return Err(PlanFault::ContextTooLarge { shard: position, context, max: 0 });
+        let (goal, max) = match has_states {
+            true => (request.goals.context, request.model.max_context),
+            false => (0, 0),
+        };
+        if context < goal {
+            return Err(fault_in(position, format!("context {context} is below the requested {goal}")));
+        }
+        if context > max {
+            return Err(fault_in(position, format!("context {context} is above the model's {max}"))
+                .with_help("request less context"));
         }
         let expected = *chain_context.get_or_insert(context);
         if expected != context {
-            return Err(PlanFault::ContextDiffers { shard: position, context, expected });
+            let message = format!("context {context} differs from {expected} of the shards before");
+            return Err(fault_in(position, message));
         }
 
         let mut own: BTreeMap<EntryKind, BTreeSet<EntryName>> = BTreeMap::new();
         for &entry in &shard.entries {
             if !known.contains(&entry) {
-                return Err(PlanFault::UnknownEntry { shard: position, entry });
+                return Err(fault_in(position, format!("the request does not offer {entry}")));
             }
             let expected_context = if entry.kind == EntryKind::Encode { 0 } else { context };
             if entry.context != expected_context {
-                return Err(PlanFault::EntryContext { shard: position, entry, context });
+                let message = format!("{entry} does not have the shard's context {context}");
+                return Err(fault_in(position, message));
             }
             if entry.kind != EntryKind::Decode && entry.rows > request.goals.max_prefill_rows {
                 let max = request.goals.max_prefill_rows;
-                return Err(PlanFault::EntryTooLarge { shard: position, entry, max });
+                return Err(fault_in(position, format!("{entry} has more than {max} rows")));
             }
             if !own.entry(entry.kind).or_default().insert(entry) {
-                return Err(PlanFault::EntryRepeated { shard: position, entry });
+                return Err(fault_in(position, format!("{entry} is listed twice")));
             }
         }
 
@@ -470,19 +520,18 @@ fn entries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
             request.kinds.get(kind as usize).is_some_and(|kind| kind.prefill != PrefillPart::None)
         });
         let unexpected = |kind: EntryKind| own.get(&kind).and_then(|entries| entries.first()).copied();
-        let missing = |needed| PlanFault::EntryMissing { shard: position, needed };
+        let missing = |needed: &str| fault_in(position, format!("no {needed} entry point"));
+        let idle = |entry: EntryName| fault_in(position, format!("no work at {entry}"));
         if has_states {
             if let Some(entry) = unexpected(EntryKind::Encode) {
-                return Err(PlanFault::UnexpectedEntry { shard: position, entry });
+                return Err(idle(entry));
             }
             let decodes = own.get(&EntryKind::Decode);
             if !decodes.is_some_and(|decodes| decodes.iter().any(|entry| entry.rows == 1)) {
                 return Err(missing("decode_1"));
             }
             match (prefills, unexpected(EntryKind::Prefill)) {
-                (false, Some(entry)) => {
-                    return Err(PlanFault::UnexpectedEntry { shard: position, entry });
-                }
+                (false, Some(entry)) => return Err(idle(entry)),
                 (true, None) => return Err(missing("prefill")),
                 _ => {}
             }
@@ -492,7 +541,8 @@ fn entries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
         for (kind, entries) in own {
             let (other, expected) = chain.entry(kind).or_insert_with(|| (position, entries.clone()));
             if *expected != entries {
-                return Err(PlanFault::EntriesDiffer { shard: position, other: *other, kind });
+                let message = format!("its {kind} entry points differ from those of shard {other}");
+                return Err(fault_in(position, message));
             }
         }
     }
@@ -501,18 +551,20 @@ fn entries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
 
 /// Checks that the draft is in the request and that every shard has the entry point that verifies
 /// it.
-fn speculation(plan: &Plan, request: &Request) -> Result<Option<ChosenSpeculation>, PlanFault> {
+fn speculation(plan: &Plan, request: &Request) -> Result<Option<ChosenSpeculation>> {
     let Some(planned) = &plan.speculation else { return Ok(None) };
     let rows = planned.rows;
     let Some(draft) = request.drafts.iter().find(|draft| draft.name == planned.draft) else {
-        return Err(PlanFault::UnknownDraft { draft: planned.draft.clone() });
+        let draft = &planned.draft;
+        let message = format!("the plan verifies proposals of `{draft}`, which the request does not offer");
+        return Err(fault(message));
     };
     if rows < 2 {
-        return Err(PlanFault::SpeculationRows { rows });
+        return Err(fault(format!("expected at least 2 rows to verify proposals, got {rows}")));
     }
     let verifies = |entry: &EntryName| entry.kind == EntryKind::Decode && entry.rows == rows;
     match shards(plan).find(|(_, shard)| !shard.entries.iter().any(verifies)) {
-        Some((shard, _)) => Err(PlanFault::SpeculationEntry { shard, rows }),
+        Some((shard, _)) => Err(fault_in(shard, format!("no decode_{rows} to verify proposals with"))),
         None => Ok(Some(ChosenSpeculation {
             draft: planned.draft.clone(),
             rows,
@@ -528,23 +580,20 @@ fn speculation(plan: &Plan, request: &Request) -> Result<Option<ChosenSpeculatio
 
 /// Checks boundaries: exactly the tensors that pass between this shard and others, with valid
 /// encodings, and equal encodings at reader and writer.
-fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
+fn boundaries(plan: &Plan, request: &Request) -> Result<()> {
     let mut written = BTreeMap::new();
     let flows = flow::boundaries(plan, request);
     for ((position, shard), flow) in shards(plan).zip(&flows) {
-        let sides = [
-            (Direction::Input, &shard.inputs, &flow.inputs),
-            (Direction::Output, &shard.outputs, &flow.outputs),
-        ];
+        let sides = [("input", &shard.inputs, &flow.inputs), ("output", &shard.outputs, &flow.outputs)];
         for (direction, actual, expected) in sides {
             let mut seen = BTreeSet::new();
             for boundary in actual {
-                let name = boundary.name.clone();
-                if !expected.contains(&boundary.name.as_str()) {
-                    return Err(PlanFault::UnknownBoundary { shard: position, direction, name });
+                let name = boundary.name.as_str();
+                if !expected.contains(&name) {
+                    return Err(fault_in(position, format!("the component has no {direction} `{name}`")));
                 }
-                if !seen.insert(boundary.name.as_str()) {
-                    return Err(PlanFault::BoundaryRepeated { shard: position, direction, name });
+                if !seen.insert(name) {
+                    return Err(fault_in(position, format!("{direction} `{name}` is listed twice")));
                 }
                 // The scale of floats is chosen by the host.
                 let is_legal = |encoding: &Encoding| {
@@ -552,12 +601,11 @@ fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
                         && (!encoding.element.is_float() || encoding.scale == ScaleBits::ONE)
                 };
                 if let Some(encoding) = boundary.encoding.filter(|encoding| !is_legal(encoding)) {
-                    return Err(PlanFault::EncodingInvalid { shard: position, name, encoding });
+                    return Err(invalid_encoding(position, name, encoding));
                 }
             }
             if let Some(&name) = expected.iter().find(|name| !seen.contains(*name)) {
-                let name = name.to_owned();
-                return Err(PlanFault::BoundaryMissing { shard: position, direction, name });
+                return Err(fault_in(position, format!("{direction} `{name}` is missing")));
             }
         }
         for boundary in &shard.inputs {
@@ -567,13 +615,9 @@ fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
                 && let Some(read) = boundary.encoding
                 && encoding != read
             {
-                return Err(PlanFault::EncodingMismatch {
-                    name: boundary.name.clone(),
-                    writer,
-                    written: encoding,
-                    reader: position,
-                    read,
-                });
+                let name = &boundary.name;
+                let written = format!("shard {writer} writes it as {encoding}");
+                return Err(fault_in(position, format!("it reads `{name}` as {read}, and {written}")));
             }
         }
         for boundary in &shard.outputs {
@@ -585,19 +629,23 @@ fn boundaries(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
 
 /// Checks that a shard specifies a soft-cap place if and only if it has a component with a
 /// soft-cap.
-fn softcaps(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
+fn softcaps(plan: &Plan, request: &Request) -> Result<()> {
     for (position, shard) in shards(plan) {
         let mut components = shard.segments.iter().filter_map(|segment| component(request, segment));
         let capped = components.find(|component| component.softcap.is_some());
         match (capped, shard.softcap) {
             (None, Some(place)) => {
                 let last = shard.segments.last().and_then(|segment| component(request, segment));
-                let component = last.map(|component| component.name.clone()).unwrap_or_default();
-                return Err(PlanFault::NoSoftcap { shard: position, component, place });
+                let component = last.map_or("", |component| component.name.as_str());
+                let message = format!("component `{component}` has no soft-cap for the {place} to compute");
+                return Err(fault_in(position, message));
             }
             (Some(component), None) => {
-                let component = component.name.clone();
-                return Err(PlanFault::SoftcapMissing { shard: position, component });
+                let component = &component.name;
+                let message = format!(
+                    "the plan does not specify where to compute the soft-cap of component `{component}`"
+                );
+                return Err(fault_in(position, message));
             }
             _ => {}
         }
@@ -605,49 +653,46 @@ fn softcaps(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
     Ok(())
 }
 
-fn flags(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
+fn flags(plan: &Plan, request: &Request) -> Result<()> {
     for (position, shard) in shards(plan) {
         let Some(target) = request.targets.get(shard.target as usize) else { continue };
         let mut seen = BTreeSet::new();
         for flag in &shard.flags {
             let Some(schema) = target.schema.iter().find(|schema| schema.name == flag.name) else {
-                return Err(PlanFault::UnknownFlag {
-                    shard: position,
-                    flag: flag.name.clone(),
-                    target: target.target.name.clone(),
-                });
+                let message = format!("`{}` has no flag `{}`", target.target.name, flag.name);
+                return Err(fault_in(position, message).with_help("see the shim's schema for its flags"));
             };
             if let Err(expected) = schema.accepts(&flag.value) {
-                return Err(PlanFault::FlagValue { shard: position, flag: flag.clone(), expected });
+                return Err(fault_in(position, format!("flag `{flag}`: expected {expected}")));
             }
             if !seen.insert(&flag.name) {
-                return Err(PlanFault::FlagRepeated { shard: position, flag: flag.name.clone() });
+                return Err(fault_in(position, format!("flag `{}` is listed twice", flag.name)));
             }
         }
     }
     Ok(())
 }
 
-fn fallback(plan: &Plan, request: &Request) -> Result<(), PlanFault> {
+fn fallback(plan: &Plan, request: &Request) -> Result<()> {
     let table = CostTable::new(request);
     let mut seen = BTreeSet::new();
     for &Fallback { target, ref formats } in &plan.fallback {
         let Some(summary) = request.targets.get(target as usize) else {
-            return Err(PlanFault::UnknownFallback { target });
+            return Err(fault(format!("the request has no target {target} to fall back to")));
         };
         if !seen.insert(target) {
-            return Err(PlanFault::FallbackRepeated { target });
+            return Err(fault(format!("target {target} is listed twice as a fallback")));
         }
         let mut known = BTreeSet::new();
         for &formats in formats {
             let tuple = request.formats.get(formats as usize).filter(|_| known.insert(formats));
-            let Some(tuple) = tuple else { return Err(PlanFault::FallbackFormats { target, formats }) };
+            let Some(tuple) = tuple else {
+                let message = format!("format tuple {formats} is unknown or listed twice");
+                return Err(fault(message).at(format!("fallback to target {target}")));
+            };
             if let Some(why) = takes_nothing(plan, request, &table, target, formats) {
-                return Err(PlanFault::FallbackIllegal {
-                    target: summary.target.name.clone(),
-                    formats: tuple.to_string(),
-                    why,
-                });
+                return Err(fault(format!("no part of the model is supported as {tuple}: {why}"))
+                    .at(format!("fallback to `{}`", summary.target.name)));
             }
         }
     }
@@ -678,52 +723,48 @@ fn takes_nothing(
 }
 
 /// Checks that the plan has one known format for each table.
-fn tables(plan: &Plan, request: &Request) -> Result<Vec<CheckedTable>, PlanFault> {
+fn tables(plan: &Plan, request: &Request) -> Result<Vec<CheckedTable>> {
     let (found, expected) = (plan.tables.len(), request.tables.len());
     if found != expected {
-        return Err(PlanFault::TablesCount { found, expected });
+        return Err(fault(format!("{expected} gathered tables need {expected} formats, got {found}")));
     }
-    let chosen = |(table, &format): (&GatheredTable, &u32)| {
-        let name = table.name.clone();
-        match table.formats.get(format as usize) {
-            Some(chosen) => Ok(CheckedTable { name, chosen: chosen.clone() }),
-            None => Err(PlanFault::UnknownTableFormat { table: name, format }),
-        }
-    };
+    let chosen =
+        |(table, &format): (&GatheredTable, &u32)| {
+            let name = table.name.clone();
+            match table.formats.get(format as usize) {
+                Some(chosen) => Ok(CheckedTable { name, chosen: chosen.clone() }),
+                None => Err(fault(format!("the request does not offer format {format}"))
+                    .at(format!("table `{name}`"))),
+            }
+        };
     request.tables.iter().zip(&plan.tables).map(chosen).collect()
 }
 
-fn costs(plan: &Plan, request: &Request) -> Result<Vec<ShardCost>, PlanFault> {
+fn costs(plan: &Plan, request: &Request) -> Result<Vec<ShardCost>> {
     let table = CostTable::new(request);
     let mut costs = Vec::with_capacity(plan.shards.len());
     for (position, shard) in shards(plan) {
         let formats: Vec<u32> = shard.formats().collect();
-        let cost =
-            table.shard(&kinds(request, shard), shard.target, &formats, &shard.entries).map_err(|fault| {
-                match fault {
-                    CostFault::Overflow => PlanFault::CostOverflow { shard: position },
-                    CostFault::Illegal { kind, formats, entry, why } => PlanFault::IllegalFormats {
-                        shard: position,
-                        kind: request
-                            .kinds
-                            .get(kind as usize)
-                            .map_or_else(String::new, |kind| kind.name.clone()),
-                        target: request
-                            .targets
-                            .get(shard.target as usize)
-                            .map_or_else(String::new, |target| target.target.name.clone()),
-                        formats: request
-                            .formats
-                            .get(formats as usize)
-                            .map_or_else(String::new, ToString::to_string),
-                        entry,
-                        why,
-                    },
-                }
-            })?;
-        costs.push(cost);
+        let cost = table.shard(&kinds(request, shard), shard.target, &formats, &shard.entries);
+        let illegal = |fault: CostFault| match fault {
+            CostFault::Overflow => cost_overflow(position),
+            CostFault::Illegal { kind, formats, entry, why } => {
+                let kind = request.kinds.get(kind as usize).map_or("", |kind| kind.name.as_str());
+                let target = request.targets.get(shard.target as usize);
+                let target = target.map_or("", |target| target.target.name.as_str());
+                let formats = request.formats.get(formats as usize);
+                let formats = formats.map_or_else(String::new, ToString::to_string);
+                let what = format!("`{kind}` as {formats} at {entry}");
+                fault_in(position, format!("`{target}` does not support {what}: {why}"))
+            }
+        };
+        costs.push(cost.map_err(illegal)?);
     }
     Ok(costs)
+}
+
+fn cost_overflow(shard: u32) -> Error {
+    fault_in(shard, "the costs do not fit in 64 bits")
 }
 
 /// Returns the binding limit of this name under these flags, if the target has one. This is the
@@ -734,12 +775,7 @@ fn limit(limits: &[Limit], name: &str, flags: &[Flag]) -> Option<Limit> {
     Some(Limit { value: limit.under(flags), ..limit.clone() })
 }
 
-fn limits(
-    plan: &Plan,
-    request: &Request,
-    costs: &[ShardCost],
-    tables: &[CheckedTable],
-) -> Result<(), PlanFault> {
+fn limits(plan: &Plan, request: &Request, costs: &[ShardCost], tables: &[CheckedTable]) -> Result<()> {
     let held = plan.speculation.as_ref().and_then(|speculation| {
         let draft = request.drafts.iter().find(|draft| draft.name == speculation.draft)?;
         Some(draft.held_bytes(speculation.rows))
@@ -759,10 +795,10 @@ fn limits(
             if let Some(limit) = limit(&target.limits, name, &shard.flags)
                 && value > limit.value
             {
-                return Err(PlanFault::OverLimit { shard: position, value, limit });
+                return Err(over_limit(value, &limit).at(format!("shard {position}")));
             }
         }
-        let overflow = || PlanFault::CostOverflow { shard: position };
+        let overflow = || cost_overflow(position);
         total = total.checked_add(cost.context_bytes()).ok_or_else(overflow)?;
         let (count, bytes) = per_target.entry(shard.target).or_default();
         *count += 1;
@@ -774,25 +810,28 @@ fn limits(
             if let Some(limit) = limit(&target.limits, name, &[])
                 && value > limit.value
             {
-                let target = target.target.name.clone();
-                return Err(PlanFault::OverTargetLimit { target, value, limit });
+                return Err(over_limit(value, &limit).at(format!("target `{}`", target.target.name)));
             }
         }
     }
     if let Some(max) = request.goals.memory_bytes.filter(|max| total > *max) {
-        return Err(PlanFault::OverMemory { value: total, max });
+        return Err(fault(format!("the plan needs {total} bytes of memory, the goal is {max}"))
+            .with_help("allow more memory, or less context"));
     }
     let parts = costs.iter().map(|cost| cost.artefact_bytes);
     let parts = parts.chain(tables.iter().map(|table| table.chosen.bytes));
     let size = parts.fold(0_u64, u64::saturating_add);
     match request.goals.size_bytes {
-        Some(max) if size > max => Err(PlanFault::OverSize { value: size, max }),
+        Some(max) if size > max => {
+            Err(fault(format!("artefacts and tables together have {size} bytes, the goal is {max}"))
+                .with_help("allow more bytes, or offer narrower weight formats"))
+        }
         _ => Ok(()),
     }
 }
 
 /// Checks the goals for times, using known times of computation and calls.
-fn times(request: &Request, costs: &[ShardCost]) -> Result<(), PlanFault> {
+fn times(request: &Request, costs: &[ShardCost]) -> Result<()> {
     let goals = &request.goals;
     let runs = |cost: &ShardCost| {
         let call = cost.call.map_or(0, |call| call.microseconds);
@@ -819,13 +858,14 @@ fn times(request: &Request, costs: &[ShardCost]) -> Result<(), PlanFault> {
         ("the first token", first, goals.first_token_microseconds),
     ] {
         if let Some(max) = max.filter(|max| value > *max) {
-            return Err(PlanFault::TooSlow { what, value, max });
+            return Err(fault(format!("{what} needs at least {value} µs, the goal is {max}"))
+                .with_help("allow more time, or offer faster formats"));
         }
     }
     Ok(())
 }
 
-fn quality(plan: &Plan, request: &Request, tables: &[CheckedTable]) -> Result<Loss, PlanFault> {
+fn quality(plan: &Plan, request: &Request, tables: &[CheckedTable]) -> Result<Loss> {
     let losses = Losses::new(request);
     let table = CostTable::new(request);
     let mut loss = Loss::default();
@@ -855,8 +895,10 @@ fn quality(plan: &Plan, request: &Request, tables: &[CheckedTable]) -> Result<Lo
                 UnitLoss::Unknown if request.goals.quality_micronats.is_some() => {
                     let name = component(request, segment).map_or("?", |known| known.name.as_str());
                     let part = if segment.end == 0 { name.to_owned() } else { format!("layer {layer}") };
-                    let formats = tuple.to_string();
-                    return Err(PlanFault::UnmeasuredQuality { shard: position, part, formats });
+                    let message = format!(
+                        "no sensitivity of {part} to {tuple} was measured, and there is a quality goal"
+                    );
+                    return Err(fault_in(position, message).with_help(MEASURE));
                 }
                 UnitLoss::Unknown => loss.unmeasured += 1,
             }
@@ -877,14 +919,19 @@ fn quality(plan: &Plan, request: &Request, tables: &[CheckedTable]) -> Result<Lo
                 }
             }
             None if request.goals.quality_micronats.is_some() => {
-                let (table, format) = (name.clone(), chosen.format);
-                return Err(PlanFault::UnmeasuredTable { table, format });
+                let message =
+                    format!("no loss is known for format {}, and there is a quality goal", chosen.format);
+                return Err(fault(message).at(format!("table `{name}`")).with_help(MEASURE));
             }
             None => loss.unmeasured += 1,
         }
     }
     match request.goals.quality_micronats {
-        Some(max) if loss.micronats > max => Err(PlanFault::OverQuality { value: loss.micronats, max }),
+        Some(max) if loss.micronats > max => {
+            let value = loss.micronats;
+            Err(fault(format!("the plan loses {value} millionths of quality, the goal is {max}"))
+                .with_help("allow a larger loss, or wider weight formats"))
+        }
         _ => Ok(loss),
     }
 }

@@ -178,13 +178,11 @@ pub fn run(planner: &Planner, portable: Option<&Planner>, base: &Request) -> Con
 }
 
 fn exceeds_a_bound(kind: &PlannerErrorKind) -> bool {
-    use PlannerErrorKind::{GiantOutput, LogFlood, OutOfFuel, OutOfMemory};
-    matches!(kind, OutOfFuel { .. } | OutOfMemory { .. } | GiantOutput { .. } | LogFlood { .. })
+    matches!(kind, PlannerErrorKind::OverBound(_))
 }
 
 fn stops_in_a_call(kind: &PlannerErrorKind) -> bool {
-    use PlannerErrorKind::{StackOverflow, Trapped};
-    exceeds_a_bound(kind) || matches!(kind, StackOverflow { .. } | Trapped { .. })
+    matches!(kind, PlannerErrorKind::OverBound(_) | PlannerErrorKind::Trapped(_))
 }
 
 /// Classified answer of a planner.
@@ -208,7 +206,7 @@ fn outcome(answer: Answer, request: &Request) -> Outcome {
     match answer.plan {
         Ok(plan) => match check(plan, request) {
             Ok(plan) => Outcome::Plan(Box::new(plan)),
-            Err(fault) => Outcome::Failed(format!("its plan does not hold: {fault}")),
+            Err(fault) => Outcome::Failed(format!("invalid plan: {fault}")),
         },
         Err(PlannerError { kind: kind @ PlannerErrorKind::Refused { .. }, .. }) => {
             Outcome::Refused(kind.to_string())

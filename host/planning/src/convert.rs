@@ -1,10 +1,10 @@
 //! Conversion between our own types and the types of interface version 0.2, in both directions. A
 //! later version of the interface gets a module like this one, and no other code changes.
 
-use shardwright_vocabulary::{self as own, ComponentKind, Pass};
+use shardwright_vocabulary::{self as own, ComponentKind, Error, Pass, Result};
 
 use crate::bindings::wit;
-use crate::check::PlanFault;
+use crate::check::{fault_in, invalid_encoding};
 use crate::feedback::{Attempt, Feedback};
 use crate::plan::{
     Boundary, BuildTime, Cause, Fallback, Plan, PlannedSegment, PlannedSpeculation, Reason, Shard,
@@ -495,7 +495,7 @@ impl From<&Request> for wit::Request {
     }
 }
 
-fn guest_boundary(shard: u32, boundary: &Boundary) -> Result<wit::Boundary, PlanFault> {
+fn guest_boundary(shard: u32, boundary: &Boundary) -> Result<wit::Boundary> {
     let name = boundary.name.clone();
     let encoding = match boundary.encoding {
         None => None,
@@ -505,7 +505,7 @@ fn guest_boundary(shard: u32, boundary: &Boundary) -> Result<wit::Boundary, Plan
                 scale_bits: encoding.scale.bits(),
                 zero_point: encoding.zero_point,
             }),
-            None => return Err(PlanFault::EncodingInvalid { shard, name, encoding }),
+            None => return Err(invalid_encoding(shard, &name, encoding)),
         },
     };
     Ok(wit::Boundary { name, encoding })
@@ -513,13 +513,13 @@ fn guest_boundary(shard: u32, boundary: &Boundary) -> Result<wit::Boundary, Plan
 
 /// Fails for an encoding of an element type that cannot be encoded. A checked plan has none.
 impl TryFrom<&Plan> for wit::Plan {
-    type Error = PlanFault;
+    type Error = Error;
 
-    fn try_from(plan: &Plan) -> Result<Self, PlanFault> {
-        let boundaries = |index: u32, list: &[Boundary]| -> Result<Vec<wit::Boundary>, PlanFault> {
+    fn try_from(plan: &Plan) -> Result<Self> {
+        let boundaries = |index: u32, list: &[Boundary]| -> Result<Vec<wit::Boundary>> {
             list.iter().map(|boundary| guest_boundary(index, boundary)).collect()
         };
-        let shard = |(index, shard): (u32, &Shard)| -> Result<wit::Shard, PlanFault> {
+        let shard = |(index, shard): (u32, &Shard)| -> Result<wit::Shard> {
             let segment = |segment: &PlannedSegment| wit::Segment {
                 component: segment.component,
                 first: segment.first,
@@ -564,9 +564,9 @@ impl TryFrom<&Plan> for wit::Plan {
 
 /// Converts a guest's plan. Only scales can fail to convert. The check judges everything else.
 impl TryFrom<wit::Plan> for Plan {
-    type Error = PlanFault;
+    type Error = Error;
 
-    fn try_from(plan: wit::Plan) -> Result<Self, PlanFault> {
+    fn try_from(plan: wit::Plan) -> Result<Self> {
         let mut shards = Vec::new();
         for (shard, position) in plan.shards.into_iter().zip(0_u32..) {
             let boundaries = |boundaries: Vec<wit::Boundary>| {
@@ -581,7 +581,8 @@ impl TryFrom<wit::Plan> for Plan {
                             }),
                             None => {
                                 let (name, bits) = (boundary.name, encoding.scale_bits);
-                                return Err(PlanFault::ScaleInvalid { shard: position, name, bits });
+                                let expected = format!("expected a finite scale above zero for `{name}`");
+                                return Err(fault_in(position, format!("{expected}, got bits {bits:#010x}")));
                             }
                         },
                     };
@@ -657,9 +658,9 @@ impl From<&Feedback> for wit::Feedback {
 }
 
 impl TryFrom<&Attempt> for wit::Attempt {
-    type Error = PlanFault;
+    type Error = Error;
 
-    fn try_from(attempt: &Attempt) -> Result<Self, PlanFault> {
+    fn try_from(attempt: &Attempt) -> Result<Self> {
         Ok(wit::Attempt {
             plan: (&attempt.plan).try_into()?,
             feedback: attempt.feedback.iter().map(wit::Feedback::from).collect(),

@@ -5,7 +5,9 @@
 //! twice: to meet a goal, the minimum needs of all following layers are reserved. The time is
 //! linear in the layers, with one look at the possibilities of each layer's kind.
 
-use shardwright_vocabulary::{EntryKind, EntryName, FormatTuple, Legality, SoftcapPlace, limit_names};
+use shardwright_vocabulary::{
+    At, EntryKind, EntryName, FormatTuple, Legality, Result, SoftcapPlace, limit_names,
+};
 
 use crate::check::{CheckedPlan, caps, check};
 use crate::cost::CostTable;
@@ -15,7 +17,6 @@ use crate::request::{Body, Request, TableFormat, TargetSummary};
 
 mod refusal;
 
-pub use refusal::FloorRefusal;
 use refusal::Obstacle;
 
 /// Name of the floor in reports, in place of a planner's.
@@ -23,9 +24,11 @@ pub const NAME: &str = "floor";
 
 /// Returns the first plan that `request` allows, checked.
 ///
-/// On failure returns the obstacle for the first layer that could not be placed. A plan may still
-/// exist, but only planners search for it.
-pub fn floor(request: &Request) -> Result<CheckedPlan, FloorRefusal> {
+/// # Errors
+///
+/// Fails with the obstacle for the first layer that could not be placed, which is the place of the
+/// error. A plan may still exist, but only planners search for it.
+pub fn floor(request: &Request) -> Result<CheckedPlan> {
     let (context, entries) = entries(request)?;
     let table = CostTable::new(request);
     let kinds = 0..u32::try_from(request.kinds.len()).unwrap_or(u32::MAX);
@@ -85,7 +88,8 @@ pub fn floor(request: &Request) -> Result<CheckedPlan, FloorRefusal> {
         if !join {
             let position = u32::try_from(shards.len()).unwrap_or(u32::MAX);
             if shards.len() == caps::SHARDS {
-                return Err(FloorRefusal::Shards { layer: unit.name(request), max: caps::SHARDS });
+                let message = format!("it needs one more shard than the {} of a plan", caps::SHARDS);
+                return Err(refusal::refused(&unit.name(request), message, refusal::REPLACE_LIMIT));
             }
             reasons.extend(cut.map(|cut| cut.reason(position, "a new shard")));
             let elsewhere = format!("target {} of the request", way.target);
@@ -111,8 +115,7 @@ pub fn floor(request: &Request) -> Result<CheckedPlan, FloorRefusal> {
         (open, bytes, lost) = (after, bytes.saturating_add(grown), lost.saturating_add(loss));
         homes.push(home(way));
     }
-    check(Plan { shards, tables, fallback: vec![], speculation: None, reasons }, request)
-        .map_err(|fault| FloorRefusal::Plan(Box::new(fault)))
+    check(Plan { shards, tables, fallback: vec![], speculation: None, reasons }, request).at("plan")
 }
 
 fn no_search() -> Reason {
@@ -127,7 +130,7 @@ fn no_search() -> Reason {
 /// Chooses the format of each table, and returns the formats and their total loss. This is the
 /// first format, or the smallest one if there is a size goal. If there is a quality goal, only
 /// formats with known losses are considered.
-fn tables(request: &Request) -> Result<(Vec<u32>, u64), FloorRefusal> {
+fn tables(request: &Request) -> Result<(Vec<u32>, u64)> {
     let goals = &request.goals;
     let (mut tables, mut lost) = (Vec::new(), 0_u64);
     for table in &request.tables {
@@ -141,16 +144,13 @@ fn tables(request: &Request) -> Result<(Vec<u32>, u64), FloorRefusal> {
         };
         let Some((place, format)) = chosen else {
             let formats = table.formats.first().map_or_else(String::new, |format| format.format.to_string());
-            return Err(FloorRefusal::Unmeasured { layer: format!("table `{}`", table.name), formats });
+            return Err(refusal::unmeasured(&format!("table `{}`", table.name), &formats));
         };
         tables.push(place);
         lost = lost.saturating_add(format.micronats.unwrap_or(0).into());
     }
     match goals.quality_micronats {
-        Some(max) if lost > max => {
-            let layer = "the gathered tables".to_owned();
-            Err(FloorRefusal::OverGoal { layer, goal: "quality", value: lost, max })
-        }
+        Some(max) if lost > max => Err(refusal::over_goal("gathered tables", "quality", lost, max)),
         _ => Ok((tables, lost)),
     }
 }
@@ -200,10 +200,9 @@ fn shard(
 /// Returns the context and the entry points of every shard. The context is the smallest that the
 /// goal allows. Entry points are one row of decode and the most rows of prefill, or the most rows
 /// of encode. The entry point that all layers take part in comes first.
-fn entries(request: &Request) -> Result<(u32, Vec<EntryName>), FloorRefusal> {
+fn entries(request: &Request) -> Result<(u32, Vec<EntryName>)> {
     let goals = &request.goals;
-    let missing =
-        |needed| FloorRefusal::Entries { needed, context: goals.context, rows: goals.max_prefill_rows };
+    let missing = |needed| refusal::no_entry(needed, goals.context, goals.max_prefill_rows);
     let largest = |kind: EntryKind, context: u32| {
         let fits = |entry: &&EntryName| {
             (entry.kind, entry.context) == (kind, context) && entry.rows <= goals.max_prefill_rows

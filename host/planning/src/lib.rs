@@ -52,10 +52,9 @@ pub mod sandbox;
 pub mod session;
 
 use std::path::Path;
-use std::sync::Arc;
 
 use error::PlannerErrorKind;
-use shardwright_files::FileError;
+use shardwright_vocabulary::{At, ErrorKind};
 
 /// Serialises a value as JSON without whitespace. The types serialised here have no maps and no
 /// floats, so equal values give equal bytes and writing cannot fail.
@@ -68,13 +67,11 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Reads a file of at most `cap` bytes. Never reads more, even if the reported file size is wrong.
+/// Reads the file of a planner, of at most `cap` bytes.
 fn read_capped(path: &Path, cap: u64) -> Result<Vec<u8>, PlannerErrorKind> {
-    shardwright_files::read(path, cap).map_err(|error| match error {
-        FileError::TooLong { .. } => {
-            let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-            PlannerErrorKind::TooBig { bytes: size.max(cap.saturating_add(1)), cap }
-        }
-        error => PlannerErrorKind::MissingFile { path: path.to_owned(), source: Arc::new(error.into()) },
+    shardwright_files::read(path, cap).at(path.display()).map_err(|error| match error.kind() {
+        // It is longer than `cap`.
+        ErrorKind::Invalid if path.is_file() => PlannerErrorKind::Other(error),
+        _ => PlannerErrorKind::MissingFile(error),
     })
 }

@@ -14,8 +14,8 @@ use shardwright_files::hex;
 use shardwright_trust::PublicKey;
 #[cfg(feature = "compiler")]
 use shardwright_trust::SecretKey;
+use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-pub use crate::error::PackError;
 use crate::error::PlannerError;
 use crate::sandbox::{EngineKind, Planner, Sandbox, WASMTIME_VERSION};
 
@@ -50,6 +50,16 @@ pub struct PackManifest {
     pub code_sha256: String,
     /// Public key of the signer.
     pub key: PublicKey,
+}
+
+/// Advice for a pack whose bytes are wrong.
+const GET_AGAIN: &str = "get the pack again from its source";
+/// Advice for a pack that lacks something that this release writes.
+const MAKE_AGAIN: &str = "make it again with `shardwright planner pack` of this release";
+
+/// Creates the error of a pack that is not accepted.
+fn rejected(message: impl Into<String>, help: &str) -> Error {
+    Error::new(ErrorKind::Planning, message).with_help(help)
 }
 
 /// Returns whether a file looks like a pack.
@@ -114,10 +124,12 @@ struct Parts<'pack> {
     signature: Option<[u8; SIGNATURE_BYTES]>,
 }
 
-fn take_apart(bytes: &[u8]) -> Result<Parts<'_>, PackError> {
-    let damaged =
-        |offset: usize, reason: &str| PackError::Damaged { offset: offset as u64, reason: reason.to_owned() };
-    let rest = bytes.strip_prefix(MAGIC).ok_or(PackError::NotAPack)?;
+fn take_apart(bytes: &[u8]) -> Result<Parts<'_>> {
+    let damaged = |offset: usize, reason: &str| {
+        rejected(format!("damaged pack: {reason}"), GET_AGAIN).at(format!("offset {offset}"))
+    };
+    let not_a_pack = || Error::new(ErrorKind::Planning, "not a planner pack");
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(not_a_pack)?;
     let offset = MAGIC.len();
     let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(|| damaged(offset, "it ends early"))?;
     let length = u32::from_le_bytes(*length) as usize;
@@ -128,7 +140,7 @@ fn take_apart(bytes: &[u8]) -> Result<Parts<'_>, PackError> {
     let (manifest, rest) =
         rest.split_at_checked(length).ok_or_else(|| damaged(offset, "it ends in the manifest"))?;
     let manifest: PackManifest = serde_json::from_slice(manifest)
-        .map_err(|error| damaged(offset, &format!("the manifest is not sound: {error}")))?;
+        .map_err(|error| damaged(offset, &format!("invalid manifest: {error}")))?;
     let offset = offset + length;
     let part = |rest: &'_ [u8], bytes: u64| usize::try_from(bytes).ok().filter(|&bytes| bytes <= rest.len());
     let split = part(rest, manifest.wasm_bytes).ok_or_else(|| damaged(offset, "it ends in the component"))?;
@@ -146,38 +158,43 @@ fn take_apart(bytes: &[u8]) -> Result<Parts<'_>, PackError> {
 }
 
 /// Returns the manifest of a pack, without verifying anything.
-pub fn inspect(bytes: &[u8]) -> Result<PackManifest, PackError> {
+pub fn inspect(bytes: &[u8]) -> Result<PackManifest> {
     take_apart(bytes).map(|parts| parts.manifest)
 }
 
 /// Checks that a pack is undamaged, signed by one of `trusted`, and made for this host.
-pub fn verify(bytes: &[u8], trusted: &[PublicKey]) -> Result<PackManifest, PackError> {
+pub fn verify(bytes: &[u8], trusted: &[PublicKey]) -> Result<PackManifest> {
     checked(bytes, trusted).map(|parts| parts.manifest)
 }
 
-fn checked<'pack>(bytes: &'pack [u8], trusted: &[PublicKey]) -> Result<Parts<'pack>, PackError> {
+fn checked<'pack>(bytes: &'pack [u8], trusted: &[PublicKey]) -> Result<Parts<'pack>> {
     let parts = take_apart(bytes)?;
     let key = parts.manifest.key;
-    let signature = parts.signature.ok_or(PackError::Unsigned)?;
+    let signature = parts.signature.ok_or_else(|| rejected("the pack is not signed", MAKE_AGAIN))?;
     if !trusted.contains(&key) {
-        return Err(PackError::UntrustedKey { key });
+        let message = format!("the pack is signed by {key}, which is not a trusted key");
+        return Err(rejected(message, "add the key to the trusted keys if you know its owner"));
     }
+    let altered = || {
+        let message = format!("the pack was altered: the signature of {key} does not match");
+        rejected(message, GET_AGAIN)
+    };
     if !key.has_signed(parts.signed, &signature) {
-        return Err(PackError::Altered { key });
+        return Err(altered());
     }
     let digests = [
         (hex::encode(&Sha256::digest(parts.wasm)), &parts.manifest.wasm_sha256),
         (hex::encode(&Sha256::digest(parts.code)), &parts.manifest.code_sha256),
     ];
     if digests.iter().any(|(actual, stated)| actual != *stated) {
-        return Err(PackError::Altered { key });
+        return Err(altered());
     }
     expect_current(&parts.manifest)?;
     Ok(parts)
 }
 
 /// Refuses code made by another wasmtime version, with other settings or for another interface.
-fn expect_current(manifest: &PackManifest) -> Result<(), PackError> {
+fn expect_current(manifest: &PackManifest) -> Result<()> {
     let sandbox_settings = crate::sandbox::pulley_settings_id();
     let expected = [
         ("wasmtime", &manifest.wasmtime, WASMTIME_VERSION),
@@ -186,7 +203,8 @@ fn expect_current(manifest: &PackManifest) -> Result<(), PackError> {
     ];
     for (what, found, expected) in expected {
         if found != expected {
-            return Err(PackError::Stale { what, found: found.clone(), expected: expected.to_owned() });
+            let message = format!("the pack was compiled under {what} {found}, this host has {expected}");
+            return Err(rejected(message, MAKE_AGAIN));
         }
     }
     Ok(())
@@ -196,8 +214,8 @@ fn expect_current(manifest: &PackManifest) -> Result<(), PackError> {
 ///
 /// # Errors
 ///
-/// [`PackError`] inside a [`PlannerError`], unless one of `trusted` signed exactly these bytes and
-/// this version of wasmtime compiled them with these settings.
+/// Fails unless one of `trusted` signed exactly these bytes and this version of wasmtime compiled
+/// them with these settings.
 pub fn open(origin: &str, bytes: &[u8], trusted: &[PublicKey]) -> Result<Planner, PlannerError> {
     let parts = checked(bytes, trusted).map_err(|error| refused(origin, bytes, error))?;
     let sandbox = Sandbox::new(EngineKind::Pulley)?;
@@ -231,7 +249,7 @@ pub(crate) fn component(origin: &str, bytes: &'static [u8]) -> Result<&'static [
     take_apart(bytes).map(|parts| parts.wasm).map_err(|error| refused(origin, bytes, error))
 }
 
-fn refused(origin: &str, bytes: &[u8], error: PackError) -> PlannerError {
+fn refused(origin: &str, bytes: &[u8], error: Error) -> PlannerError {
     let manifest = inspect(bytes).ok();
     let (planner, version) = match manifest {
         Some(manifest) => (manifest.planner, Some(manifest.version)),

@@ -9,13 +9,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use shardwright_trust::{Kind, Trust, TrustError};
+use shardwright_trust::{Kind, Trust};
 use shardwright_vocabulary::{
-    ErrorKind, Flag, FormatTuple, Limit, Overhead, Provenance, TargetKind, overhead_names,
+    At, Error, Flag, FormatTuple, Limit, Overhead, Provenance, Result, TargetKind, overhead_names,
 };
-
-use crate::error::PlannerErrorKind;
-use crate::registry::RegistryError;
 
 /// Name of the profile for no specific chip.
 pub const GENERIC: &str = "generic";
@@ -299,96 +296,6 @@ pub struct FoundProfile {
     pub source: ProfileSource,
 }
 
-/// Why a profile could not be found or used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProfileError {
-    /// A directory could not be read.
-    #[error(transparent)]
-    Directory(#[from] RegistryError),
-    /// A file could not be read or is too big.
-    #[error("profile {source_file}: {reason}")]
-    File { source_file: ProfileSource, reason: String },
-    /// A file is not signed as the host's policy requires.
-    #[error("profile {source_file}: {error}")]
-    Trust { source_file: ProfileSource, error: TrustError },
-    /// A file is not a profile.
-    #[error("profile {source_file}, line {line}, column {column}: {reason}")]
-    Syntax {
-        source_file: ProfileSource,
-        /// Line, starting at 1.
-        line: usize,
-        /// Column, starting at 1.
-        column: usize,
-        reason: String,
-    },
-    /// A profile is invalid.
-    #[error("profile {source_file}: {reason}")]
-    Invalid { source_file: ProfileSource, reason: String },
-    /// Two profiles have the same name or alias.
-    #[error("`{name}` is claimed by {first} and by {second}")]
-    Duplicate {
-        /// Name or alias.
-        name: String,
-        first: ProfileSource,
-        second: ProfileSource,
-    },
-    /// No profile has the name.
-    #[error("no profile for SoC `{name}`{}", skipped.iter().map(|why| format!("; skipped: {why}")).collect::<String>())]
-    Unknown {
-        /// The requested name.
-        name: String,
-        /// Errors of invalid profiles, one of which may be the requested one.
-        skipped: Vec<String>,
-        /// Similar names.
-        near: Vec<String>,
-        /// All known names.
-        known: Vec<String>,
-    },
-}
-
-impl ProfileError {
-    /// Returns whether the error concerns the chip with this name.
-    fn is_about(&self, wanted: &str) -> bool {
-        match self {
-            ProfileError::Duplicate { name, .. } => name == wanted,
-            // If a file cannot be read, only its name can be compared.
-            ProfileError::File { source_file, .. }
-            | ProfileError::Trust { source_file, .. }
-            | ProfileError::Syntax { source_file, .. }
-            | ProfileError::Invalid { source_file, .. } => match source_file {
-                ProfileSource::File(path) => {
-                    path.file_stem().is_some_and(|stem| normalise(&stem.to_string_lossy()) == wanted)
-                }
-                ProfileSource::Builtin(_) => false,
-            },
-            ProfileError::Directory(_) | ProfileError::Unknown { .. } => false,
-        }
-    }
-
-    /// Returns advice for a `help:` line.
-    pub fn help(&self) -> Option<String> {
-        match self {
-            ProfileError::Unknown { skipped, .. } if !skipped.is_empty() => {
-                Some("correct the profile; plugins/README.md describes every field".to_owned())
-            }
-            ProfileError::Unknown { near, .. } if !near.is_empty() => {
-                Some(format!("did you mean {}?", near.join(" or ")))
-            }
-            ProfileError::Unknown { known, .. } => {
-                Some(format!("known: {}; `--profiles DIR` adds those of a folder", known.join(", ")))
-            }
-            ProfileError::Duplicate { .. } => Some("remove one of them, or rename it".to_owned()),
-            ProfileError::Directory(error) => error.help(),
-            ProfileError::Trust { error, .. } => Some(error.help().to_owned()),
-            ProfileError::Syntax { .. } | ProfileError::Invalid { .. } => {
-                Some("plugins/README.md describes every field".to_owned())
-            }
-            ProfileError::File { .. } => None,
-        }
-    }
-}
-
 /// The built-in profiles and the profiles of directories.
 #[derive(Debug, Clone, Default)]
 pub struct ProfileRegistry {
@@ -402,7 +309,7 @@ pub struct Profiles {
     /// Usable profiles.
     pub found: Vec<FoundProfile>,
     /// Errors of the others.
-    pub skipped: Vec<ProfileError>,
+    pub skipped: Vec<Error>,
 }
 
 /// Returns all names of a profile, normalised for comparison.
@@ -443,118 +350,164 @@ impl ProfileRegistry {
     /// # Errors
     ///
     /// Fails if a directory cannot be read.
-    pub fn list(&self) -> Result<Profiles, ProfileError> {
-        let mut all = Profiles::default();
-        let mut claimed: BTreeMap<String, ProfileSource> = BTreeMap::new();
-        let mut add = |read: Result<FoundProfile, ProfileError>| {
-            let sound = read.and_then(|candidate| {
-                let own = names(&candidate.profile);
-                match own.iter().find_map(|name| claimed.get_key_value(name)) {
-                    Some((name, first)) => Err(ProfileError::Duplicate {
-                        name: name.clone(),
-                        first: first.clone(),
-                        second: candidate.source,
-                    }),
-                    None => {
-                        claimed.extend(own.into_iter().map(|name| (name, candidate.source.clone())));
-                        Ok(candidate)
-                    }
-                }
-            });
-            match sound {
-                Ok(candidate) => all.found.push(candidate),
-                Err(error) => all.skipped.push(error),
-            }
-        };
-        for (name, text) in BUILTIN {
-            let source = ProfileSource::Builtin(name);
-            add(parse(text.as_bytes(), &source).map(|profile| FoundProfile { profile, source }));
-        }
-        for directory in &self.directories {
-            for path in crate::registry::files(directory)? {
-                if path.extension().is_some_and(|extension| extension == "json") {
-                    add(read_trusting(&path, &self.trust));
-                }
-            }
-        }
-        Ok(all)
+    pub fn list(&self) -> Result<Profiles> {
+        let Listed { found, skipped } = self.read()?;
+        Ok(Profiles { found, skipped: skipped.into_iter().map(|(_, error)| error).collect() })
+    }
+
+    /// Returns the profile with this name or alias, or `None` if no profile has it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a directory cannot be read, if the chip's file is not a valid profile, or if two
+    /// profiles have the name.
+    pub fn get(&self, name: &str) -> Result<Option<FoundProfile>> {
+        self.read()?.get(name)
     }
 
     /// Finds the profile with this name or alias.
     ///
     /// # Errors
     ///
-    /// Fails if there is none, if its file is not a valid profile, or if two profiles have the
-    /// name.
-    pub fn find(&self, name: &str) -> Result<FoundProfile, ProfileError> {
+    /// Fails like [`get`](Self::get), and if no profile has the name.
+    pub fn find(&self, name: &str) -> Result<FoundProfile> {
+        self.read()?.find(name)
+    }
+
+    fn read(&self) -> Result<Listed> {
+        let mut all = Listed::default();
+        let mut claimed: BTreeMap<String, ProfileSource> = BTreeMap::new();
+        let mut add = |file: &Path, read: Result<FoundProfile>| {
+            let candidate = match read {
+                Ok(candidate) => candidate,
+                Err(error) => {
+                    // Only the name of the file is known.
+                    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+                    all.skipped.push((normalise(&stem), error));
+                    return;
+                }
+            };
+            let own = names(&candidate.profile);
+            match own.iter().find_map(|name| claimed.get_key_value(name)) {
+                Some((name, first)) => {
+                    let second = &candidate.source;
+                    let message = format!("`{name}` is a name of two profiles: {first} and {second}");
+                    let error = Error::missing(message).with_help("remove one of them, or rename it");
+                    all.skipped.push((name.clone(), error));
+                }
+                None => {
+                    claimed.extend(own.into_iter().map(|name| (name, candidate.source.clone())));
+                    all.found.push(candidate);
+                }
+            }
+        };
+        for (name, text) in BUILTIN {
+            let source = ProfileSource::Builtin(name);
+            let parsed = parse(text.as_bytes(), &source);
+            add(Path::new(name), parsed.map(|profile| FoundProfile { profile, source }));
+        }
+        for directory in &self.directories {
+            for path in crate::registry::files(directory)? {
+                if path.extension().is_some_and(|extension| extension == "json") {
+                    add(&path, read_trusting(&path, &self.trust));
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// All profiles of a registry, and the errors of skipped files, each with the normalised name of
+/// its chip.
+#[derive(Default)]
+struct Listed {
+    found: Vec<FoundProfile>,
+    skipped: Vec<(String, Error)>,
+}
+
+impl Listed {
+    fn get(&self, name: &str) -> Result<Option<FoundProfile>> {
         let wanted = normalise(name);
-        let Profiles { found: mut profiles, mut skipped } = self.list()?;
-        if let Some(position) = skipped.iter().position(|error| error.is_about(&wanted)) {
-            return Err(skipped.swap_remove(position));
+        match self.skipped.iter().find(|(chip, _)| *chip == wanted) {
+            Some((_, error)) => Err(error.clone()),
+            None => Ok(self.found.iter().find(|found| names(&found.profile).contains(&wanted)).cloned()),
         }
-        if let Some(position) = profiles.iter().position(|found| names(&found.profile).contains(&wanted)) {
-            return Ok(profiles.swap_remove(position));
+    }
+
+    fn find(&self, name: &str) -> Result<FoundProfile> {
+        self.get(name)?.ok_or_else(|| self.unknown(name))
+    }
+
+    /// Creates the error for a name that no profile has. A skipped file may be the wanted profile.
+    fn unknown(&self, name: &str) -> Error {
+        let wanted = normalise(name);
+        let quoted: String = name.chars().take(caps::NAME_BYTES).collect();
+        let error = Error::missing(format!("no profile for SoC `{quoted}`"));
+        if !self.skipped.is_empty() {
+            let skipped = self.skipped.iter().map(|(_, error)| format!("skipped: {error}"));
+            let help = "correct the profile; see plugins/README.md for its fields";
+            return skipped.fold(error, Error::with_more).with_help(help);
         }
-        let near = profiles
-            .iter()
-            .filter(|found| names(&found.profile).iter().any(|known| is_near(known, &wanted)))
-            .map(|found| found.profile.name.clone())
-            .collect();
-        let name = name.chars().take(caps::NAME_BYTES).collect();
-        Err(ProfileError::Unknown {
-            name,
-            skipped: skipped.iter().map(ToString::to_string).collect(),
-            near,
-            known: profiles.into_iter().map(|found| found.profile.name).collect(),
-        })
+        let is_similar =
+            |found: &&FoundProfile| names(&found.profile).iter().any(|known| is_near(known, &wanted));
+        let name_of = |found: &FoundProfile| found.profile.name.clone();
+        let near: Vec<String> = self.found.iter().filter(is_similar).map(name_of).collect();
+        if !near.is_empty() {
+            return error.with_help(format!("did you mean {}?", near.join(" or ")));
+        }
+        let known: Vec<String> = self.found.iter().map(name_of).collect();
+        let known = known.join(", ");
+        error.with_help(format!("known: {known}; add the profiles of a folder with `--profiles DIR`"))
     }
 }
 
 /// Reads one profile file.
-pub fn read(path: &Path) -> Result<FoundProfile, ProfileError> {
+///
+/// # Errors
+///
+/// Fails if the file cannot be read or is not a valid profile.
+pub fn read(path: &Path) -> Result<FoundProfile> {
     read_trusting(path, &Trust::off())
 }
 
-fn read_trusting(path: &Path, trust: &Trust) -> Result<FoundProfile, ProfileError> {
+fn read_trusting(path: &Path, trust: &Trust) -> Result<FoundProfile> {
     let source = ProfileSource::File(path.to_owned());
-    let bytes = crate::read_capped(path, caps::FILE_BYTES).map_err(|kind| ProfileError::File {
-        source_file: source.clone(),
-        reason: match kind {
-            PlannerErrorKind::MissingFile { source, .. } => source.to_string(),
-            other => other.to_string(),
-        },
-    })?;
-    let untrusted = |error| ProfileError::Trust { source_file: source.clone(), error };
-    let signed = trust.expect_beside(path, Kind::Profile, &bytes).map_err(untrusted)?;
+    let bytes = shardwright_files::read(path, caps::FILE_BYTES).at(format!("profile {source}"))?;
+    let signed = trust.expect_beside(path, Kind::Profile, &bytes)?;
     let profile = parse(&bytes, &source)?;
     if let Some(signed) = signed {
-        trust.expect_name(path, &signed, &profile.name).map_err(untrusted)?;
+        trust.expect_name(path, &signed, &profile.name)?;
     }
     Ok(FoundProfile { profile, source })
 }
 
-fn parse(bytes: &[u8], source: &ProfileSource) -> Result<Profile, ProfileError> {
-    let profile: Profile = serde_json::from_slice(bytes).map_err(|error| ProfileError::Syntax {
-        source_file: source.clone(),
-        line: error.line(),
-        column: error.column(),
-        reason: error.to_string(),
+fn parse(bytes: &[u8], source: &ProfileSource) -> Result<Profile> {
+    let profile: Profile = serde_json::from_slice(bytes).map_err(|error| {
+        let place = format!("{source}: line {}, column {}", error.line(), error.column());
+        invalid(&place, error.to_string())
     })?;
     match fault(&profile) {
         None => Ok(profile),
-        Some(reason) => Err(ProfileError::Invalid { source_file: source.clone(), reason }),
+        Some(reason) => Err(invalid(source, reason)),
     }
+}
+
+/// Creates the error of a file that is not a valid profile.
+fn invalid(place: &impl fmt::Display, reason: impl Into<String>) -> Error {
+    let error = Error::missing(reason).at(format!("profile {place}"));
+    error.with_help("see plugins/README.md for the fields of a profile")
 }
 
 /// Returns the first fault of a parsed profile.
 fn fault(profile: &Profile) -> Option<String> {
     if profile.schema != SCHEMA {
-        return Some(format!("schema {} is unknown, this host reads {SCHEMA}", profile.schema));
+        return Some(format!("expected schema {SCHEMA}, got {}", profile.schema));
     }
     let legal =
         |character: char| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '-';
     if profile.name.is_empty() || !profile.name.chars().all(legal) {
-        return Some(format!("name `{}` is not of lower-case letters, digits and hyphens", profile.name));
+        let name = &profile.name;
+        return Some(format!("expected a name of lower-case letters, digits and hyphens, got `{name}`"));
     }
     let lists = [
         ("aliases", profile.aliases.len()),
@@ -566,11 +519,11 @@ fn fault(profile: &Profile) -> Option<String> {
         ("facts", profile.facts.len()),
     ];
     if let Some((what, count)) = lists.into_iter().find(|(_, count)| *count > caps::ENTRIES) {
-        return Some(format!("{count} {what}, at most {} are read", caps::ENTRIES));
+        return Some(format!("{count} {what}, expected at most {}", caps::ENTRIES));
     }
     if profile.fallback.len() > caps::FALLBACK {
         let count = profile.fallback.len();
-        return Some(format!("it falls back to {count} others, at most {} are taken", caps::FALLBACK));
+        return Some(format!("it falls back to {count} others, at most {} are supported", caps::FALLBACK));
     }
     if profile.kind == TargetKind::Cpu && !profile.fallback.is_empty() {
         return Some("it is for a CPU, which is the last that takes over".to_owned());
@@ -589,7 +542,7 @@ fn fault(profile: &Profile) -> Option<String> {
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || b" -_./+".contains(&byte);
         if name.is_empty() || name.len() > caps::NAME_BYTES || !name.bytes().all(legal) {
             let quoted: String = name.chars().take(32).collect();
-            return Some(format!("`{quoted}` is no name that Android gives a chip"));
+            return Some(format!("`{quoted}` is not a valid Android name of a chip"));
         }
     }
     if let Some(planner) = profile.planner.as_deref().filter(|name| name.contains(['/', '\\', '.'])) {
@@ -603,32 +556,32 @@ fn fault(profile: &Profile) -> Option<String> {
         names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0].to_owned())
     };
     if let Some(name) = repeated(profile.limits.iter().map(|limit| limit.name.as_str()).collect()) {
-        return Some(format!("limit `{name}` is given twice"));
+        return Some(format!("limit `{name}` is listed twice"));
     }
     if let Some(name) = repeated(profile.overheads.iter().map(|known| known.name.as_str()).collect()) {
-        return Some(format!("overhead `{name}` is given twice"));
+        return Some(format!("overhead `{name}` is listed twice"));
     }
     let unknown = |overhead: &&Overhead| !overhead_names::ALL.contains(&overhead.name.as_str());
     if let Some(overhead) = profile.overheads.iter().find(unknown) {
         let known = overhead_names::ALL.join(", ");
-        return Some(format!("there is no overhead `{}`, only {known}", overhead.name));
+        return Some(format!("unknown overhead `{}`, expected one of {known}", overhead.name));
     }
     if let Some(name) = repeated(profile.flags.iter().map(|flag| flag.name.as_str()).collect()) {
-        return Some(format!("flag `{name}` is given twice"));
+        return Some(format!("flag `{name}` is listed twice"));
     }
     if let Some(name) = repeated(profile.facts.iter().map(|fact| fact.name.as_str()).collect()) {
-        return Some(format!("fact `{name}` is given twice"));
+        return Some(format!("fact `{name}` is listed twice"));
     }
     // The host itself parses this fact.
     if let Some(fact) = profile.fact(fact_names::POLLING_MICROSECONDS)
         && fact.value.parse::<u64>().is_err()
     {
         let quoted: String = fact.value.chars().take(32).collect();
-        return Some(format!("fact `{}` is `{quoted}`, which is no number of microseconds", fact.name));
+        return Some(format!("fact `{}`: expected a number of microseconds, got `{quoted}`", fact.name));
     }
     let tuples: Vec<String> = profile.formats.iter().map(|entry| entry.formats.to_string()).collect();
     if let Some(name) = repeated(tuples.iter().map(String::as_str).collect()) {
-        return Some(format!("formats {name} are given twice"));
+        return Some(format!("formats {name} are listed twice"));
     }
     let unsorted = |tuple: &FormatTuple| tuple.roles.windows(2).any(|pair| pair[0].role >= pair[1].role);
     if let Some(entry) = profile.formats.iter().find(|entry| unsorted(&entry.formats)) {
@@ -667,18 +620,6 @@ fn is_near(known: &str, wanted: &str) -> bool {
         }
     }
     row[wanted.len()] <= 2 && short >= 3
-}
-
-/// Converts to an error for applications, with a kind that they can act on.
-impl From<ProfileError> for shardwright_vocabulary::Error {
-    fn from(error: ProfileError) -> Self {
-        let help = error.help();
-        let kind = match &error {
-            ProfileError::Trust { error, .. } => error.kind(),
-            _ => ErrorKind::Missing,
-        };
-        shardwright_vocabulary::Error::caused_by(kind, error, help)
-    }
 }
 
 mod fallback;

@@ -4,7 +4,7 @@
 #[cfg(feature = "compiler")]
 use shardwright_trust::Kind;
 use shardwright_trust::Trust;
-use shardwright_vocabulary::ErrorKind;
+use shardwright_vocabulary::{At, Error, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -35,43 +35,6 @@ pub struct PlannerEntry {
     pub file: PlannerFile,
 }
 
-/// Why a directory could not be read, or a planner was not found.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RegistryError {
-    /// A directory could not be read.
-    #[error("cannot read the planner directory {}: {source}", path.display())]
-    Directory { path: PathBuf, source: std::io::Error },
-    /// A directory has too many files.
-    #[error("{} has more than {FILES} files", path.display())]
-    TooManyFiles { path: PathBuf },
-    /// Two files have the same name.
-    #[error("planner `{name}` is there twice: {} and {}", first.display(), second.display())]
-    Duplicate { name: String, first: PathBuf, second: PathBuf },
-    /// No planner has the name.
-    #[error("no planner `{name}`")]
-    Unknown {
-        /// The requested name.
-        name: String,
-        /// All known names.
-        known: Vec<String>,
-    },
-}
-
-impl RegistryError {
-    /// Returns advice for a `help:` line.
-    pub fn help(&self) -> Option<String> {
-        match self {
-            RegistryError::Unknown { known, .. } if known.is_empty() => Some(
-                "the planner directories are empty; a path to a `.wasm` or `.pack` is taken too".to_owned(),
-            ),
-            RegistryError::Unknown { known, .. } => Some(format!("there are: {}", known.join(", "))),
-            RegistryError::Duplicate { .. } => Some("remove or rename one of them".to_owned()),
-            _ => None,
-        }
-    }
-}
-
 /// Directories with planners.
 #[derive(Debug, Clone, Default)]
 pub struct PlannerRegistry {
@@ -92,7 +55,11 @@ impl PlannerRegistry {
     }
 
     /// Lists the current planners, by name.
-    pub fn list(&self) -> Result<Vec<PlannerEntry>, RegistryError> {
+    ///
+    /// # Errors
+    ///
+    /// Fails if a directory cannot be read, or if two files have the same name.
+    pub fn list(&self) -> Result<Vec<PlannerEntry>> {
         let mut found: BTreeMap<String, PlannerEntry> = BTreeMap::new();
         for directory in &self.directories {
             for path in files(directory)? {
@@ -105,7 +72,9 @@ impl PlannerRegistry {
                     continue;
                 };
                 if let Some(first) = found.get(&name) {
-                    return Err(RegistryError::Duplicate { name, first: first.path.clone(), second: path });
+                    let (first, second) = (first.path.display(), path.display());
+                    return Err(Error::missing(format!("two planners `{name}`: {first} and {second}"))
+                        .with_help("remove or rename one of them"));
                 }
                 found.insert(name.clone(), PlannerEntry { name, path, file });
             }
@@ -114,31 +83,35 @@ impl PlannerRegistry {
     }
 
     /// Finds the planner with this name.
-    pub fn find(&self, name: &str) -> Result<PlannerEntry, RegistryError> {
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no such planner, or if the planners cannot be listed.
+    pub fn find(&self, name: &str) -> Result<PlannerEntry> {
         let mut entries = self.list()?;
-        match entries.iter().position(|entry| entry.name == name) {
-            Some(position) => Ok(entries.swap_remove(position)),
-            None => Err(RegistryError::Unknown {
-                name: name.to_owned(),
-                known: entries.into_iter().map(|entry| entry.name).collect(),
-            }),
+        if let Some(position) = entries.iter().position(|entry| entry.name == name) {
+            return Ok(entries.swap_remove(position));
         }
+        let known: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+        let help = match known.as_slice() {
+            [] => "the planner directories are empty: give the path of a `.wasm` or `.pack` file".to_owned(),
+            known => format!("available planners: {}", known.join(", ")),
+        };
+        Err(Error::argument(format!("no planner `{name}`")).with_help(help))
     }
 }
 
 /// Returns the regular files of a directory, sorted by name. Empty if the directory does not exist.
-pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>, RegistryError> {
-    let failed = |source| RegistryError::Directory { path: directory.to_owned(), source };
+pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(directory) {
-        Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
-        Err(error) => return Err(failed(error)),
+        entries => entries.at(directory.display())?,
     };
     let mut paths = Vec::new();
     for entry in entries {
-        let path = entry.map_err(failed)?.path();
+        let path = entry.at(directory.display())?.path();
         if paths.len() >= FILES {
-            return Err(RegistryError::TooManyFiles { path: directory.to_owned() });
+            return Err(Error::missing(format!("more than {FILES} files")).at(directory.display()));
         }
         if path.is_file() {
             paths.push(path);
@@ -176,7 +149,7 @@ impl PlannerEntry {
             Some(signed) => trust.expect_name(&self.path, &signed, &self.name),
             None => Ok(()),
         });
-        named.map_err(|error| self.error(error.into()))?;
+        named.map_err(|error| self.error(PlannerErrorKind::Trust(error)))?;
         sandbox.load(&crate::file_name(&self.path), &wasm, cache)
     }
 
@@ -192,24 +165,12 @@ impl PlannerEntry {
         let bytes = crate::read_capped(&self.path, pack::PACK_BYTES).map_err(|kind| self.error(kind))?;
         if let Ok(manifest) = pack::inspect(&bytes) {
             let revoked = trust.expect_not_revoked(&self.path, manifest.key);
-            revoked.map_err(|error| self.error(error.into()))?;
+            revoked.map_err(|error| self.error(PlannerErrorKind::Trust(error)))?;
         }
         pack::open(&crate::file_name(&self.path), &bytes, trust.keys())
     }
 
     fn error(&self, kind: PlannerErrorKind) -> PlannerError {
         PlannerError { planner: crate::file_name(&self.path), version: None, kind }
-    }
-}
-
-/// Converts to an error for applications, with a kind that they can act on.
-impl From<RegistryError> for shardwright_vocabulary::Error {
-    fn from(error: RegistryError) -> Self {
-        let help = error.help();
-        let kind = match &error {
-            RegistryError::Unknown { .. } => ErrorKind::Argument,
-            _ => ErrorKind::Missing,
-        };
-        shardwright_vocabulary::Error::caused_by(kind, error, help)
     }
 }

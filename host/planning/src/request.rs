@@ -8,13 +8,13 @@
 
 use serde::{Deserialize, Serialize};
 use shardwright_vocabulary::{
-    CostRow, EntryName, Flag, FlagSchema, FormatTuple, Limit, Overhead, Provenance, SoftcapPlace, Target,
-    TimeCost, ValueFormat, WeightFormat, WeightRole,
+    CostRow, EntryName, Flag, FlagSchema, FormatTuple, Limit, Overhead, Provenance, Result, SoftcapPlace,
+    Target, TimeCost, ValueFormat, WeightFormat, WeightRole,
 };
 
 mod validate;
 
-pub use validate::{RequestFault, caps};
+pub use validate::caps;
 
 /// Part of a layer that runs in `prefill`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -396,9 +396,12 @@ pub struct Request {
 }
 
 impl Request {
-    /// Checks that every index, name and table is valid, and returns the first fault. Planners are
-    /// called only after this.
-    pub fn validate(&self) -> Result<(), RequestFault> {
+    /// Checks that every index, name and table is valid. Planners are called only after this.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first fault, with `request` or a part of it as the place.
+    pub fn validate(&self) -> Result<()> {
         validate::validate(self)
     }
 

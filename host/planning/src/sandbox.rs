@@ -5,9 +5,11 @@
 //! plan natively and under Pulley. Fuel bounds its time, a limiter its memory, hostcall fuel the
 //! data that is copied out of it, and a budget its log.
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
+use shardwright_vocabulary::{At, Error, ErrorKind};
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, HasSelf, Linker};
 use wasmtime::{Config, Engine, ResourceLimiter, Store, Trap};
@@ -156,11 +158,7 @@ impl Sandbox {
 
     /// Creates a sandbox with the given bounds.
     pub fn with_bounds(kind: EngineKind, bounds: Bounds) -> Result<Self, PlannerError> {
-        let failed = |error: wasmtime::Error| PlannerError {
-            planner: "sandbox".to_owned(),
-            version: None,
-            kind: PlannerErrorKind::Sandbox { reason: format!("{error:#}") },
-        };
+        let failed = |error: wasmtime::Error| named("sandbox", sandbox_failed(&error));
         let config: Config = settings::config(kind).map_err(failed)?;
         let engine = Engine::new(&config).map_err(failed)?;
         Ok(Self { engine, kind, bounds: Arc::new(bounds) })
@@ -190,23 +188,17 @@ impl Sandbox {
     pub(crate) unsafe fn deserialize(&self, origin: &str, code: &[u8]) -> Result<Planner, PlannerError> {
         // SAFETY: passed on to the caller.
         let component = unsafe { Component::deserialize(&self.engine, code) };
-        let component = component
-            .map_err(|error| named(origin, PlannerErrorKind::Garbage { reason: format!("{error:#}") }))?;
-        self.planner(origin, component)
+        self.planner(origin, component.map_err(|error| named(origin, garbage(format!("{error:#}"))))?)
     }
 
     /// Checks the imports and exports of a component, links it, and reads its description.
     fn planner(&self, origin: &str, component: Component) -> Result<Planner, PlannerError> {
-        let fail = |kind| named(origin, kind);
-        check_interface(&self.engine, &component).map_err(fail)?;
+        check_interface(&self.engine, &component).map_err(|error| named(origin, error))?;
         let mut linker = Linker::<Guest>::new(&self.engine);
-        let sandbox_failed = |error: wasmtime::Error| {
-            named(origin, PlannerErrorKind::Sandbox { reason: format!("{error:#}") })
-        };
-        guest_log::add_to_linker::<_, HasSelf<Guest>>(&mut linker, |guest| guest).map_err(sandbox_failed)?;
+        guest_log::add_to_linker::<_, HasSelf<Guest>>(&mut linker, |guest| guest)
+            .map_err(|error| named(origin, sandbox_failed(&error)))?;
         let misfit = |error: wasmtime::Error| {
-            let expected = format!("{INTERFACE} as this host knows it ({error:#})");
-            named(origin, PlannerErrorKind::WrongWorld { expected })
+            named(origin, wrong_world(format!("{INTERFACE} as this host defines it ({error:#})")))
         };
         let instance = linker.instantiate_pre(&component).map_err(misfit)?;
         let instance = bindings::PlannerPre::new(instance).map_err(misfit)?;
@@ -227,13 +219,33 @@ impl Sandbox {
     }
 }
 
-fn named(planner: &str, kind: PlannerErrorKind) -> PlannerError {
-    PlannerError { planner: planner.to_owned(), version: None, kind }
+fn named(planner: &str, kind: impl Into<PlannerErrorKind>) -> PlannerError {
+    PlannerError { planner: planner.to_owned(), version: None, kind: kind.into() }
+}
+
+/// Creates the error of a planner that is too large to compile.
+#[cfg(feature = "compiler")]
+fn too_large(message: String) -> Error {
+    Error::new(ErrorKind::Planning, message).with_help("build it with optimisation, or make it smaller")
+}
+
+/// Creates the error of a failure of the sandbox itself.
+fn sandbox_failed(error: &wasmtime::Error) -> Error {
+    Error::internal(format!("the sandbox failed: {error:#}"))
+}
+
+fn garbage(reason: impl Display) -> Error {
+    Error::invalid(format!("not a WebAssembly component: {reason}"))
+}
+
+fn wrong_world(expected: impl Display) -> Error {
+    Error::invalid(format!("the component does not export {expected}"))
+        .with_help("the crate must call `export_planner!`")
 }
 
 /// Checks imports against the allow-list and finds the interface among the exports. Linking would
 /// refuse the same components, but with less helpful messages.
-fn check_interface(engine: &Engine, component: &Component) -> Result<(), PlannerErrorKind> {
+fn check_interface(engine: &Engine, component: &Component) -> Result<(), Error> {
     let component_type = component.component_type();
     for (import, item) in component_type.imports(engine) {
         // An import that has only types, as some toolchains add, is harmless: a planner cannot call
@@ -257,12 +269,13 @@ fn is_ours(import: &str) -> bool {
     import.starts_with("shardwright:planner/")
 }
 
-fn forbidden(import: &str) -> PlannerErrorKind {
-    PlannerErrorKind::ForbiddenImport { import: import.to_owned(), allowed: LOG_INTERFACE.to_owned() }
+fn forbidden(import: &str) -> Error {
+    Error::invalid(format!("the planner imports `{import}`; a planner may import only {LOG_INTERFACE}"))
+        .with_help("build the planner for wasm32-unknown-unknown; wasip1 and wasip2 add imports of their own")
 }
 
 /// Finds the interface among the exports.
-fn check_exports<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<(), PlannerErrorKind> {
+fn check_exports<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<(), Error> {
     let base = base(INTERFACE);
     let mut other = None;
     for export in exports {
@@ -270,13 +283,15 @@ fn check_exports<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<(), P
             return Ok(());
         }
         if crate::sandbox::base(export) == base {
-            other = Some(export.to_owned());
+            other = Some(export);
         }
     }
-    let expected = INTERFACE.to_owned();
     Err(match other {
-        Some(found) => PlannerErrorKind::WrongVersion { found, expected },
-        None => PlannerErrorKind::WrongWorld { expected },
+        Some(found) => {
+            Error::incompatible(format!("the planner exports {found}, this host supports {INTERFACE}"))
+                .with_help("build the planner against the SDK of this release")
+        }
+        None => wrong_world(INTERFACE),
     })
 }
 
@@ -373,10 +388,10 @@ impl Planner {
     }
 
     /// Creates an error of this planner.
-    pub(crate) fn error(&self, kind: PlannerErrorKind) -> PlannerError {
+    pub(crate) fn error(&self, kind: impl Into<PlannerErrorKind>) -> PlannerError {
         let Description { name, version, .. } = &self.description;
         let version = (!version.is_empty()).then(|| version.clone());
-        PlannerError { planner: name.clone(), version, kind }
+        PlannerError { planner: name.clone(), version, kind: kind.into() }
     }
 
     /// Requests a plan. The plan is the guest's unchecked output: [`check`](crate::check::check)
@@ -393,7 +408,7 @@ impl Planner {
         let history: Vec<wit::Attempt> = match history.iter().map(wit::Attempt::try_from).collect() {
             Ok(history) => history,
             Err(fault) => {
-                let error = self.error(PlannerErrorKind::Plan(Box::new(fault)));
+                let error = self.error(fault.at("plan"));
                 return Answer { plan: Err(error), log: Vec::new(), fuel: 0, memory: 0 };
             }
         };
@@ -417,9 +432,7 @@ impl Planner {
         let (result, spent) = self.call(function, call);
         let Spent { log, fuel, memory } = spent;
         let plan = result.map_err(|kind| self.error(kind)).and_then(|plan| match plan {
-            Ok(plan) => {
-                Plan::try_from(plan).map_err(|fault| self.error(PlannerErrorKind::Plan(Box::new(fault))))
-            }
+            Ok(plan) => Plan::try_from(plan).at("plan").map_err(|fault| self.error(fault)),
             Err(refusal) => Err(self.error(refused(refusal))),
         });
         Answer { plan, log, fuel, memory }
@@ -507,33 +520,51 @@ fn refused(refusal: wit::Refusal) -> PlannerErrorKind {
 /// Returns why a call ended. The host's own stops are checked first: they are the actual cause,
 /// whichever trap carries them.
 fn classify(error: &wasmtime::Error, function: &'static str, bounds: &Bounds) -> PlannerErrorKind {
+    let over_bound = |message: String| PlannerErrorKind::OverBound(Error::new(ErrorKind::Planning, message));
+    let trapped = |reason: &str| {
+        let error = Error::new(ErrorKind::Planning, format!("stopped in `{function}`: {reason}"));
+        let help = "a panic in the planner ends like this; log before returning an error";
+        PlannerErrorKind::Trapped(error.with_help(help))
+    };
     match error.downcast_ref::<Stop>() {
-        Some(Stop::Memory) => return PlannerErrorKind::OutOfMemory { cap: bounds.memory_bytes, function },
+        Some(Stop::Memory) => {
+            let cap = bounds.memory_bytes;
+            return over_bound(format!("requested more than {cap} bytes of memory in `{function}`"));
+        }
         Some(Stop::Log) => {
-            return PlannerErrorKind::LogFlood { lines: bounds.log_lines, bytes: bounds.log_bytes, function };
+            let (lines, bytes) = (bounds.log_lines, bounds.log_bytes);
+            return over_bound(format!("logged more than {lines} lines or {bytes} bytes in `{function}`"));
         }
         None => {}
     }
     match error.downcast_ref::<Trap>() {
-        Some(Trap::OutOfFuel) => return PlannerErrorKind::OutOfFuel { fuel: bounds.fuel, function },
-        Some(Trap::StackOverflow) => return PlannerErrorKind::StackOverflow { function },
-        Some(trap) => return PlannerErrorKind::Trapped { reason: trap.to_string(), function },
+        Some(Trap::OutOfFuel) => {
+            return over_bound(format!("used up its {} units of fuel in `{function}`", bounds.fuel));
+        }
+        Some(Trap::StackOverflow) => {
+            let message = format!("overflowed its stack in `{function}`");
+            return PlannerErrorKind::Trapped(Error::new(ErrorKind::Planning, message));
+        }
+        Some(trap) => return trapped(&trap.to_string()),
         None => {}
     }
-    let reason = || error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": ");
+    let reason = error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": ");
     if is_out_of_memory(error) {
-        return PlannerErrorKind::NoMemory { reason: reason(), function };
+        let message = format!("the system has not enough memory for `{function}`: {reason}");
+        let help = "free memory, or raise the limit of the process: a planner reserves 64 MiB of address \
+                    space";
+        return Error::new(ErrorKind::Memory, message).with_help(help).into();
     }
     // Wasmtime has no public type for this error.
     if error
         .chain()
         .any(|cause| cause.to_string().contains("fuel allocated for hostcalls has been exhausted"))
     {
-        return PlannerErrorKind::GiantOutput { cap: bounds.output_bytes, function };
+        return over_bound(format!("returned more than {} bytes from `{function}`", bounds.output_bytes));
     }
     // The remaining case is a value that violates the interface, such as an unknown case of a
     // variant.
-    PlannerErrorKind::Trapped { reason: reason(), function }
+    trapped(&reason)
 }
 
 /// Returns whether the system refused to allocate memory. Wasmtime passes on the system's error in

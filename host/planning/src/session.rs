@@ -11,7 +11,7 @@ use crate::floor::{self, floor};
 use crate::plan::Plan;
 use crate::request::Request;
 use crate::sandbox::{Answer, LogLine, OptionDescription, Planner};
-use shardwright_vocabulary::{ErrorKind, Limit, Provenance, limit_names};
+use shardwright_vocabulary::{At, Error, ErrorKind, Limit, Provenance, limit_names};
 
 /// Author of a plan: a planner, or the [`floor`](floor::NAME) in the version of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,12 +126,7 @@ impl PlanningSession {
         log: &mut Vec<LogLine>,
     ) -> Result<Planned, PlannerError> {
         if let Err(fault) = request.validate() {
-            let planner = "none".to_owned();
-            return Err(PlannerError {
-                planner,
-                version: None,
-                kind: PlannerErrorKind::Request(Box::new(fault)),
-            });
+            return Err(without_planner(PlannerErrorKind::Request(fault)));
         }
         let planned = |plan, by, fallback, floor, log: &mut Vec<LogLine>| {
             Ok(Planned { plan, by, fallback, floor, log: std::mem::take(log) })
@@ -163,20 +158,23 @@ impl PlanningSession {
                 error.clone()
             }
             (None, Some(error)) => error,
-            (None, None) => {
-                let kind = PlannerErrorKind::Sandbox { reason: "no planner was given".to_owned() };
-                return Err(PlannerError { planner: "none".to_owned(), version: None, kind });
-            }
+            (None, None) => return Err(without_planner(Error::internal("no planner was given").into())),
         };
         match floor(&taught(request, history)) {
             Ok(plan) if history.iter().any(|attempt| attempt.plan.builds_same(plan.plan())) => Err(error),
             Ok(plan) => planned(plan, PlannedBy::floor(), fallback, Some(error), log),
-            Err(floor) => {
-                let kind = PlannerErrorKind::NoFloor { kind: Box::new(error.kind), floor: Box::new(floor) };
-                Err(PlannerError { kind, ..error })
+            Err(refusal) => {
+                let both = Error::from(error.kind).with_more(format!("and without a planner: {refusal}"));
+                let both = refusal.help().into_iter().fold(both, Error::with_help);
+                Err(PlannerError { kind: both.with_kind(ErrorKind::Planning).into(), ..error })
             }
         }
     }
+}
+
+/// Creates the error of planning that calls no planner.
+fn without_planner(kind: PlannerErrorKind) -> PlannerError {
+    PlannerError { planner: "none".to_owned(), version: None, kind }
 }
 
 /// Returns whether this failure of the requested planner ends planning.
@@ -227,7 +225,7 @@ fn ask(
     if let Some(position) = history.iter().position(|attempt| attempt.plan.builds_same(&plan)) {
         return Err(planner.error(PlannerErrorKind::RepeatedPlan { attempt: position + 1 }));
     }
-    check(plan, request).map_err(|fault| planner.error(PlannerErrorKind::Plan(Box::new(fault))))
+    check(plan, request).at("plan").map_err(|fault| planner.error(fault))
 }
 
 /// Outcome of trying a plan.
@@ -413,14 +411,14 @@ fn tidy(mut feedback: Vec<Feedback>) -> Vec<Feedback> {
 }
 
 /// Converts to an error for applications, with a kind that they can act on.
-impl From<LoopError<shardwright_vocabulary::Error>> for shardwright_vocabulary::Error {
-    fn from(error: LoopError<shardwright_vocabulary::Error>) -> Self {
+impl From<LoopError<Error>> for Error {
+    fn from(error: LoopError<Error>) -> Self {
         match error {
             LoopError::Trial(error) => error,
             LoopError::Planner { error, history } if history.is_empty() => (*error).into(),
             error => {
                 let help = error.help();
-                shardwright_vocabulary::Error::caused_by(ErrorKind::Planning, error, help)
+                Error::caused_by(ErrorKind::Planning, error, help)
             }
         }
     }

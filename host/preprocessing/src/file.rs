@@ -1,26 +1,26 @@
-//! Reads whole files of limited size, with this crate's errors.
+//! Reads whole files of limited size, and has the errors that pictures and sounds share.
 
+#[cfg(any(feature = "pictures", feature = "sounds"))]
+use std::fmt::Display;
 use std::path::Path;
 
-use shardwright_files::FileError;
-
-use crate::{PreprocessingError, Result};
+#[cfg(any(feature = "pictures", feature = "sounds"))]
+use shardwright_vocabulary::Error;
+use shardwright_vocabulary::Result;
 
 /// Reads a regular file of at most `max` bytes.
 pub(crate) fn read(path: &Path, max: u64) -> Result<Vec<u8>> {
-    let origin = || path.display().to_string();
-    shardwright_files::read(path, max).map_err(|error| match error {
-        error if error.is_missing() => PreprocessingError::MissingFile { origin: origin() },
-        FileError::TooLong { limit } => PreprocessingError::FileTooLarge { origin: origin(), max: limit },
-        error => PreprocessingError::Read { origin: origin(), source: error.into() },
-    })
+    shardwright_files::read_named(path, max)
+        .map_err(|error| error.or_help("check that the file exists and can be read"))
 }
 
 /// Refuses more than `max` bytes, like [`read`] does for a file.
 #[cfg(any(feature = "pictures", feature = "sounds"))]
 pub(crate) fn expect_at_most(bytes: &[u8], max: u64, origin: &str) -> Result<()> {
     if bytes.len() as u64 > max {
-        return Err(PreprocessingError::FileTooLarge { origin: origin.to_owned(), max });
+        return Err(Error::invalid(format!("more than {max} bytes, which is the limit"))
+            .at(origin)
+            .with_help("check which file this is"));
     }
     Ok(())
 }
@@ -30,9 +30,36 @@ pub(crate) fn expect_at_most(bytes: &[u8], max: u64, origin: &str) -> Result<()>
 #[cfg(any(feature = "pictures", feature = "sounds"))]
 pub(crate) fn guarded<T>(origin: &str, decode: impl FnOnce() -> Result<T>) -> Result<T> {
     // If a decoder panics, its state is dropped with it.
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(decode)).unwrap_or_else(|_| {
-        Err(PreprocessingError::Damaged { origin: origin.to_owned(), reason: "the decoder gave up".into() })
-    })
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(decode))
+        .unwrap_or_else(|_| Err(damaged(origin, "the decoder gave up")))
+}
+
+/// Returns the error of content that contradicts its own format.
+#[cfg(any(feature = "pictures", feature = "sounds"))]
+pub(crate) fn damaged(origin: &str, reason: impl Display) -> Error {
+    Error::invalid(format!("damaged: {reason}")).at(origin).with_help("fetch or save the file again")
+}
+
+/// Returns the error of content that ends too early.
+#[cfg(any(feature = "pictures", feature = "sounds"))]
+pub(crate) fn truncated(origin: &str, reason: impl Display) -> Error {
+    Error::invalid(format!("truncated: {reason}")).at(origin).with_help("fetch or save the file again")
+}
+
+/// Returns the error of content of a known type whose variant is not supported.
+#[cfg(any(feature = "pictures", feature = "sounds"))]
+pub(crate) fn unsupported(origin: &str, what: impl Display) -> Error {
+    Error::unsupported(format!("unsupported: {what}"))
+        .at(origin)
+        .with_help("save it again: pictures in RGB, sounds as plain PCM")
+}
+
+/// Returns the error of a type that this build does not decode.
+#[cfg(any(feature = "pictures", feature = "sounds"))]
+pub(crate) fn unknown_type(origin: &str, found: &str, supported: &str) -> Error {
+    Error::unsupported(format!("{found}, expected one of {supported}"))
+        .at(origin)
+        .with_help(format!("convert it to one of {supported}"))
 }
 
 /// Returns the type of file that the first bytes suggest, for messages.

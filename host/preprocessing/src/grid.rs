@@ -1,7 +1,9 @@
 //! The grid of patches that a picture becomes, and the order in which patches are written.
 
-use crate::settings::expect_finite;
-use crate::{PictureSettings, PreprocessingError, Result, limits};
+use shardwright_vocabulary::{Error, Result};
+
+use crate::settings::{expect_finite, wrong_length};
+use crate::{PictureSettings, limits};
 
 /// The number of patches that a picture becomes.
 ///
@@ -58,10 +60,10 @@ impl Grid {
             return Ok(());
         }
         let text = |(width, height): (u32, u32)| format!("{width} by {height} pixels");
-        Err(PreprocessingError::OtherGrid {
-            expected: self.of.map_or_else(|| "an application".to_owned(), text),
-            found: text(found),
-        })
+        let expected = self.of.map_or_else(|| "an application".to_owned(), text);
+        let found = text(found);
+        Err(Error::argument(format!("the grid is for a picture of {expected}, but the picture has {found}"))
+            .with_help("make the grid from the size of this picture"))
     }
 
     /// Iterates over the column and row of each patch, in the order in which patches are written.
@@ -94,18 +96,15 @@ impl Grid {
         rows: &mut [i32],
     ) -> Result<()> {
         let needed = self.patches();
-        let length = |what, needed: usize, found| {
-            Err(PreprocessingError::WrongLength { what, needed: format!("{needed} or more"), found })
-        };
         if columns.len() < needed {
-            return length("the array of columns", needed, columns.len());
+            return Err(wrong_length("the array of columns", &format!("{needed} or more"), columns.len()));
         }
         for (what, width, found) in
             [("the array of rows", 1, rows.len()), ("the array of patches", values, patches.len())]
         {
             if found != columns.len() * width {
                 let needed = format!("{width} for each of the {} columns", columns.len());
-                return Err(PreprocessingError::WrongLength { what, needed, found });
+                return Err(wrong_length(what, &needed, found));
             }
         }
         for (index, (column, row)) in self.positions().enumerate() {
@@ -128,11 +127,10 @@ impl PictureSettings {
     ///
     /// # Errors
     ///
-    /// * [`PreprocessingError::UnsupportedBudget`] for numbers other than [`Self::BUDGETS`] and
-    ///   that of the settings.
-    /// * [`PreprocessingError::NoPixels`] if a side is 0.
-    /// * [`PreprocessingError::DoesNotFit`] if the rule yields no grid within the budget.
-    /// * [`PreprocessingError::TooNarrow`] for a picture about ten thousand times higher than wide.
+    /// * If the budget is neither one of [`Self::BUDGETS`] nor that of the settings.
+    /// * If a side is 0.
+    /// * If the rule yields no grid within the budget.
+    /// * If the picture is about ten thousand times higher than wide.
     pub fn grid(&self, width: u32, height: u32, budget: u32) -> Result<Grid> {
         self.check()?;
         if budget != self.soft_tokens && !Self::BUDGETS.contains(&budget) {
@@ -140,11 +138,10 @@ impl PictureSettings {
             if !Self::BUDGETS.contains(&self.soft_tokens) {
                 choices.push(self.soft_tokens.to_string());
             }
-            return Err(PreprocessingError::UnsupportedBudget { budget, choices: choices.join(", ") });
+            let what = format!("a budget of {budget} soft tokens for a picture is not supported");
+            return Err(Error::argument(what).with_help(format!("choose one of {}", choices.join(", "))));
         }
-        if width == 0 || height == 0 {
-            return Err(PreprocessingError::NoPixels { origin: "the picture".into(), width, height });
-        }
+        expect_pixels(width, height, "the picture")?;
         let token = u64::from(self.patch) * u64::from(self.pool);
         let pixels = u64::from(budget) * token * token;
         // The order of operations is the library's, since rounding matters at the edges.
@@ -158,12 +155,15 @@ impl PictureSettings {
             _ => {}
         }
         if across == 0 || down == 0 || across * down > u64::from(budget) {
-            return Err(PreprocessingError::DoesNotFit { width, height, budget });
+            let what = format!("a picture of {width} by {height} pixels does not fit {budget} soft tokens");
+            return Err(Error::argument(what).with_help("crop the picture, or allow more soft tokens"));
         }
         let widened = across * token * u64::from(height);
         let max = limits::WIDENED_PIXELS.max(u64::from(width) * u64::from(height));
         if widened > max {
-            return Err(PreprocessingError::TooNarrow { width, height, widened, max });
+            let what = format!("{width} by {height} pixels become {widened} pixels as wide as patches");
+            let what = format!("{what}; at most {max} are computed");
+            return Err(Error::invalid(what).with_help("crop the picture"));
         }
         // Each is at most the budget, so at most 1120 times 16.
         let side = |tokens: u64| tokens as u32 * self.pool;
@@ -184,9 +184,8 @@ impl PictureSettings {
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::WrongLength`], [`PreprocessingError::NotFinite`], and
-    /// [`PreprocessingError::InvalidPositions`] unless the positions are a complete grid of whole
-    /// soft tokens, at most 1120, each position once.
+    /// If an array has the wrong length, a value is not finite, or the positions are not a complete
+    /// grid of whole soft tokens, at most 1120, each position once.
     pub fn reorder_patches(
         &self,
         values: &[f32],
@@ -198,11 +197,8 @@ impl PictureSettings {
         self.check()?;
         let width = self.patch_values();
         if values.len() != positions.len() * width {
-            return Err(PreprocessingError::WrongLength {
-                what: "the array of pixel values",
-                needed: format!("{width} for each of the {} positions", positions.len()),
-                found: values.len(),
-            });
+            let needed = format!("{width} for each of the {} positions", positions.len());
+            return Err(wrong_length("the array of pixel values", &needed, values.len()));
         }
         expect_finite("the array of pixel values", values)?;
         let grid = self.grid_of(positions)?;
@@ -218,7 +214,11 @@ impl PictureSettings {
 
     /// Returns the grid that the positions fill completely.
     fn grid_of(&self, positions: &[[i32; 2]]) -> Result<Grid> {
-        let invalid = |index, reason| Err(PreprocessingError::InvalidPositions { index, reason });
+        let invalid = |index: usize, reason: String| {
+            Err(Error::argument(reason)
+                .at(format_args!("position {index} of the patches"))
+                .with_help("give column and row of each patch once, and -1, -1 for padding"))
+        };
         let most = u64::from(*crate::limits::SOFT_TOKENS.end());
         let longest = most * u64::from(self.pool);
         let (mut width, mut height) = (0, 0);
@@ -228,7 +228,7 @@ impl PictureSettings {
                     (width, height) = (width.max(column + 1), height.max(row + 1));
                 }
                 _ if [column, row] == [-1, -1] => {}
-                _ => return invalid(index, format!("{column}, {row} is no position of a patch")),
+                _ => return invalid(index, format!("{column}, {row} is not a position of a patch")),
             }
         }
         let grid = Grid { columns: width, rows: height, patch: self.patch, pool: self.pool, of: None };
@@ -236,7 +236,7 @@ impl PictureSettings {
             let pool = self.pool;
             return invalid(
                 positions.len(),
-                format!("{width} by {height} patches are no multiples of {pool}"),
+                format!("{width} by {height} patches are not multiples of {pool}"),
             );
         }
         if grid.soft_tokens() as u64 > most {
@@ -258,4 +258,14 @@ impl PictureSettings {
             None => Ok(grid),
         }
     }
+}
+
+/// Refuses a picture without pixels.
+pub(crate) fn expect_pixels(width: u32, height: u32, origin: &str) -> Result<()> {
+    if width > 0 && height > 0 {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{width} by {height} pixels, expected at least 1 by 1"))
+        .at(origin)
+        .with_help("give a picture of at least one pixel"))
 }

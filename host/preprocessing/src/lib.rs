@@ -11,8 +11,8 @@
 //! and `files`.
 //!
 //! All input is treated as hostile. Sizes are capped by named constants in [`limits`] before
-//! anything of that size is allocated, and each failure is a [`PreprocessingError`] that names the
-//! file and suggests a remedy. The same bytes become the same numbers on every run.
+//! anything of that size is allocated, and each failure is a [`shardwright_vocabulary::Error`] that
+//! names the file and suggests a remedy. The same bytes become the same numbers on every run.
 //!
 //! # Features
 //!
@@ -26,7 +26,7 @@
 //!
 //! ```
 //! # #[cfg(feature = "pictures")]
-//! # fn main() -> shardwright_preprocessing::Result<()> {
+//! # fn main() -> shardwright_vocabulary::Result<()> {
 //! use shardwright_preprocessing::{Picture, PictureSettings};
 //!
 //! let settings = PictureSettings::default();
@@ -47,7 +47,6 @@
 
 #![forbid(unsafe_code)]
 
-mod error;
 mod file;
 mod grid;
 pub mod limits;
@@ -60,7 +59,6 @@ mod settings;
 #[cfg(feature = "sounds")]
 mod sound;
 
-pub use error::{PreprocessingError, Result};
 pub use grid::Grid;
 #[cfg(feature = "pictures")]
 pub use picture::Picture;

@@ -13,9 +13,13 @@ use image::codecs::webp::WebPDecoder;
 use image::metadata::Orientation;
 use image::{ColorType, DynamicImage, ImageDecoder, ImageError, Limits, RgbImage};
 use sha2::{Digest, Sha256};
+use shardwright_vocabulary::{Error, Result};
 
+use crate::file::{damaged, truncated, unsupported};
+use crate::grid::expect_pixels;
 use crate::resize::resize;
-use crate::{Grid, PictureSettings, PreprocessingError, Result, file, limits};
+use crate::settings::wrong_length;
+use crate::{Grid, PictureSettings, file, limits};
 
 /// Name in errors of pictures that are not from a file.
 const UNNAMED: &str = "the picture";
@@ -54,11 +58,9 @@ impl Picture {
     ///
     /// # Errors
     ///
-    /// * [`PreprocessingError::UnknownType`], [`PreprocessingError::UnsupportedCoding`] and
-    ///   [`PreprocessingError::Animated`] for unsupported content.
-    /// * [`PreprocessingError::TooManyPixels`] from the header, before anything of that size is
-    ///   allocated.
-    /// * [`PreprocessingError::Damaged`] and [`PreprocessingError::Truncated`] for broken content.
+    /// * If the type, the coding or an animation is not supported.
+    /// * If the header specifies too many pixels, which are then not allocated.
+    /// * If the content is damaged or truncated.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         file::expect_at_most(bytes, limits::PICTURE_FILE_BYTES, UNNAMED)?;
         Self::decode(bytes, UNNAMED)
@@ -90,26 +92,18 @@ impl Picture {
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::NoPixels`], [`PreprocessingError::TooManyPixels`], and
-    /// [`PreprocessingError::WrongLength`] if `stride` is less than a row or `pixels` less than all
-    /// rows.
+    /// If there are no pixels or too many, if `stride` is less than a row, or if `pixels` is less
+    /// than all rows.
     pub fn from_rgb8(width: u32, height: u32, stride: usize, pixels: &[u8]) -> Result<Self> {
         expect_size(width, height, UNNAMED)?;
         let row = width as usize * CHANNELS;
         if stride < row {
-            return Err(PreprocessingError::WrongLength {
-                what: "the stride",
-                needed: format!("{row} or more"),
-                found: stride,
-            });
+            return Err(wrong_length("the stride", &format!("{row} or more"), stride));
         }
         let needed = stride.checked_mul(height as usize - 1).and_then(|above| above.checked_add(row));
         if needed.is_none_or(|needed| pixels.len() < needed) {
-            return Err(PreprocessingError::WrongLength {
-                what: "the array of pixels",
-                needed: format!("{stride} for each of {height} rows"),
-                found: pixels.len(),
-            });
+            let needed = format!("{stride} for each of {height} rows");
+            return Err(wrong_length("the array of pixels", &needed, pixels.len()));
         }
         let rows = pixels.chunks(stride).take(height as usize);
         Ok(Picture { width, height, pixels: rows.flat_map(|line| &line[..row]).copied().collect() })
@@ -146,8 +140,8 @@ impl Picture {
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::WrongLength`] if a destination is too short or if their lengths do not
-    /// match, [`PreprocessingError::OtherGrid`] if the grid is for a picture of another size.
+    /// If a destination is too short, the lengths do not match, or the grid is for a picture of
+    /// another size.
     pub fn write_patches(
         &self,
         grid: &Grid,
@@ -190,15 +184,26 @@ impl fmt::Debug for Picture {
 }
 
 fn expect_size(width: u32, height: u32, origin: &str) -> Result<()> {
-    let origin = || origin.to_owned();
-    if width == 0 || height == 0 {
-        return Err(PreprocessingError::NoPixels { origin: origin(), width, height });
-    }
+    expect_pixels(width, height, origin)?;
     if u64::from(width) * u64::from(height) > limits::PIXELS {
-        let (max, unit) = (limits::PIXELS, "pixels");
-        return Err(PreprocessingError::TooManyPixels { origin: origin(), width, height, max, unit });
+        return Err(too_many((width, height), &format!("{} pixels", limits::PIXELS), origin));
     }
     Ok(())
+}
+
+/// Help for a picture that needs too much memory.
+const SHRINK: &str = "make the picture smaller first: a model sees less than two megapixels of it";
+
+fn too_many((width, height): (u32, u32), most: &str, origin: &str) -> Error {
+    Error::invalid(format!("{width} by {height} pixels; at most {most} are decoded"))
+        .at(origin)
+        .with_help(SHRINK)
+}
+
+fn animated(format: &str, origin: &str) -> Error {
+    Error::unsupported(format!("an animated {format}, but only single pictures are supported"))
+        .at(origin)
+        .with_help("save one frame as a separate picture")
 }
 
 /// Reads the header and refuses unsupported content.
@@ -211,7 +216,7 @@ fn open<'a>(bytes: &'a [u8], origin: &str) -> Result<Box<dyn ImageDecoder + 'a>>
             let decoder = PngDecoder::with_limits(Cursor::new(bytes), limits);
             let decoder = decoder.map_err(|error| explain_png(error, bytes, origin))?;
             if decoder.is_apng().map_err(wrong)? {
-                return Err(PreprocessingError::Animated { origin: origin.to_owned(), format: "PNG" });
+                return Err(animated("PNG", origin));
             }
             Box::new(decoder)
         }
@@ -222,7 +227,7 @@ fn open<'a>(bytes: &'a [u8], origin: &str) -> Result<Box<dyn ImageDecoder + 'a>>
         "a WebP picture" => {
             let decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(wrong)?;
             if decoder.has_animation() {
-                return Err(PreprocessingError::Animated { origin: origin.to_owned(), format: "WebP" });
+                return Err(animated("WebP", origin));
             }
             Box::new(decoder)
         }
@@ -230,31 +235,22 @@ fn open<'a>(bytes: &'a [u8], origin: &str) -> Result<Box<dyn ImageDecoder + 'a>>
         "a BMP picture" => limited(BmpDecoder::new(Cursor::new(bytes)), origin)?,
         "a TIFF picture" => limited(TiffDecoder::new(Cursor::new(bytes)), origin)?,
         found => {
-            return Err(PreprocessingError::UnknownType {
-                origin: origin.to_owned(),
-                found,
-                understood: "PNG, JPEG, WebP, GIF, BMP, TIFF".into(),
-            });
+            return Err(file::unknown_type(origin, found, "PNG, JPEG, WebP, GIF, BMP, TIFF"));
         }
     };
     if matches!(decoder.color_type(), ColorType::Rgb32F | ColorType::Rgba32F) {
-        return Err(PreprocessingError::UnsupportedCoding {
-            origin: origin.to_owned(),
-            what: "a picture of floats".into(),
-        });
+        return Err(unsupported(origin, "a picture of floats"));
     }
     let (width, height) = decoder.dimensions();
     expect_size(width, height, origin)?;
     if decoder.total_bytes() > limits::DECODED_BYTES {
-        let (max, unit) = (limits::DECODED_BYTES, "bytes");
-        let origin = origin.to_owned();
-        return Err(PreprocessingError::TooManyPixels { origin, width, height, max, unit });
+        return Err(too_many((width, height), &format!("{} bytes", limits::DECODED_BYTES), origin));
     }
     Ok(decoder)
 }
 
 /// Like [`explain`], but the decoder reports a huge size as a lack of memory.
-fn explain_png(error: ImageError, bytes: &[u8], origin: &str) -> PreprocessingError {
+fn explain_png(error: ImageError, bytes: &[u8], origin: &str) -> Error {
     let size = png_size(bytes).filter(|_| matches!(error, ImageError::Limits(_)));
     let too_large = size.and_then(|(width, height)| expect_size(width, height, origin).err());
     too_large.unwrap_or_else(|| explain(error, origin))
@@ -323,23 +319,23 @@ fn rgb(decoded: DynamicImage) -> RgbImage {
     RgbImage::from_raw(width, height, pixels).unwrap_or_default()
 }
 
-fn explain(error: ImageError, origin: &str) -> PreprocessingError {
-    let (origin, reason) = (origin.to_owned(), error.to_string());
+fn explain(error: ImageError, origin: &str) -> Error {
     let is_end = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
     match error {
-        ImageError::IoError(error) if is_end(&error) => PreprocessingError::Truncated { origin, reason },
-        ImageError::Unsupported(_) => PreprocessingError::UnsupportedCoding { origin, what: reason },
-        ImageError::Limits(_) => PreprocessingError::TooMuchMemory { origin, max: limits::DECODED_BYTES },
-        _ => PreprocessingError::Damaged { origin, reason },
+        ImageError::IoError(error) if is_end(&error) => truncated(origin, error),
+        ImageError::Unsupported(error) => unsupported(origin, error),
+        ImageError::Limits(_) => {
+            let max = limits::DECODED_BYTES;
+            let what = format!("decoding needs more than {max} bytes of memory, which is the limit");
+            Error::invalid(what).at(origin).with_help(SHRINK)
+        }
+        error => damaged(origin, error),
     }
 }
 
 /// Checks that a JPEG has all segments to its end, since the decoder paints missing parts grey.
 fn walk_jpeg(bytes: &[u8], origin: &str) -> Result<()> {
-    let truncated = || PreprocessingError::Truncated {
-        origin: origin.to_owned(),
-        reason: "the mark of its end is missing".into(),
-    };
+    let truncated = || truncated(origin, "the mark of its end is missing");
     const END: u8 = 0xd9;
     // Skips the marker of the start.
     let mut rest = bytes.get(2..).unwrap_or_default();

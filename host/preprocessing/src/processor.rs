@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use shardwright_vocabulary::Ignored;
+use shardwright_vocabulary::{Error, Ignored, Result};
 
-use crate::{PictureSettings, PreprocessingError, Result, SoundSettings, file, limits};
+use crate::{PictureSettings, SoundSettings, file, limits};
 
 /// A checkpoint's settings for pictures and sounds.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,30 +50,34 @@ impl ProcessorSettings {
     /// Reads `processor_config.json` of a checkpoint's directory, and for pictures or sounds that
     /// it does not describe the older `preprocessor_config.json`. Missing fields have the library's
     /// defaults. A field of pictures or sounds that is unknown or requires an unsupported feature
-    /// is refused. Other unknown fields are listed in [`ProcessorSettings::ignored`].
+    /// is refused. Other unknown fields are listed in [`ProcessorSettings::ignored`]. `None` if
+    /// both files are missing.
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::MissingFile`] without either file,
-    /// [`PreprocessingError::InvalidJson`], and [`PreprocessingError::InvalidField`] or
-    /// [`PreprocessingError::UnsupportedField`] with file and field.
-    pub fn read(directory: impl AsRef<Path>) -> Result<Self> {
+    /// If a file cannot be read or is not JSON, or a field is invalid or unsupported. The error
+    /// names the file and the field.
+    pub fn read(directory: impl AsRef<Path>) -> Result<Option<Self>> {
         let directory = directory.as_ref();
-        Self::from_files(directory, |name| file::read(&directory.join(name), limits::SETTINGS_BYTES))
+        Self::from_files(directory, |name| match file::read(&directory.join(name), limits::SETTINGS_BYTES) {
+            Err(error) if error.is_not_found() => Ok(None),
+            bytes => bytes.map(Some),
+        })
     }
 
-    /// Like [`ProcessorSettings::read`], but gets the bytes of files from `read`, which must return
-    /// [`PreprocessingError::MissingFile`] for a missing file. Errors name the files as files of
-    /// `directory`.
+    /// Like [`ProcessorSettings::read`], but gets the bytes of files from `read`, which returns
+    /// `None` for a missing file. Errors name the files as files of `directory`.
     ///
     /// # Errors
     ///
     /// The errors of [`ProcessorSettings::read`] and of `read`.
-    pub fn from_files(directory: &Path, read: impl Fn(&str) -> Result<Vec<u8>>) -> Result<Self> {
-        let open = |name: &str| match read(name) {
-            Ok(bytes) => Object::parse(directory.join(name).display().to_string(), &bytes).map(Some),
-            Err(PreprocessingError::MissingFile { .. }) => Ok(None),
-            Err(error) => Err(error),
+    pub fn from_files(
+        directory: &Path,
+        read: impl Fn(&str) -> Result<Option<Vec<u8>>>,
+    ) -> Result<Option<Self>> {
+        let open = |name: &str| {
+            let origin = directory.join(name).display().to_string();
+            read(name)?.map(|bytes| Object::parse(origin, &bytes)).transpose()
         };
         let nested = open(NESTED)?;
         let whole = nested.as_ref().map(|(origin, map)| Object { origin, path: "", map });
@@ -90,16 +94,13 @@ impl ProcessorSettings {
                     settings.complete(&Object { origin: &origin, path: "", map: &map })?
                 }
                 (None, Some(_)) => {}
-                (None, None) => {
-                    let origin = directory.join(NESTED).display().to_string();
-                    return Err(PreprocessingError::MissingFile { origin });
-                }
+                (None, None) => return Ok(None),
             }
         }
         if let Some(top) = &whole {
             settings.sound = settings.sound.map(|sound| limited(top, sound)).transpose()?;
         }
-        Ok(settings)
+        Ok(Some(settings))
     }
 
     /// Adds the settings of the older file for pictures and sounds that have none so far.
@@ -163,7 +164,7 @@ fn picture_settings(fields: &Object, others: &[&str]) -> Result<PictureSettings>
     let soft_tokens = fields.count(budget, limits::SOFT_TOKENS)?.unwrap_or(usual.soft_tokens);
     if !PictureSettings::BUDGETS.contains(&soft_tokens) {
         let budgets = PictureSettings::BUDGETS.map(|budget| budget.to_string());
-        return Err(fields.invalid(budget, format!("one of {}", budgets.join(", "))));
+        return Err(fields.invalid(budget, &format!("one of {}", budgets.join(", "))));
     }
     Ok(PictureSettings {
         patch: fields.count("patch_size", limits::PATCH)?.unwrap_or(usual.patch),
@@ -222,7 +223,7 @@ fn sound_settings(fields: &Object, others: &[&str]) -> Result<SoundSettings> {
             return Ok(samples);
         }
         let (least, most) = (limits::FRAME.start(), limits::FRAME.end());
-        Err(fields.invalid(in_milliseconds, format!("{least} to {most} samples")))
+        Err(fields.invalid(in_milliseconds, &format!("{least} to {most} samples")))
     };
     let frame = samples("frame_length", "frame_length_ms", 20.0)?;
     let sound = SoundSettings {
@@ -239,18 +240,15 @@ fn sound_settings(fields: &Object, others: &[&str]) -> Result<SoundSettings> {
         longest: rate.saturating_mul(30),
     };
     // Checks conditions that concern several fields.
-    sound.check().map_err(|error| match error {
-        PreprocessingError::InvalidSetting { name, expected, .. } => {
-            let field = match name {
-                "transform" => "fft_length",
-                "lowest_hertz" => "min_frequency",
-                "highest_hertz" => "max_frequency",
-                "floor" => "mel_floor",
-                name => name,
-            };
-            fields.invalid(field, expected)
-        }
-        error => error,
+    sound.expect_in_range().map_err(|(name, expected, _)| {
+        let field = match name {
+            "transform" => "fft_length",
+            "lowest_hertz" => "min_frequency",
+            "highest_hertz" => "max_frequency",
+            "floor" => "mel_floor",
+            name => name,
+        };
+        fields.invalid(field, &expected)
     })?;
     Ok(sound)
 }
@@ -276,7 +274,9 @@ impl<'a> Object<'a> {
     fn parse(origin: String, bytes: &[u8]) -> Result<(String, Map<String, Value>)> {
         match serde_json::from_slice(bytes) {
             Ok(map) => Ok((origin, map)),
-            Err(error) => Err(PreprocessingError::InvalidJson { origin, reason: error.to_string() }),
+            Err(error) => Err(Error::invalid(format!("not valid JSON: {error}")).at(origin).with_help(
+                "download the file again; it may be truncated, or a pointer to a file in large-file storage",
+            )),
         }
     }
 
@@ -298,22 +298,18 @@ impl<'a> Object<'a> {
         }
     }
 
-    fn invalid(&self, name: &str, expected: impl Into<String>) -> PreprocessingError {
-        PreprocessingError::InvalidField {
-            origin: self.origin.to_owned(),
-            field: self.field(name),
-            expected: expected.into(),
-            found: self.found(name),
-        }
+    fn invalid(&self, name: &str, expected: &str) -> Error {
+        let (field, found) = (self.field(name), self.found(name));
+        Error::invalid(format!("`{field}` should be {expected}, but is {found}"))
+            .at(self.origin)
+            .with_help(format!("correct `{field}`, or remove it to use the default"))
     }
 
-    fn unsupported(&self, name: &str, supported: impl Into<String>) -> PreprocessingError {
-        PreprocessingError::UnsupportedField {
-            origin: self.origin.to_owned(),
-            field: self.field(name),
-            found: self.found(name),
-            supported: supported.into(),
-        }
+    fn unsupported(&self, name: &str, supported: &str) -> Error {
+        let (field, found) = (self.field(name), self.found(name));
+        Error::unsupported(format!("`{field}` is {found}, which is not supported"))
+            .at(self.origin)
+            .with_help(format!("supported: {supported}"))
     }
 
     fn object(&self, name: &'static str) -> Result<Option<Object<'a>>> {
@@ -340,13 +336,13 @@ impl<'a> Object<'a> {
         let count = value.as_u64().and_then(|count| u32::try_from(count).ok());
         match count.filter(|count| range.contains(count)) {
             Some(count) => Ok(Some(count)),
-            None => Err(self.invalid(name, format!("a whole number, {} to {}", range.start(), range.end()))),
+            None => Err(self.invalid(name, &format!("a whole number, {} to {}", range.start(), range.end()))),
         }
     }
 
     fn expect_flag(&self, name: &str, needed: bool) -> Result<()> {
         match self.flag(name)? {
-            Some(found) if found != needed => Err(self.unsupported(name, needed.to_string())),
+            Some(found) if found != needed => Err(self.unsupported(name, &needed.to_string())),
             _ => Ok(()),
         }
     }
@@ -367,14 +363,14 @@ impl<'a> Object<'a> {
             Some(Value::Array(list)) => list.iter().all(is),
             Some(value) => is(value),
         };
-        if holds { Ok(()) } else { Err(self.unsupported(name, format!("{needed} for every channel"))) }
+        if holds { Ok(()) } else { Err(self.unsupported(name, &format!("{needed} for every channel"))) }
     }
 
     fn expect_text(&self, name: &str, known: &[&str]) -> Result<()> {
         match self.get(name) {
             None => Ok(()),
             Some(Value::String(text)) if known.contains(&text.as_str()) => Ok(()),
-            Some(Value::String(_)) => Err(self.unsupported(name, known.join(", "))),
+            Some(Value::String(_)) => Err(self.unsupported(name, &known.join(", "))),
             Some(_) => Err(self.invalid(name, "a text")),
         }
     }

@@ -4,8 +4,9 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
+use shardwright_vocabulary::{Error, Result};
 
-use crate::{PreprocessingError, Result, limits};
+use crate::limits;
 
 /// Settings for turning a picture into patches.
 ///
@@ -53,11 +54,12 @@ impl PictureSettings {
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::InvalidSetting`] names the first field that is out of range.
+    /// If a field is out of range. The error names the first one.
     pub fn check(&self) -> Result<()> {
-        within("patch", self.patch, limits::PATCH)?;
-        within("pool", self.pool, limits::POOL)?;
-        within("soft_tokens", self.soft_tokens, limits::SOFT_TOKENS)
+        within("patch", self.patch, limits::PATCH)
+            .and_then(|()| within("pool", self.pool, limits::POOL))
+            .and_then(|()| within("soft_tokens", self.soft_tokens, limits::SOFT_TOKENS))
+            .map_err(invalid)
     }
 }
 
@@ -150,8 +152,13 @@ impl SoundSettings {
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::InvalidSetting`] names the first invalid field.
+    /// If a field is invalid. The error names the first one.
     pub fn check(&self) -> Result<()> {
+        self.expect_in_range().map_err(invalid)
+    }
+
+    /// Like [`check`](Self::check), but returns the field, its allowed values, and its value.
+    pub(crate) fn expect_in_range(&self) -> Result<(), Fault> {
         within("rate", self.rate, limits::FEATURE_RATE)?;
         within("frame", self.frame, limits::FRAME)?;
         within("hop", self.hop, limits::FRAME)?;
@@ -184,16 +191,13 @@ impl SoundSettings {
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::WrongLength`] or [`PreprocessingError::NotFinite`].
+    /// If the number of values is wrong, or a value is not finite.
     pub fn check_frames(&self, values: &[f32]) -> Result<usize> {
         self.check()?;
         let (bins, most) = (self.bins as usize, self.frames_max());
         if values.is_empty() || !values.len().is_multiple_of(bins) || values.len() / bins > most {
-            return Err(PreprocessingError::WrongLength {
-                what: "the features",
-                needed: format!("a multiple of {bins}, at most {}", most * bins),
-                found: values.len(),
-            });
+            let needed = format!("a multiple of {bins}, at most {}", most * bins);
+            return Err(wrong_length("the features", &needed, values.len()));
         }
         expect_finite("the features", values)?;
         Ok(values.len() / bins)
@@ -203,18 +207,38 @@ impl SoundSettings {
 /// Refuses NaN and infinities.
 pub(crate) fn expect_finite(origin: &str, values: &[f32]) -> Result<()> {
     match values.iter().position(|value| !value.is_finite()) {
-        Some(index) => {
-            Err(PreprocessingError::NotFinite { origin: origin.to_owned(), index, value: values[index] })
-        }
+        Some(index) => Err(not_finite(origin, index, values[index])),
         None => Ok(()),
     }
 }
 
-fn setting(name: &'static str, expected: impl Into<String>, found: impl Display) -> PreprocessingError {
-    PreprocessingError::InvalidSetting { name, expected: expected.into(), found: found.to_string() }
+/// Returns the error of a value that is NaN or infinite. Samples of alternating channels count one
+/// by one.
+pub(crate) fn not_finite(origin: &str, index: usize, value: f32) -> Error {
+    Error::argument(format!("the value at index {index} is {value}"))
+        .at(origin)
+        .with_help("check how the values were computed")
 }
 
-fn within(name: &'static str, value: u32, range: RangeInclusive<u32>) -> Result<()> {
+/// Returns the error of an array whose length differs from the length that its sizes imply.
+pub(crate) fn wrong_length(what: &str, needed: &str, found: usize) -> Error {
+    Error::argument(format!("{what} has {found} values; expected {needed}"))
+        .with_help("size the array by the grid or the settings")
+}
+
+/// A field out of range, its allowed values, and its value.
+pub(crate) type Fault = (&'static str, String, String);
+
+fn invalid((name, expected, found): Fault) -> Error {
+    Error::argument(format!("`{name}` should be {expected}, but is {found}"))
+        .with_help(format!("set `{name}` to {expected}"))
+}
+
+fn setting(name: &'static str, expected: impl Into<String>, found: impl Display) -> Fault {
+    (name, expected.into(), found.to_string())
+}
+
+fn within(name: &'static str, value: u32, range: RangeInclusive<u32>) -> Result<(), Fault> {
     if range.contains(&value) {
         return Ok(());
     }

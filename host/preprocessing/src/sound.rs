@@ -4,8 +4,10 @@ use std::fmt;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
+use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-use crate::{PreprocessingError, Result, SoundSettings, file, limits};
+use crate::settings::{not_finite, wrong_length};
+use crate::{SoundSettings, file, limits};
 
 mod decode;
 mod mel;
@@ -34,20 +36,25 @@ impl Sound {
     /// The errors of reading the file, and of [`from_bytes`](Self::from_bytes) with the name of the
     /// file.
     pub fn from_path(path: impl AsRef<Path>, settings: &SoundSettings) -> Result<Self> {
+        settings.check()?;
         let path = path.as_ref();
         let bytes = file::read(path, limits::SOUND_FILE_BYTES)?;
-        Self::decode(&bytes, &path.display().to_string(), settings).map_err(of_file)
+        let origin = path.display().to_string();
+        Self::decode(&bytes, &origin, settings).map_err(|error| match error.kind() {
+            // The file has values that an application may not pass.
+            ErrorKind::Argument => file::damaged(&origin, error.message()),
+            _ => error,
+        })
     }
 
     /// Decodes the bytes of such a file.
     ///
     /// # Errors
     ///
-    /// * [`PreprocessingError::UnknownType`] and [`PreprocessingError::UnsupportedCoding`] for
-    ///   unsupported content.
-    /// * [`PreprocessingError::Damaged`] and [`PreprocessingError::Truncated`] for broken content.
-    /// * [`PreprocessingError::TooLong`] from the header, or as soon as more than the longest clip
-    ///   is decoded.
+    /// * If the type or the coding is not supported.
+    /// * If the content is damaged or truncated.
+    /// * If the sound is longer than the longest clip, according to the header or to the samples
+    ///   decoded so far.
     /// * The errors of [`from_samples`](Self::from_samples).
     pub fn from_bytes(bytes: &[u8], settings: &SoundSettings) -> Result<Self> {
         file::expect_at_most(bytes, limits::SOUND_FILE_BYTES, UNNAMED)?;
@@ -58,10 +65,8 @@ impl Sound {
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::NoSamples`], [`PreprocessingError::TooShort`] for less than one frame,
-    /// [`PreprocessingError::TooLong`] for more than the longest clip,
-    /// [`PreprocessingError::NotFinite`] with the index, [`PreprocessingError::UnsupportedRate`],
-    /// and [`PreprocessingError::InvalidSetting`].
+    /// If the sound is shorter than one frame or longer than the longest clip, a sample is not
+    /// finite, the rate is not supported, or a setting is out of range.
     pub fn from_samples(rate: u32, samples: &[f32], settings: &SoundSettings) -> Result<Self> {
         Self::from_interleaved(rate, 1, samples, settings)
     }
@@ -71,8 +76,8 @@ impl Sound {
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::InvalidChannels`] unless the channels divide the samples, and the
-    /// errors of [`from_samples`](Self::from_samples).
+    /// If the channels do not divide the samples, and the errors of
+    /// [`from_samples`](Self::from_samples).
     pub fn from_interleaved(
         rate: u32,
         channels: u32,
@@ -82,8 +87,7 @@ impl Sound {
         let mut mixer = Mixer::new(UNNAMED, rate, channels, settings)?;
         let length = samples.len();
         if !length.is_multiple_of(channels as usize) {
-            let origin = UNNAMED.to_owned();
-            return Err(PreprocessingError::InvalidChannels { origin, channels, samples: length });
+            return Err(wrong_channels(UNNAMED, format!("{length} samples cannot be {channels} channels")));
         }
         mixer.expect_no_longer(length as u64 / u64::from(channels))?;
         for sample in samples {
@@ -142,16 +146,12 @@ impl Sound {
     ///
     /// # Errors
     ///
-    /// [`PreprocessingError::WrongLength`] if `frames` is not a whole number of rows, or has fewer
-    /// rows than valid frames.
+    /// If `frames` is not a whole number of rows, or has fewer rows than valid frames.
     pub fn write_frames(&self, frames: &mut [f32]) -> Result<usize> {
         let (bins, valid) = (self.settings.bins as usize, self.valid_frames());
         if !frames.len().is_multiple_of(bins) || frames.len() < valid * bins {
-            return Err(PreprocessingError::WrongLength {
-                what: "the array of frames",
-                needed: format!("a multiple of {bins}, {} or more", valid * bins),
-                found: frames.len(),
-            });
+            let needed = format!("a multiple of {bins}, {} or more", valid * bins);
+            return Err(wrong_length("the array of frames", &needed, frames.len()));
         }
         let (sound, rest) = frames.split_at_mut(valid * bins);
         mel::write(&self.samples, &self.settings, sound);
@@ -160,18 +160,8 @@ impl Sound {
     }
 }
 
-/// Reports values that an application may not pass as damage of the file that has them.
-fn of_file(error: PreprocessingError) -> PreprocessingError {
-    let damaged = |origin, reason| PreprocessingError::Damaged { origin, reason };
-    match error {
-        PreprocessingError::NotFinite { origin, index, value } => {
-            damaged(origin, format!("the value at index {index} is {value}"))
-        }
-        PreprocessingError::InvalidChannels { origin, channels, .. } => {
-            damaged(origin, format!("it has {channels} channels"))
-        }
-        error => error,
-    }
+fn wrong_channels(origin: &str, what: String) -> Error {
+    Error::argument(what).at(origin).with_help("mix the sound down to one channel")
 }
 
 /// Prints the length only, since samples would fill the screen.
@@ -201,16 +191,18 @@ impl<'a> Mixer<'a> {
     fn new(origin: &'a str, rate: u32, channels: u32, settings: &'a SoundSettings) -> Result<Self> {
         settings.check()?;
         if !limits::RATE.contains(&rate) {
-            return Err(PreprocessingError::UnsupportedRate {
-                origin: origin.to_owned(),
-                rate,
-                min: *limits::RATE.start(),
-                max: *limits::RATE.end(),
-            });
+            let (min, max) = (limits::RATE.start(), limits::RATE.end());
+            return Err(Error::unsupported(format!(
+                "{rate} samples per second; {min} to {max} are supported"
+            ))
+            .at(origin)
+            .with_help(format!(
+                "convert the sound to a rate from {min} to {max} Hz, best to that of the model"
+            )));
         }
         if !limits::CHANNELS.contains(&channels) {
-            let origin = origin.to_owned();
-            return Err(PreprocessingError::InvalidChannels { origin, channels, samples: 0 });
+            let (min, max) = (limits::CHANNELS.start(), limits::CHANNELS.end());
+            return Err(wrong_channels(origin, format!("{channels} channels, expected {min} to {max}")));
         }
         Ok(Mixer { origin, rate, channels, settings, mixed: Vec::new(), sum: 0.0, pushed: 0 })
     }
@@ -219,18 +211,17 @@ impl<'a> Mixer<'a> {
     fn expect_no_longer(&self, moments: u64) -> Result<()> {
         let longest = u64::from(self.settings.longest) * u64::from(self.rate) / u64::from(self.settings.rate);
         if moments > longest {
-            return Err(PreprocessingError::TooLong {
-                origin: self.origin.to_owned(),
-                longest_seconds: self.settings.longest_seconds(),
-            });
+            let longest = self.settings.longest_seconds();
+            return Err(Error::invalid(format!("longer than {longest} s, the longest clip of the model"))
+                .at(self.origin)
+                .with_help("cut the sound into shorter parts"));
         }
         Ok(())
     }
 
     fn push(&mut self, sample: f32) -> Result<()> {
         if !sample.is_finite() {
-            let (origin, index) = (self.origin.to_owned(), self.pushed);
-            return Err(PreprocessingError::NotFinite { origin, index, value: sample });
+            return Err(not_finite(self.origin, self.pushed, sample));
         }
         self.pushed += 1;
         self.sum += f64::from(sample);
@@ -244,9 +235,10 @@ impl<'a> Mixer<'a> {
     }
 
     fn finish(self) -> Result<Sound> {
-        let origin = || self.origin.to_owned();
+        let too_short =
+            |what: String| Error::invalid(what).at(self.origin).with_help("record a longer sound");
         if self.mixed.is_empty() {
-            return Err(PreprocessingError::NoSamples { origin: origin() });
+            return Err(too_short("no samples".to_owned()));
         }
         let rate = self.settings.rate;
         let samples = if self.rate == rate {
@@ -254,14 +246,14 @@ impl<'a> Mixer<'a> {
         } else {
             resample::resample(&self.mixed, self.rate, rate).map_err(|reason| {
                 let what = format!("resampling from {} to {rate} Hz ({reason})", self.rate);
-                PreprocessingError::UnsupportedCoding { origin: origin(), what }
+                file::unsupported(self.origin, what)
             })?
         };
         // Half a frame of zeros precedes the sound, and one sample follows the frame.
         let needed = self.settings.frame as usize - self.settings.frame as usize / 2 + 1;
         if self.settings.valid_frames(samples.len()) == 0 {
             let samples = samples.len();
-            return Err(PreprocessingError::TooShort { origin: origin(), samples, rate, needed });
+            return Err(too_short(format!("{samples} samples at {rate} Hz; one frame needs {needed}")));
         }
         Ok(Sound { samples, settings: self.settings.clone() })
     }

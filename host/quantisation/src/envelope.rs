@@ -7,11 +7,12 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 use shardwright_files::{Links, open};
-
-use crate::MeasuredError;
+use shardwright_vocabulary::{At, Error, Result};
 
 /// Bytes before the content: kind, version, length, hash.
 pub(crate) const HEAD: usize = 8 + 4 + 8 + 32;
+
+const MEASURE_AGAIN: &str = "remove the file and measure again";
 
 /// A file type.
 #[derive(Clone, Copy, Debug)]
@@ -25,13 +26,12 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    pub fn write(&self, path: &Path, content: &[u8]) -> Result<(), MeasuredError> {
-        let io = |action, source| MeasuredError::Io { action, path: path.to_owned(), source };
+    pub fn write(&self, path: &Path, content: &[u8]) -> Result<()> {
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|source| io("write", source))?;
+        let mut file = tempfile::NamedTempFile::new_in(folder).at(path.display())?;
         let mut head = Vec::with_capacity(HEAD);
         head.extend(self.magic);
         head.extend(self.version.to_le_bytes());
@@ -39,20 +39,30 @@ impl Kind {
         head.extend(Sha256::digest(content));
         let written =
             file.write_all(&head).and_then(|()| file.write_all(content)).and_then(|()| file.flush());
-        written.map_err(|source| io("write", source))?;
-        file.persist(path).map_err(|fault| io("rename", fault.error))?;
+        written.at(path.display())?;
+        file.persist(path).map_err(|fault| fault.error).at(path.display())?;
         Ok(())
     }
 
-    pub fn read(&self, path: &Path) -> Result<Vec<u8>, MeasuredError> {
-        let io = |source| MeasuredError::Io { action: "read", path: path.to_owned(), source };
-        let (mut file, _) = open(path, Links::Followed).map_err(|error| io(error.into()))?;
+    pub fn read(&self, path: &Path) -> Result<Vec<u8>> {
+        self.content(path).at(path.display())
+    }
+
+    fn content(&self, path: &Path) -> Result<Vec<u8>> {
+        let absent = |error: Error| match error.is_not_found() {
+            true => error.with_help("check the path: the next run makes missing files of the cache again"),
+            false => error,
+        };
+        let (mut file, _) = open(path, Links::Followed).map_err(absent)?;
         let mut head = [0; HEAD];
-        let foreign = || MeasuredError::OtherKind { path: path.to_owned(), wanted: self.name };
+        let foreign = || {
+            Error::invalid(format!("expected {}, got another kind of file", self.name))
+                .with_help("name a file that this program wrote for that purpose")
+        };
         match file.read_exact(&mut head) {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Err(foreign()),
-            Err(error) => return Err(io(error)),
+            Err(error) => return Err(error.into()),
         }
         let (magic, rest) = head.split_at(8);
         let (version, rest) = rest.split_at(4);
@@ -64,26 +74,35 @@ impl Kind {
             |bytes: &[u8]| bytes.iter().rev().fold(0_u64, |number, &byte| number << 8 | u64::from(byte));
         let found = number(version) as u32;
         if found != self.version {
-            return Err(MeasuredError::Version { path: path.to_owned(), found, supported: self.version });
+            let supported = self.version;
+            return Err(Error::invalid(format!(
+                "version {found} of the format, this program reads version {supported}"
+            ))
+            .with_help("measure again with this version of the program"));
         }
         let length = number(length);
         if length > self.limit {
-            return Err(MeasuredError::TooLarge { path: path.to_owned(), bytes: length, limit: self.limit });
+            let what = format!("expected at most {} bytes, got {length} in the header", self.limit);
+            return Err(Error::invalid(what).with_help(MEASURE_AGAIN));
         }
         let mut content = Vec::new();
         // Reads one byte more than expected, to detect a file that is too long.
-        file.take(length + 1).read_to_end(&mut content).map_err(io)?;
+        file.take(length + 1).read_to_end(&mut content)?;
         if content.len() as u64 != length {
-            return Err(self.damaged(path, HEAD + content.len(), "the length"));
+            return Err(damage(HEAD + content.len(), "the length"));
         }
         if Sha256::digest(&content)[..] != *hash {
-            return Err(self.damaged(path, HEAD, "the hash of the content"));
+            return Err(damage(HEAD, "the hash of the content"));
         }
         Ok(content)
     }
+}
 
-    /// Creates the error for damage at a byte offset of the file.
-    pub fn damaged(&self, path: &Path, offset: usize, what: &'static str) -> MeasuredError {
-        MeasuredError::Damaged { path: path.to_owned(), offset: offset as u64, what }
-    }
+/// Creates the error for damage at a byte offset of a file.
+pub(crate) fn damaged(path: &Path, offset: usize, what: &str) -> Error {
+    damage(offset, what).at(path.display())
+}
+
+fn damage(offset: usize, what: &str) -> Error {
+    Error::invalid(format!("damaged: {what}")).at(format!("byte {offset}")).with_help(MEASURE_AGAIN)
 }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use shardwright_graph::{Graph, Ranges, Weight};
-use shardwright_vocabulary::FormatTuple;
+use shardwright_vocabulary::{Error, FormatTuple, Result};
 
+use crate::calibration::no_sequences;
 use crate::quality::{Answers, answers};
-use crate::{CalibrationError, Moments, Recipe, TableFormats, Unwatched, quantise};
+use crate::{Moments, Recipe, TableFormats, Unwatched, quantise};
 
 /// A combination of formats to evaluate.
 #[derive(Clone, Debug)]
@@ -73,19 +74,20 @@ pub fn evaluate(
     ranges: &Ranges,
     sequences: &[Vec<u32>],
     progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
-) -> Result<Table, CalibrationError> {
+) -> Result<Table> {
     let (mut done, total) = (0, (sequences.len() * (candidates.len() + 1)) as u64);
     let mut alive = || {
         done += 1;
         progress(done, total).is_continue()
     };
     if sequences.is_empty() {
-        return Err(CalibrationError::NoSequences);
+        return Err(no_sequences());
     }
     let stored = answers(graph, &FormatTuple::F32, ranges, sequences, &mut alive)?;
     let before = stored.likelihood(graph, sequences);
     if graph.is_generative() && before.is_none() {
-        return Err(CalibrationError::NoPredictions);
+        return Err(Error::invalid("no sequence has two tokens, so there is no likelihood to compare")
+            .with_help("pass a sequence of at least two ids"));
     }
     let mut table = Table {
         sequences: sequences.len(),
@@ -130,9 +132,9 @@ pub struct Baseline<'g> {
 impl<'g> Baseline<'g> {
     /// Runs the sequences through the reference implementation. Memory: all outputs, rows times
     /// vocabulary, f32.
-    pub fn of(graph: &'g Graph, sequences: &'g [Vec<u32>]) -> Result<Self, CalibrationError> {
+    pub fn of(graph: &'g Graph, sequences: &'g [Vec<u32>]) -> Result<Self> {
         if sequences.is_empty() {
-            return Err(CalibrationError::NoSequences);
+            return Err(no_sequences());
         }
         let stored = answers(graph, &FormatTuple::F32, &Ranges::new(), sequences, &mut || true)?;
         Ok(Baseline { graph, sequences, stored })
@@ -141,13 +143,13 @@ impl<'g> Baseline<'g> {
     /// Computes the divergence of the model quantised with `recipe`, one entry per sequence: the
     /// sum over its rows of the KL divergence in nats (1 − cosine for encoders), and the number of
     /// rows. Activations and states stay floats.
-    pub fn divergences(&self, recipe: &Recipe) -> Result<Vec<(f64, u64)>, CalibrationError> {
+    pub fn divergences(&self, recipe: &Recipe) -> Result<Vec<(f64, u64)>> {
         self.divergences_of(&quantise(self.graph, recipe, &mut Unwatched)?)
     }
 
     /// Like [`divergences`](Baseline::divergences), but for a graph whose weights are already
     /// quantised. `made` may differ from the model only in its weights.
-    pub fn divergences_of(&self, made: &Graph) -> Result<Vec<(f64, u64)>, CalibrationError> {
+    pub fn divergences_of(&self, made: &Graph) -> Result<Vec<(f64, u64)>> {
         let ours = answers(made, &FormatTuple::F32, &Ranges::new(), self.sequences, &mut || true)?;
         Ok(ours.divergences(&self.stored, self.graph))
     }

@@ -7,12 +7,13 @@ use std::ops::Range;
 use half::f16;
 use rayon::prelude::*;
 use shardwright_graph::{ConstantFormat, Weight, WeightData};
-use shardwright_vocabulary::{DType, Encoding, Granularity, WeightFormat};
+use shardwright_vocabulary::{DType, Encoding, Error, Granularity, Result, WeightFormat};
 
 use crate::compensation::{Factors, MatrixFactors, PassedOn, Rounded, Rows, Sweeps};
 use crate::multiples::{best_multiples, row_scale};
+use crate::recipe::cancelled;
 use crate::scale::{Steps, Sums, best_scale, largest, nearest, sums};
-use crate::{QuantiseError, RowSource, pack};
+use crate::{RowSource, pack};
 
 /// Version of the arithmetic that determines a weight's bytes. Bytes and losses from another
 /// version may differ from current ones.
@@ -132,11 +133,7 @@ pub(crate) struct Job<'s> {
 impl<'s> Job<'s> {
     /// Creates a job. Call [`Job::by`] to set the factors, otherwise each value is rounded to the
     /// nearest. `passed_on` applies only to matrices in integer formats.
-    pub fn new(
-        source: &'s dyn RowSource,
-        target: Target,
-        passed_on: PassedOn,
-    ) -> Result<Self, QuantiseError> {
+    pub fn new(source: &'s dyn RowSource, target: Target, passed_on: PassedOn) -> Result<Self> {
         let float = Weight {
             name: source.name().to_owned(),
             part: source.part(),
@@ -147,7 +144,9 @@ impl<'s> Job<'s> {
         };
         let planned = match target {
             Target::Matrix(WeightFormat::AsStored) => {
-                return Err(QuantiseError::AsStored { weight: float.name });
+                return Err(Error::invalid("`as-stored` is not a format to convert to")
+                    .at(format!("weight `{}`", float.name))
+                    .with_help("keep the weight, or choose another format"));
             }
             Target::Matrix(format) => float.planned(format)?,
             Target::Activation => float.planned_constant()?,
@@ -161,11 +160,10 @@ impl<'s> Job<'s> {
         };
         let values = (unit as u64).saturating_mul(width as u64);
         if values > CHANNEL_LIMIT {
-            return Err(QuantiseError::ChannelTooLarge {
-                weight: planned.name.clone(),
-                values,
-                limit: CHANNEL_LIMIT,
-            });
+            let what = format!("expected at most {CHANNEL_LIMIT} values in one channel, got {values}");
+            return Err(Error::invalid(what)
+                .at(format!("weight `{}`", planned.name))
+                .with_help("choose a format with a scale per tensor or block"));
         }
         let is_matrix = target.is_rounded() && planned.shape.len() == 2;
         let passed_on = if is_matrix { passed_on } else { PassedOn::Nowhere };
@@ -186,8 +184,8 @@ impl<'s> Job<'s> {
     /// Sets the rounding.
     ///
     /// # Errors
-    /// [`QuantiseError::Factors`] if the factors belong to another matrix.
-    pub fn by(self, rounding: Rounding<'s>) -> Result<Self, QuantiseError> {
+    /// If the factors belong to another matrix.
+    pub fn by(self, rounding: Rounding<'s>) -> Result<Self> {
         let Rounding::Compensated { columns, rows } = rounding else { return Ok(self) };
         if self.passed_on == PassedOn::Nowhere {
             return Ok(self);
@@ -195,19 +193,17 @@ impl<'s> Job<'s> {
         let sizes = [("columns", self.width, Some(columns)), ("rows", self.rows, rows)];
         for (what, wanted, factors) in sizes {
             if let Some(found) = factors.map(Factors::width).filter(|found| *found != wanted) {
-                let weight = self.planned.name.clone();
-                return Err(QuantiseError::Factors { weight, what, wanted, found });
+                let what = format!("expected moments for {wanted} {what}, got moments for {found}");
+                return Err(Error::invalid(what)
+                    .at(format!("weight `{}`", self.planned.name))
+                    .with_help("compute the moments of this checkpoint again"));
             }
         }
         Ok(Job { factors: Some((columns, rows)), ..self })
     }
 
     /// Creates a job with the given rounding.
-    pub fn rounded(
-        source: &'s dyn RowSource,
-        target: Target,
-        rounding: Rounding<'s>,
-    ) -> Result<Self, QuantiseError> {
+    pub fn rounded(source: &'s dyn RowSource, target: Target, rounding: Rounding<'s>) -> Result<Self> {
         Job::new(source, target, PassedOn::by(rounding))?.by(rounding)
     }
 
@@ -261,7 +257,7 @@ impl<'s> Job<'s> {
 
     /// Computes the properties of the whole tensor in one or two passes. `alive` returns `false` to
     /// cancel.
-    pub fn whole(&self, alive: &mut dyn FnMut() -> bool) -> Result<Option<Whole>, QuantiseError> {
+    pub fn whole(&self, alive: &mut dyn FnMut() -> bool) -> Result<Option<Whole>> {
         if !self.needs_whole() {
             return Ok(None);
         }
@@ -308,8 +304,8 @@ impl<'s> Job<'s> {
         &self,
         wanted: impl Iterator<Item = usize>,
         whole: Option<Whole>,
-        mut take: impl FnMut(usize, Chunk) -> Result<(), QuantiseError>,
-    ) -> Result<(), QuantiseError> {
+        mut take: impl FnMut(usize, Chunk) -> Result<()>,
+    ) -> Result<()> {
         let mut wanted = wanted.peekable();
         while wanted.peek().is_some() {
             let batch: Vec<usize> = wanted.by_ref().take(at_a_time()).collect();
@@ -344,36 +340,34 @@ impl<'s> Job<'s> {
         start: T,
         of: impl Fn(&[f32]) -> T + Sync,
         add: impl Fn(T, T) -> T,
-    ) -> Result<T, QuantiseError> {
+    ) -> Result<T> {
         let mut total = start;
         let chunks: Vec<usize> = (0..self.chunks()).collect();
         for batch in chunks.chunks(at_a_time()) {
-            let parts: Vec<Result<T, QuantiseError>> =
+            let parts: Vec<Result<T>> =
                 batch.par_iter().map(|&chunk| self.values(chunk).map(|values| of(&values))).collect();
             for part in parts {
                 total = add(total, part?);
             }
             if !alive() {
-                return Err(QuantiseError::Cancelled { weight: self.planned.name.clone() });
+                return Err(cancelled(&self.planned.name));
             }
         }
         Ok(total)
     }
 
     /// Reads the values of a chunk and checks that all are finite.
-    fn values(&self, chunk: usize) -> Result<Vec<f32>, QuantiseError> {
+    fn values(&self, chunk: usize) -> Result<Vec<f32>> {
         let rows = self.chunk_rows(chunk);
         let mut values = vec![0.0; rows.len() * self.width];
         self.source.rows(rows.start, &mut values)?;
         self.source.release(rows.start, rows.len());
         if !values.iter().all(|value| value.is_finite()) {
             let at = values.iter().position(|value| !value.is_finite()).unwrap_or_default();
-            return Err(QuantiseError::NotFinite {
-                weight: self.planned.name.clone(),
-                row: rows.start + at / self.width,
-                column: at % self.width,
-                value: values[at],
-            });
+            let (row, column) = (rows.start + at / self.width, at % self.width);
+            return Err(Error::invalid(format!("expected a finite value, got {}", values[at]))
+                .at(format!("weight `{}`: row {row}, column {column}", self.planned.name))
+                .with_help("the checkpoint is damaged or its training diverged: fetch it again"));
         }
         Ok(values)
     }

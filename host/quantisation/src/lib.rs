@@ -20,9 +20,10 @@
 //!
 //! ```
 //! use shardwright_graph::Graph;
-//! use shardwright_quantisation::{QuantiseError, Recipe, TableFormats, Unwatched, quantise};
+//! use shardwright_quantisation::{Recipe, TableFormats, Unwatched, quantise};
+//! use shardwright_vocabulary::Result;
 //!
-//! fn smaller(graph: &Graph) -> Result<Graph, QuantiseError> {
+//! fn smaller(graph: &Graph) -> Result<Graph> {
 //!     let formats = "w4-block32/f32/f32".parse().expect("a tuple of formats");
 //!     quantise(graph, &Recipe::new(graph, &formats, TableFormats::default()), &mut Unwatched)
 //! }
@@ -31,7 +32,6 @@
 mod calibration;
 mod compensation;
 mod envelope;
-mod error;
 mod evaluate;
 mod job;
 mod multiples;
@@ -51,7 +51,6 @@ pub use compensation::{
     DAMPING, Factors, GRADIENT_DAMPING, MatrixFactors, MatrixInputs, MomentSums, Moments, SecondMoments,
     sampled_gradient,
 };
-pub use error::{CalibrationError, MeasuredError, QuantiseError, StoreError};
 pub use evaluate::{Baseline, Candidate, Evaluation, Table, evaluate};
 pub use job::Rounding;
 pub use plan_loss::{PlanLoss, plan_loss_identity};

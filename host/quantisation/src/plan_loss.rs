@@ -4,9 +4,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use shardwright_vocabulary::Result;
 
-use crate::MeasuredError;
-use crate::envelope::{HEAD, Kind};
+use crate::envelope::{HEAD, Kind, damaged};
 
 /// The content is a line of some hundred bytes.
 const KIND: Kind = Kind { magic: b"sw-plans", version: 1, name: "a plan's measured loss", limit: 1 << 12 };
@@ -69,9 +69,9 @@ impl PlanLoss {
     ///
     /// # Errors
     /// If the folder cannot be written to.
-    pub fn write(&self, path: &Path, identity: [u8; 32]) -> Result<(), MeasuredError> {
+    pub fn write(&self, path: &Path, identity: [u8; 32]) -> Result<()> {
         let content = serde_json::to_vec(&Kept { identity, loss: *self })
-            .map_err(|_| KIND.damaged(path, HEAD, "the text"))?;
+            .map_err(|_| damaged(path, HEAD, "the text"))?;
         KIND.write(path, &content)
     }
 
@@ -79,13 +79,13 @@ impl PlanLoss {
     ///
     /// # Errors
     /// If the file is missing, damaged, or belongs to another plan.
-    pub fn read(path: &Path, identity: [u8; 32]) -> Result<Self, MeasuredError> {
+    pub fn read(path: &Path, identity: [u8; 32]) -> Result<Self> {
         let content = KIND.read(path)?;
         let kept: Kept = serde_json::from_slice(&content)
-            .map_err(|error| KIND.damaged(path, HEAD + error.column(), "the text"))?;
+            .map_err(|error| damaged(path, HEAD + error.column(), "the text"))?;
         match kept.identity == identity {
             true => Ok(kept.loss),
-            false => Err(KIND.damaged(path, HEAD, "the plan, which is not that of its name")),
+            false => Err(damaged(path, HEAD, "the plan, which is not that of its name")),
         }
     }
 }
@@ -105,6 +105,8 @@ pub fn plan_loss_identity(losses: [u8; 32], forms: &[String]) -> [u8; 32] {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -114,9 +116,13 @@ mod tests {
         let loss = PlanLoss::of([0.5, 0.25, 0.0].into_iter()).unwrap();
         loss.write(&path, [1; 32]).unwrap();
         assert_eq!(PlanLoss::read(&path, [1; 32]).unwrap(), loss);
-        assert!(matches!(PlanLoss::read(&path, [2; 32]), Err(MeasuredError::Damaged { .. })));
+        let fails = |identity: [u8; 32], message: &str| {
+            let error = PlanLoss::read(&path, identity).unwrap_err();
+            assert!(error.kind() == ErrorKind::Invalid && error.message().starts_with(message), "{error}");
+        };
+        fails([2; 32], "damaged: the plan, which is not that of its name");
         std::fs::write(&path, b"sw-plans").unwrap();
-        assert!(matches!(PlanLoss::read(&path, [1; 32]), Err(MeasuredError::OtherKind { .. })));
+        fails([1; 32], "expected a plan's measured loss, got another kind of file");
     }
 
     #[test]

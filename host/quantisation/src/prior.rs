@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 
 use shardwright_graph::{Graph, Weight, WeightId};
-use shardwright_vocabulary::{ActivationFormat, StateFormat, ValueFormat, WeightFormat, WeightRole};
+use shardwright_vocabulary::{ActivationFormat, Result, StateFormat, ValueFormat, WeightFormat, WeightRole};
 
 use crate::compensation::SecondMoments;
 use crate::sensitivity::{places, table_pairs};
 use crate::{
-    Compensated, MatrixFactors, Moments, QuantiseError, Rounding, RowSource, Sensitivity, TableLoss,
-    Unwatched, quantise_weight,
+    Compensated, MatrixFactors, Moments, Rounding, RowSource, Sensitivity, TableLoss, Unwatched,
+    quantise_weight,
 };
 
 /// Number of evenly spaced rows of a matrix to sample.
@@ -77,7 +77,7 @@ pub fn priors(
     graph: &Graph,
     formats: &[WeightFormat],
     compensated: Option<Compensated>,
-) -> Result<Vec<Sensitivity>, QuantiseError> {
+) -> Result<Vec<Sensitivity>> {
     let mut drawn: BTreeMap<(WeightFormat, usize), (f64, f64)> = BTreeMap::new();
     let mut rows = by_place(graph, formats, scale, &mut |weight, formats| {
         let of_format = |&format: &WeightFormat| {
@@ -114,7 +114,7 @@ pub fn moment_priors(
     formats: &[WeightFormat],
     moments: &Moments,
     compensated: Option<Compensated>,
-) -> Result<Vec<Sensitivity>, QuantiseError> {
+) -> Result<Vec<Sensitivity>> {
     by_place(graph, formats, moment_scale, &mut |weight, formats| {
         let own = moments.second(&weight.name)?.filter(|own| own.mean_square() > 0.0);
         let is_compensated = |format| compensated.is_some_and(|which| which.takes(format));
@@ -132,7 +132,7 @@ pub fn moment_priors(
 }
 
 /// Computes the squared error and the square of a weight in each of some formats.
-type Errors<'e> = dyn FnMut(&Weight, &[WeightFormat]) -> Result<Vec<(f64, f64)>, QuantiseError> + 'e;
+type Errors<'e> = dyn FnMut(&Weight, &[WeightFormat]) -> Result<Vec<(f64, f64)>> + 'e;
 
 /// Estimates losses from the relative errors of the matrices of each place.
 fn by_place(
@@ -140,7 +140,7 @@ fn by_place(
     formats: &[WeightFormat],
     scale: fn(WeightRole) -> f64,
     errors: &mut Errors<'_>,
-) -> Result<Vec<Sensitivity>, QuantiseError> {
+) -> Result<Vec<Sensitivity>> {
     if !graph.is_generative() {
         return Ok(Vec::new());
     }
@@ -238,7 +238,7 @@ pub fn table_priors(graph: &Graph, formats: &[WeightFormat]) -> Vec<TableLoss> {
 
 /// Computes the squared error of a matrix in a format over a sample of its rows, and the sum of its
 /// squares.
-fn error(weight: &Weight, format: WeightFormat) -> Result<(f64, f64), QuantiseError> {
+fn error(weight: &Weight, format: WeightFormat) -> Result<(f64, f64)> {
     error_by(weight, format, None, None)
 }
 
@@ -249,7 +249,7 @@ fn error_by(
     format: WeightFormat,
     moments: Option<&SecondMoments>,
     factors: Option<&MatrixFactors>,
-) -> Result<(f64, f64), QuantiseError> {
+) -> Result<(f64, f64)> {
     let sample = Sample::of(weight);
     let made = quantise_weight(&sample, format, Rounding::by(factors), &mut Unwatched)?;
     let width = weight.row_width();
@@ -304,7 +304,7 @@ impl RowSource for Sample<'_> {
         &self.shape
     }
 
-    fn rows(&self, first: usize, out: &mut [f32]) -> Result<(), QuantiseError> {
+    fn rows(&self, first: usize, out: &mut [f32]) -> Result<()> {
         let width = self.weight.row_width().max(1);
         for (row, into) in self.picked[first..].iter().zip(out.chunks_mut(width)) {
             match is_drawn(self.weight) {
@@ -315,7 +315,7 @@ impl RowSource for Sample<'_> {
         Ok(())
     }
 
-    fn identity(&self) -> Result<[u8; 32], QuantiseError> {
+    fn identity(&self) -> Result<[u8; 32]> {
         self.weight.identity()
     }
 }

@@ -3,9 +3,7 @@
 
 use shardwright_graph::{Encodings, Graph, Ranges};
 use shardwright_reference::{Arrangement, Array, ReferenceModel, Trace};
-use shardwright_vocabulary::{ActivationFormat, FormatTuple, StateFormat};
-
-use crate::CalibrationError;
+use shardwright_vocabulary::{ActivationFormat, Error, FormatTuple, Result, StateFormat};
 
 /// Outputs of a model for some sequences.
 pub(crate) struct Answers {
@@ -32,7 +30,7 @@ pub(crate) fn answers(
     ranges: &Ranges,
     sequences: &[Vec<u32>],
     alive: &mut dyn FnMut() -> bool,
-) -> Result<Answers, CalibrationError> {
+) -> Result<Answers> {
     let longest = sequences.iter().map(Vec::len).max().unwrap_or_default() as u64;
     let mut answers = Answers { outputs: Vec::new(), width: 1, layers: Vec::new() };
     for (index, ids) in sequences.iter().enumerate() {
@@ -57,7 +55,7 @@ pub(crate) fn answers(
         answers.width = output.as_ref().and_then(|output| output.shape().last().copied()).unwrap_or(1).max(1);
         answers.outputs.push(output.map(Array::into_floats).unwrap_or_default());
         if !alive() {
-            return Err(CalibrationError::Cancelled);
+            return Err(Error::cancelled());
         }
     }
     Ok(answers)

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use shardwright_graph::{Asset, ConstantFormat, Graph, Weight, WeightData};
-use shardwright_vocabulary::{FormatTuple, WeightFormat};
+use shardwright_vocabulary::{Error, FormatTuple, Result, WeightFormat};
 
 use crate::compensation::PassedOn;
 use crate::job::{Job, Rounding, Target};
-use crate::{Moments, Progress, QuantiseError, RowSource, Watch};
+use crate::{Moments, Progress, RowSource, Watch};
 
 /// Formats of the gathered tables. `None` leaves a table as stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -116,20 +116,27 @@ impl Meter<'_> {
     /// Adds to the count.
     ///
     /// # Errors
-    /// [`QuantiseError::Cancelled`] if the watcher ends the work.
-    pub fn made(&mut self, weight: &str, bytes: u64) -> Result<(), QuantiseError> {
+    /// [`Cancelled`](shardwright_vocabulary::ErrorKind::Cancelled) if the watcher ends the work.
+    pub fn made(&mut self, weight: &str, bytes: u64) -> Result<()> {
         self.done += bytes;
         let progress = Progress { weight, done: self.done, total: self.total };
         match self.watch.progress(&progress).is_break() {
-            true => Err(QuantiseError::Cancelled { weight: weight.to_owned() }),
+            true => Err(cancelled(weight)),
             false => Ok(()),
         }
     }
 }
 
+/// Returns the error of a watcher that ended the work on a weight.
+pub(crate) fn cancelled(weight: &str) -> Error {
+    Error::cancelled()
+        .at(format!("weight `{weight}`"))
+        .with_help("run the command again: the store keeps finished parts, and the next run continues there")
+}
+
 /// A function that makes a weight, in memory or in a store.
 pub(crate) type Make<'m> =
-    dyn FnMut(&Weight, Target, Option<&Moments>, &mut Meter<'_>) -> Result<Weight, QuantiseError> + 'm;
+    dyn FnMut(&Weight, Target, Option<&Moments>, &mut Meter<'_>) -> Result<Weight> + 'm;
 
 /// Applies a recipe to a graph. `make` produces each weight and table.
 pub(crate) fn apply(
@@ -137,9 +144,11 @@ pub(crate) fn apply(
     recipe: &Recipe,
     watch: &mut dyn Watch,
     make: &mut Make<'_>,
-) -> Result<Graph, QuantiseError> {
+) -> Result<Graph> {
     if recipe.weights.len() != graph.weights.len() {
-        return Err(QuantiseError::Recipe { recipe: recipe.weights.len(), graph: graph.weights.len() });
+        let (of, has) = (recipe.weights.len(), graph.weights.len());
+        return Err(Error::invalid(format!("the recipe is for {of} weights, the graph has {has}"))
+            .with_help("make the recipe from the same graph"));
     }
     let of_table = |(index, asset): (usize, &Asset)| {
         recipe.tables.of(index).filter(|&format| !asset.table.is_in(format)).and_then(Target::matrix)
@@ -172,7 +181,7 @@ pub(crate) fn apply(
 ///
 /// The result must fit into memory. [`Store::graph`](crate::Store::graph) produces the same bytes
 /// for models of any size.
-pub fn quantise(graph: &Graph, recipe: &Recipe, watch: &mut dyn Watch) -> Result<Graph, QuantiseError> {
+pub fn quantise(graph: &Graph, recipe: &Recipe, watch: &mut dyn Watch) -> Result<Graph> {
     apply(graph, recipe, watch, &mut in_memory)
 }
 
@@ -182,7 +191,7 @@ pub fn quantise_weight(
     format: WeightFormat,
     rounding: Rounding<'_>,
     watch: &mut dyn Watch,
-) -> Result<Weight, QuantiseError> {
+) -> Result<Weight> {
     let job = Job::rounded(source, Target::Matrix(format), rounding)?;
     let total = job.planned().bytes();
     make_in_memory(&job, &mut Meter { watch, done: 0, total })
@@ -190,7 +199,7 @@ pub fn quantise_weight(
 
 /// Encodes one weight like an activation: `U16` with one scale and a zero point that cover its
 /// range and zero.
-pub fn quantise_constant(source: &dyn RowSource, watch: &mut dyn Watch) -> Result<Weight, QuantiseError> {
+pub fn quantise_constant(source: &dyn RowSource, watch: &mut dyn Watch) -> Result<Weight> {
     let job = Job::new(source, Target::Activation, PassedOn::Nowhere)?;
     let total = job.planned().bytes();
     make_in_memory(&job, &mut Meter { watch, done: 0, total })
@@ -201,7 +210,7 @@ pub(crate) fn in_memory(
     target: Target,
     moments: Option<&Moments>,
     meter: &mut Meter<'_>,
-) -> Result<Weight, QuantiseError> {
+) -> Result<Weight> {
     let moments = moments.filter(|_| target.is_rounded());
     let factors = match moments {
         Some(moments) => {
@@ -215,7 +224,7 @@ pub(crate) fn in_memory(
     make_in_memory(&Job::new(source, target, passed_on)?.by(Rounding::by(factors.as_ref()))?, meter)
 }
 
-fn make_in_memory(job: &Job<'_>, meter: &mut Meter<'_>) -> Result<Weight, QuantiseError> {
+fn make_in_memory(job: &Job<'_>, meter: &mut Meter<'_>) -> Result<Weight> {
     let name = job.planned().name.clone();
     let whole = job.whole(&mut || meter.made(&name, 0).is_ok())?;
     let mut data = Vec::with_capacity(job.planned().data.length());

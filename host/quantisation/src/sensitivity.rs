@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use shardwright_graph::{Asset, ComponentKind, ConstantFormat, Graph, Op, ValueSource, WeightId};
-use shardwright_vocabulary::{StateFormat, ValueFormat, WeightFormat, WeightRole};
+use shardwright_vocabulary::{Result, StateFormat, ValueFormat, WeightFormat, WeightRole};
 
-use crate::envelope::{HEAD, Kind};
+use crate::envelope::{HEAD, Kind, damaged};
 use crate::job::ARITHMETIC;
-use crate::{MeasuredError, Recipe, TableFormats};
+use crate::{Recipe, TableFormats};
 
 /// The content is a line of some hundred bytes.
 const KIND: Kind = Kind { magic: b"sw-sensi", version: 5, name: "a measured loss", limit: 1 << 12 };
@@ -125,9 +125,9 @@ impl Loss {
     ///
     /// # Errors
     /// If the folder cannot be written to.
-    pub fn write(&self, folder: &Path) -> Result<(), MeasuredError> {
+    pub fn write(&self, folder: &Path) -> Result<()> {
         let path = Loss::path(folder, &self.change);
-        let content = serde_json::to_vec(self).map_err(|_| KIND.damaged(&path, HEAD, "the text"))?;
+        let content = serde_json::to_vec(self).map_err(|_| damaged(&path, HEAD, "the text"))?;
         KIND.write(&path, &content)
     }
 
@@ -135,14 +135,14 @@ impl Loss {
     ///
     /// # Errors
     /// If the file is missing, damaged, or belongs to another change.
-    pub fn read(folder: &Path, change: &Change) -> Result<Self, MeasuredError> {
+    pub fn read(folder: &Path, change: &Change) -> Result<Self> {
         let path = Loss::path(folder, change);
         let content = KIND.read(&path)?;
         let read: Loss = serde_json::from_slice(&content)
-            .map_err(|error| KIND.damaged(&path, HEAD + error.column(), "the text"))?;
+            .map_err(|error| damaged(&path, HEAD + error.column(), "the text"))?;
         match read.change == *change {
             true => Ok(read),
-            false => Err(KIND.damaged(&path, HEAD, "the change, which is not that of its name")),
+            false => Err(damaged(&path, HEAD, "the change, which is not that of its name")),
         }
     }
 }
@@ -269,9 +269,9 @@ impl ExpectedLosses {
     ///
     /// # Errors
     /// If the folder cannot be written to.
-    pub fn write(&self, folder: &Path) -> Result<(), MeasuredError> {
+    pub fn write(&self, folder: &Path) -> Result<()> {
         let path = ExpectedLosses::path(folder, self.format);
-        let content = serde_json::to_vec(self).map_err(|_| EXPECTED.damaged(&path, HEAD, "the text"))?;
+        let content = serde_json::to_vec(self).map_err(|_| damaged(&path, HEAD, "the text"))?;
         EXPECTED.write(&path, &content)
     }
 
@@ -279,14 +279,14 @@ impl ExpectedLosses {
     ///
     /// # Errors
     /// If the file is missing, damaged, or belongs to another format.
-    pub fn read(folder: &Path, format: WeightFormat) -> Result<Self, MeasuredError> {
+    pub fn read(folder: &Path, format: WeightFormat) -> Result<Self> {
         let path = ExpectedLosses::path(folder, format);
         let content = EXPECTED.read(&path)?;
         let read: ExpectedLosses = serde_json::from_slice(&content)
-            .map_err(|error| EXPECTED.damaged(&path, HEAD + error.column(), "the text"))?;
+            .map_err(|error| damaged(&path, HEAD + error.column(), "the text"))?;
         match read.format == format {
             true => Ok(read),
-            false => Err(EXPECTED.damaged(&path, HEAD, "the format, which is not that of its name")),
+            false => Err(damaged(&path, HEAD, "the format, which is not that of its name")),
         }
     }
 }

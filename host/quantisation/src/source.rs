@@ -1,8 +1,7 @@
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use shardwright_graph::Weight;
-
-use crate::QuantiseError;
+use shardwright_vocabulary::{Error, Result};
 
 /// Bytes that one thread hashes before it releases their pages.
 const HASHED_BYTES: usize = 1 << 22;
@@ -24,13 +23,13 @@ pub trait RowSource: Sync {
 
     /// Reads the values of whole rows (lines of the last axis), starting at row `first`, until
     /// `out` is full.
-    fn rows(&self, first: usize, out: &mut [f32]) -> Result<(), QuantiseError>;
+    fn rows(&self, first: usize, out: &mut [f32]) -> Result<()>;
 
     /// Releases `rows` rows starting at `first`, which were read and are not needed soon.
     fn release(&self, _first: usize, _rows: usize) {}
 
     /// Returns a hash that changes with any value, the type or the shape.
-    fn identity(&self) -> Result<[u8; 32], QuantiseError>;
+    fn identity(&self) -> Result<[u8; 32]>;
 }
 
 /// A weight of a checkpoint, memory-mapped and decoded row by row. Its identity is a hash of all
@@ -48,15 +47,14 @@ impl RowSource for Weight {
         &self.shape
     }
 
-    fn rows(&self, first: usize, out: &mut [f32]) -> Result<(), QuantiseError> {
+    fn rows(&self, first: usize, out: &mut [f32]) -> Result<()> {
         let width = self.row_width().max(1);
         for (index, row) in out.chunks_mut(width).enumerate() {
             if !self.decode_row(first + index, row) {
-                return Err(QuantiseError::MissingBytes {
-                    weight: self.name.clone(),
-                    row: first + index,
-                    bytes: self.data.bytes().len() as u64,
-                });
+                let what = format!("the weight has only {} bytes", self.data.bytes().len());
+                return Err(Error::invalid(what)
+                    .at(format!("weight `{}`: row {}", self.name, first + index))
+                    .with_help("quantise the checkpoint's graph, not a planned one"));
             }
         }
         Ok(())
@@ -68,7 +66,7 @@ impl RowSource for Weight {
         self.data.release(start..(first + rows).saturating_mul(row));
     }
 
-    fn identity(&self) -> Result<[u8; 32], QuantiseError> {
+    fn identity(&self) -> Result<[u8; 32]> {
         let mut digest = Sha256::new();
         digest.update([self.dtype.number() as u8]);
         digest.update((self.shape.len() as u64).to_le_bytes());

@@ -61,7 +61,7 @@ pub enum Note {
 /// An observer of long work, which may cancel it.
 pub trait Watch {
     /// Called after every batch of chunks. [`ControlFlow::Break`] ends the work with
-    /// [`QuantiseError::Cancelled`](crate::QuantiseError::Cancelled).
+    /// [`ErrorKind::Cancelled`](shardwright_vocabulary::ErrorKind::Cancelled).
     fn progress(&mut self, progress: &Progress<'_>) -> ControlFlow<()>;
 
     /// Called for other events.

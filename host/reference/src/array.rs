@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use shardwright_graph::{Weight, nearest_value};
-use shardwright_vocabulary::{DType, Encoding, ScaleBits};
-
-use crate::ReferenceError;
+use shardwright_vocabulary::{DType, Encoding, Error, Result, ScaleBits};
 
 /// A dense row-major tensor in its encoding.
 #[derive(Clone, Debug)]
@@ -40,26 +38,26 @@ pub(crate) enum RowScales<'a> {
 
 impl Array {
     /// Creates a tensor of f32 values. Fails if the number of `values` does not match `shape`.
-    pub fn floats_of(shape: &[u64], values: Vec<f32>) -> Result<Self, ReferenceError> {
+    pub fn floats_of(shape: &[u64], values: Vec<f32>) -> Result<Self> {
         let shape = checked(shape, values.len())?;
         Ok(Array { shape, values: Values::Floats(DType::F32, values) })
     }
 
     /// Creates a tensor of i32 indices (positions, slots). Fails if the number of `values` does not
     /// match `shape`.
-    pub fn integers_of(shape: &[u64], values: Vec<i32>) -> Result<Self, ReferenceError> {
+    pub fn integers_of(shape: &[u64], values: Vec<i32>) -> Result<Self> {
         let shape = checked(shape, values.len())?;
         Ok(Array { shape, values: Values::Indices(values) })
     }
 
     /// Creates a tensor of stored integers. Fails if their number does not match `shape`, if one is
     /// out of range, and for encodings other than 8-bit or 16-bit integers.
-    pub fn stored_of(shape: &[u64], encoding: Encoding, stored: Vec<i32>) -> Result<Self, ReferenceError> {
+    pub fn stored_of(shape: &[u64], encoding: Encoding, stored: Vec<i32>) -> Result<Self> {
         let shape = checked(shape, stored.len())?;
         let range = encoding.element.raw_range().filter(|_| encoding.element.is_encodable());
         let (low, high) = range.unwrap_or((0, -1));
         match stored.iter().find(|value| !(low..=high).contains(*value)) {
-            Some(&value) => Err(ReferenceError::StoredValue { value, encoding }),
+            Some(value) => Err(Error::argument(format!("{value} is not a stored value of {encoding}"))),
             None => Ok(Array { shape, values: Values::Stored(encoding, stored) }),
         }
     }
@@ -405,11 +403,11 @@ fn encoding_of(weight: &Weight, dtype: DType) -> Option<Encoding> {
     Encoding::of(dtype, Some(shardwright_vocabulary::Affine { scale, zero_point }))
 }
 
-fn checked(shape: &[u64], count: usize) -> Result<Vec<usize>, ReferenceError> {
+fn checked(shape: &[u64], count: usize) -> Result<Vec<usize>> {
     let elements = shape.iter().try_fold(1_u64, |product, &extent| product.checked_mul(extent));
     if elements == Some(count as u64) {
         Ok(shape.iter().map(|&extent| extent as usize).collect())
     } else {
-        Err(ReferenceError::ArrayLength { shape: shape.to_vec(), count })
+        Err(Error::argument(format!("{count} values do not fill a tensor of {shape:?}")))
     }
 }

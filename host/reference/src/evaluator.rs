@@ -1,8 +1,11 @@
 use std::borrow::Cow;
 
 use shardwright_graph::{EntryGraph, LAST_HIDDEN, Role, Tensor, TensorId, range_key, state_key};
+use shardwright_vocabulary::{At, Error, Result};
 
-use crate::{Array, Bindings, ReferenceError, States, Weights, ops};
+use crate::states::{STATES_HELP, unfit_state};
+use crate::step::unfit_rows;
+use crate::{Array, Bindings, States, Weights, ops};
 
 /// An entry graph that is ready to run: checked once, with its constants found.
 ///
@@ -18,10 +21,8 @@ pub struct Evaluator {
 
 impl Evaluator {
     /// Checks the graph and finds its constants.
-    pub fn new(entry: EntryGraph, weights: Weights<'_>) -> Result<Self, ReferenceError> {
-        entry
-            .validate()
-            .map_err(|source| ReferenceError::Invalid { entry: entry.point.name().to_string(), source })?;
+    pub fn new(entry: EntryGraph, weights: Weights<'_>) -> Result<Self> {
+        entry.validate().at(place_of(&entry))?;
         let mut constants = Vec::with_capacity(entry.tensors.len());
         for tensor in &entry.tensors {
             constants.push(tensor.weight.map(|id| weights.constant(tensor, id)).transpose()?);
@@ -48,12 +49,7 @@ impl Evaluator {
     /// Bindings in another encoding than their port are converted. States must have the encoding
     /// that the entry declares. They are written in place and are not among the outputs. An error
     /// changes no state.
-    pub fn run(
-        &self,
-        bindings: &Bindings,
-        states: &mut States,
-        rows: u64,
-    ) -> Result<Bindings, ReferenceError> {
+    pub fn run(&self, bindings: &Bindings, states: &mut States, rows: u64) -> Result<Bindings> {
         self.run_with(bindings, states, rows, &mut |_, _| None)
     }
 
@@ -70,7 +66,7 @@ impl Evaluator {
         states: &mut States,
         rows: u64,
         correct: &mut dyn FnMut(TensorId, &Array) -> Option<Array>,
-    ) -> Result<Bindings, ReferenceError> {
+    ) -> Result<Bindings> {
         let mut made = vec![false; self.entry.tensors.len()];
         for node in &self.entry.nodes {
             made[node.output.0 as usize] = true;
@@ -92,7 +88,7 @@ impl Evaluator {
         bindings: &Bindings,
         states: &mut States,
         observe: &mut dyn FnMut(&str, &[f32]),
-    ) -> Result<Bindings, ReferenceError> {
+    ) -> Result<Bindings> {
         let state_of = |tensor: TensorId| {
             self.entry.outputs.iter().find_map(|(output, role)| match role {
                 Role::State { state } if *output == tensor => {
@@ -128,9 +124,9 @@ impl Evaluator {
         states: &mut States,
         rows: u64,
         show: &mut dyn FnMut(TensorId, &Array) -> Option<Array>,
-    ) -> Result<Bindings, ReferenceError> {
+    ) -> Result<Bindings> {
         if rows == 0 || rows > self.entry.point.rows {
-            return Err(ReferenceError::Rows { rows, limit: self.entry.point.rows });
+            return Err(unfit_rows(rows, self.entry.point.rows));
         }
         let bound = self.bound(bindings, states)?;
         let mut arrays: Vec<Option<Cow<Array>>> = Vec::new();
@@ -190,44 +186,30 @@ impl Evaluator {
 
     /// Returns the array bound to each input, in their order, checked and in the encoding of the
     /// port.
-    fn bound<'a>(
-        &self,
-        bindings: &'a Bindings,
-        states: &'a States,
-    ) -> Result<Vec<Cow<'a, Array>>, ReferenceError> {
+    fn bound<'a>(&self, bindings: &'a Bindings, states: &'a States) -> Result<Vec<Cow<'a, Array>>> {
         let mut bound = Vec::with_capacity(self.entry.inputs.len());
         for (tensor, role) in &self.entry.inputs {
             let tensor = self.entry.tensor(*tensor);
             let array = match role {
                 Role::State { state } => {
                     let existing = states.get(*state);
-                    match existing.filter(|existing| same_shape(existing, &tensor.shape)) {
-                        Some(existing) => existing,
-                        None => {
-                            return Err(ReferenceError::State {
-                                state: *state,
-                                found: existing.map(|existing| existing.shape().to_vec()).unwrap_or_default(),
-                                capacity: tensor.shape[0],
-                                width: tensor.shape[1],
-                            });
-                        }
-                    }
+                    existing
+                        .filter(|existing| same_shape(existing, &tensor.shape))
+                        .ok_or_else(|| unfit_state(*state, &tensor.shape, existing))?
                 }
-                _ => bindings.get(role).ok_or_else(|| ReferenceError::Unbound {
-                    entry: self.entry.point.name().to_string(),
-                    role: Box::new(role.clone()),
-                })?,
+                _ => bindings.get(role).ok_or_else(|| unbound(&self.entry, role))?,
             };
             let is_kind = tensor.is_index() == array.encoding().is_none();
             if !same_shape(array, &tensor.shape) || !is_kind {
-                return Err(ReferenceError::BindingShape {
-                    entry: self.entry.point.name().to_string(),
-                    role: Box::new(role.clone()),
-                    bound: array.shape().to_vec(),
-                    bound_dtype: array.dtype(),
-                    wanted: tensor.shape.clone(),
-                    wanted_dtype: tensor.dtype,
-                });
+                let message = format!(
+                    "expected {} {:?} for {}, got {} {:?}",
+                    tensor.dtype,
+                    tensor.shape,
+                    describe(role),
+                    array.dtype(),
+                    array.shape()
+                );
+                return Err(Error::argument(message).at(place_of(&self.entry)));
             }
             if let Role::Slots { capacity } = role {
                 ops::state::check_slots(array.integers(), *capacity as usize)?;
@@ -241,11 +223,33 @@ impl Evaluator {
                 continue;
             };
             if let (Role::State { state }, Some(found)) = (role, array.encoding()) {
-                return Err(ReferenceError::StateEncoding { state: *state, found, wanted: encoding });
+                return Err(Error::argument(format!("expected the encoding {encoding}, got {found}"))
+                    .at(format!("state {}", state.0))
+                    .with_help(STATES_HELP));
             }
             bound.push(Cow::Owned(array.clone().encoded(encoding)));
         }
         Ok(bound)
+    }
+}
+
+/// Returns the place of an error in an entry graph.
+pub(crate) fn place_of(entry: &EntryGraph) -> String {
+    format!("entry `{}`", entry.point.name())
+}
+
+fn unbound(entry: &EntryGraph, role: &Role) -> Error {
+    let help = "`step::step_input` computes every step input; boundaries come from the entry before";
+    Error::argument(format!("no tensor is bound to {}", describe(role))).at(place_of(entry)).with_help(help)
+}
+
+fn describe(role: &Role) -> String {
+    match role {
+        Role::Tap { name } => format!("tap `{name}`"),
+        Role::Slots { capacity } => format!("slots of {capacity}"),
+        Role::Gathered { asset } => format!("gathered rows of asset {}", asset.0),
+        Role::State { state } | Role::StateRows { state } => format!("{} {}", role.name(), state.0),
+        _ => role.name().to_owned(),
     }
 }
 

@@ -41,16 +41,16 @@
 //!
 //! ```
 //! use shardwright_graph::Graph;
-//! use shardwright_reference::{Arrangement, Array, ReferenceError, ReferenceModel};
+//! use shardwright_reference::{Arrangement, Array, ReferenceModel};
+//! use shardwright_vocabulary::Result;
 //!
-//! fn logits(graph: &Graph, ids: &[u32]) -> Result<Array, ReferenceError> {
+//! fn logits(graph: &Graph, ids: &[u32]) -> Result<Array> {
 //!     ReferenceModel::new(graph, Arrangement::whole(ids.len() as u64))?.logits(ids)
 //! }
 //! ```
 
 mod array;
 mod bindings;
-mod error;
 mod evaluator;
 mod model;
 mod ops;
@@ -60,7 +60,6 @@ mod weights;
 
 pub use array::Array;
 pub use bindings::Bindings;
-pub use error::ReferenceError;
 pub use evaluator::Evaluator;
 pub use model::{Arrangement, Form, ReferenceModel, Sequence, Trace};
 pub use states::States;

@@ -6,12 +6,13 @@ use shardwright_graph::{
     ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, Graph, Op, Role, Verdict, decompose_all,
     encode, hidden_key, legalise, prepared,
 };
-use shardwright_vocabulary::{Encoding, EntryKind};
+use shardwright_vocabulary::{At, Encoding, EntryKind, Error, ErrorKind, Result};
 
+use crate::evaluator::place_of;
 use crate::ops::layout;
 use crate::states::state_encodings;
-use crate::step::{Features, Step, feature_input, slots, step_input, with_soft_rows};
-use crate::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
+use crate::step::{Features, Step, feature_input, slots, step_input, unfit_rows, with_soft_rows};
+use crate::{Array, Bindings, Evaluator, States, Weights};
 
 /// The form in which the driver runs every entry graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -109,7 +110,7 @@ struct Key {
 impl<'g> ReferenceModel<'g> {
     /// Creates a model in an arrangement, with activations and states in f32. Its weights are the
     /// graph's, quantised or not.
-    pub fn new(graph: &'g Graph, arrangement: Arrangement) -> Result<Self, ReferenceError> {
+    pub fn new(graph: &'g Graph, arrangement: Arrangement) -> Result<Self> {
         Self::arranged(graph, arrangement, None)
     }
 
@@ -120,11 +121,7 @@ impl<'g> ReferenceModel<'g> {
     /// form and then encoded, so the steps of a decomposed operation have their own encodings.
     /// Between components and shards, a tensor is converted at the reader's port if the writer's
     /// encoding differs. Ports that `encodings` names have that encoding in every entry graph.
-    pub fn new_encoded(
-        graph: &'g Graph,
-        arrangement: Arrangement,
-        encodings: Encodings<'g>,
-    ) -> Result<Self, ReferenceError> {
+    pub fn new_encoded(graph: &'g Graph, arrangement: Arrangement, encodings: Encodings<'g>) -> Result<Self> {
         Self::arranged(graph, arrangement, Some(encodings))
     }
 
@@ -132,13 +129,15 @@ impl<'g> ReferenceModel<'g> {
         graph: &'g Graph,
         arrangement: Arrangement,
         encodings: Option<Encodings<'g>>,
-    ) -> Result<Self, ReferenceError> {
+    ) -> Result<Self> {
         let layers = graph.layers();
         let mut shards = Vec::new();
         let mut start = 0;
         for cut in arrangement.cuts.iter().copied().chain([layers]) {
             if cut <= start || cut > layers {
-                return Err(ReferenceError::Cuts { cuts: arrangement.cuts.clone(), layers });
+                let cuts = &arrangement.cuts;
+                let message = format!("cuts {cuts:?} do not ascend strictly between 0 and {layers} layers");
+                return Err(Error::argument(message));
             }
             shards.push(start..cut);
             start = cut;
@@ -172,7 +171,7 @@ impl<'g> ReferenceModel<'g> {
     }
 
     /// Fills the states with `ids`, the next tokens of the sequence.
-    pub fn prefill(&self, sequence: &mut Sequence, ids: &[u32]) -> Result<(), ReferenceError> {
+    pub fn prefill(&self, sequence: &mut Sequence, ids: &[u32]) -> Result<()> {
         for chunk in ids.chunks(self.chunk_rows()) {
             self.run(EntryKind::Prefill, self.arrangement.rows, sequence, chunk, false, None)?;
         }
@@ -181,7 +180,7 @@ impl<'g> ReferenceModel<'g> {
 
     /// Runs `ids`, the next tokens of the sequence, through every layer. With `taps`, the trace has
     /// all layers and named taps.
-    pub fn decode(&self, sequence: &mut Sequence, ids: &[u32], taps: bool) -> Result<Trace, ReferenceError> {
+    pub fn decode(&self, sequence: &mut Sequence, ids: &[u32], taps: bool) -> Result<Trace> {
         if let [id] = ids {
             return self.run(EntryKind::Decode, 1, sequence, &[*id], taps, None);
         }
@@ -193,19 +192,19 @@ impl<'g> ReferenceModel<'g> {
     }
 
     /// Runs an encoder over all of `ids` at once.
-    pub fn encode(&self, ids: &[u32], taps: bool) -> Result<Trace, ReferenceError> {
+    pub fn encode(&self, ids: &[u32], taps: bool) -> Result<Trace> {
         if ids.is_empty() {
-            return Err(ReferenceError::NoTokens);
+            return Err(no_tokens());
         }
         let mut sequence = Sequence::of(States::none());
         self.run(EntryKind::Encode, self.arrangement.rows, &mut sequence, ids, taps, None)
     }
 
     /// Runs a tower over the features of one picture or clip, in one entry point.
-    pub fn soft_rows(&self, features: &Features<'_>, taps: bool) -> Result<Trace, ReferenceError> {
+    pub fn soft_rows(&self, features: &Features<'_>, taps: bool) -> Result<Trace> {
         let (rows, limit) = (features.rows(self.graph), self.arrangement.rows);
         if rows == 0 || rows > limit {
-            return Err(ReferenceError::Rows { rows, limit });
+            return Err(unfit_rows(rows, limit));
         }
         let mut run = Run { taps, ..self.over(features, limit, None) };
         run.tower()?;
@@ -213,7 +212,7 @@ impl<'g> ReferenceModel<'g> {
     }
 
     /// Returns every layer and tap of a new sequence or text.
-    pub fn trace(&self, ids: &[u32]) -> Result<Trace, ReferenceError> {
+    pub fn trace(&self, ids: &[u32]) -> Result<Trace> {
         if self.graph.is_generative() {
             self.decode(&mut self.start(), ids, true)
         } else {
@@ -222,44 +221,32 @@ impl<'g> ReferenceModel<'g> {
     }
 
     /// Returns the logits after each of `ids`, `[T, V]`.
-    pub fn logits(&self, ids: &[u32]) -> Result<Array, ReferenceError> {
+    pub fn logits(&self, ids: &[u32]) -> Result<Array> {
         let trace = self.decode(&mut self.start(), ids, false)?;
-        trace
-            .logits
-            .ok_or(ReferenceError::Graph(shardwright_graph::GraphError::NoComponent(ComponentKind::Head)))
+        trace.logits.ok_or_else(|| no_component(ComponentKind::Head))
     }
 
     /// Returns the sentence vector of `ids`.
-    pub fn embedding(&self, ids: &[u32]) -> Result<Vec<f32>, ReferenceError> {
+    pub fn embedding(&self, ids: &[u32]) -> Result<Vec<f32>> {
         let trace = self.encode(ids, false)?;
-        trace
-            .embedding
-            .map(Array::into_floats)
-            .ok_or(ReferenceError::Graph(shardwright_graph::GraphError::NoComponent(ComponentKind::Pooling)))
+        trace.embedding.map(Array::into_floats).ok_or_else(|| no_component(ComponentKind::Pooling))
     }
 
     /// Returns the `count` most likely next tokens, chosen greedily: prefill over all ids except
     /// the last, then one row at a time. The lowest id wins among equal logits.
-    pub fn greedy(&self, ids: &[u32], count: usize) -> Result<Vec<u32>, ReferenceError> {
+    pub fn greedy(&self, ids: &[u32], count: usize) -> Result<Vec<u32>> {
         self.greedy_in(&mut self.start(), ids, count)
     }
 
     /// Like [`ReferenceModel::greedy`], but continues a sequence, with its soft rows.
-    pub fn greedy_in(
-        &self,
-        sequence: &mut Sequence,
-        ids: &[u32],
-        count: usize,
-    ) -> Result<Vec<u32>, ReferenceError> {
-        let (&last, before) = ids.split_last().ok_or(ReferenceError::NoTokens)?;
+    pub fn greedy_in(&self, sequence: &mut Sequence, ids: &[u32], count: usize) -> Result<Vec<u32>> {
+        let (&last, before) = ids.split_last().ok_or_else(no_tokens)?;
         self.prefill(sequence, before)?;
         let mut next = last;
         let mut chosen = Vec::with_capacity(count);
         for _ in 0..count {
             let trace = self.decode(sequence, &[next], false)?;
-            let logits = trace.logits.ok_or(ReferenceError::Graph(
-                shardwright_graph::GraphError::NoComponent(ComponentKind::Head),
-            ))?;
+            let logits = trace.logits.ok_or_else(|| no_component(ComponentKind::Head))?;
             next = argmax(&logits.floats());
             chosen.push(next);
         }
@@ -268,8 +255,8 @@ impl<'g> ReferenceModel<'g> {
 
     /// Returns the negative log-likelihood, in nats, of each of `ids` except the first, given the
     /// preceding ids.
-    pub fn negative_log_likelihoods(&self, ids: &[u32]) -> Result<Vec<f64>, ReferenceError> {
-        let Some((_, targets)) = ids.split_first() else { return Err(ReferenceError::NoTokens) };
+    pub fn negative_log_likelihoods(&self, ids: &[u32]) -> Result<Vec<f64>> {
+        let Some((_, targets)) = ids.split_first() else { return Err(no_tokens()) };
         if targets.is_empty() {
             return Ok(Vec::new());
         }
@@ -294,10 +281,10 @@ impl<'g> ReferenceModel<'g> {
     /// Scores and tensors computed from them include masked values
     /// ([`Range::is_masked`](shardwright_graph::Range::is_masked)), which a collector must note but
     /// not count.
-    pub fn observe(&self, ids: &[u32], observe: &mut dyn FnMut(&str, &[f32])) -> Result<(), ReferenceError> {
+    pub fn observe(&self, ids: &[u32], observe: &mut dyn FnMut(&str, &[f32])) -> Result<()> {
         let rows = ids.len() as u64;
         if ids.is_empty() {
-            return Err(ReferenceError::NoTokens);
+            return Err(no_tokens());
         }
         let model = self.observed(rows)?;
         let mut named = self.naming_streams(observe);
@@ -311,10 +298,10 @@ impl<'g> ReferenceModel<'g> {
         &self,
         features: &Features<'_>,
         observe: &mut dyn FnMut(&str, &[f32]),
-    ) -> Result<(), ReferenceError> {
+    ) -> Result<()> {
         let rows = features.rows(self.graph);
         if rows == 0 {
-            return Err(ReferenceError::Rows { rows, limit: self.arrangement.rows });
+            return Err(unfit_rows(rows, self.arrangement.rows));
         }
         let model = self.observed(rows)?;
         let mut named = self.naming_streams(observe);
@@ -323,7 +310,7 @@ impl<'g> ReferenceModel<'g> {
     }
 
     /// Returns this model whole and decomposed, with entry points of `rows` rows.
-    fn observed(&self, rows: u64) -> Result<ReferenceModel<'g>, ReferenceError> {
+    fn observed(&self, rows: u64) -> Result<ReferenceModel<'g>> {
         let arrangement = Arrangement { form: Form::Decomposed, ..Arrangement::whole(rows) };
         Self::arranged(self.graph, arrangement, self.encodings.clone())
     }
@@ -381,14 +368,18 @@ impl<'g> ReferenceModel<'g> {
         ids: &[u32],
         taps: bool,
         observe: Option<Observe<'_>>,
-    ) -> Result<Trace, ReferenceError> {
+    ) -> Result<Trace> {
         let rows = ids.len() as u64;
         if rows > entry_rows {
-            return Err(ReferenceError::Rows { rows, limit: entry_rows });
+            return Err(unfit_rows(rows, entry_rows));
         }
         let wanted = sequence.position + rows;
         if kind != EntryKind::Encode && wanted > self.arrangement.context {
-            return Err(ReferenceError::Context { wanted, context: self.arrangement.context });
+            let context = self.arrangement.context;
+            let message = format!("{wanted} positions do not fit a context of {context}");
+            return Err(
+                Error::new(ErrorKind::Context, message).with_help("use an arrangement with a larger context")
+            );
         }
         let step = Step { first: sequence.position, rows, of: entry_rows };
         let mut run = Run {
@@ -406,7 +397,7 @@ impl<'g> ReferenceModel<'g> {
         Ok(trace)
     }
 
-    fn evaluator(&self, key: Key) -> Result<Option<Arc<Evaluator>>, ReferenceError> {
+    fn evaluator(&self, key: Key) -> Result<Option<Arc<Evaluator>>> {
         let mut evaluators = self.evaluators.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = evaluators.get(&key) {
             return Ok(known.clone());
@@ -425,12 +416,11 @@ impl<'g> ReferenceModel<'g> {
     }
 
     /// Returns the entry graph in the arrangement's form, encoded.
-    fn prepared(&self, entry: EntryGraph) -> Result<EntryGraph, ReferenceError> {
+    fn prepared(&self, entry: EntryGraph) -> Result<EntryGraph> {
         let Some(encodings) = &self.encodings else { return in_form(entry, self.arrangement.form) };
         let entry = prepared(&entry, encodings);
         let entry = in_form(entry, self.arrangement.form)?;
-        encode(&entry, encodings)
-            .map_err(|source| ReferenceError::Encode { entry: entry.point.name().to_string(), source })
+        encode(&entry, encodings).at(place_of(&entry))
     }
 }
 
@@ -458,7 +448,7 @@ struct Run<'a, 'g, 'o> {
 }
 
 impl Run<'_, '_, '_> {
-    fn step(&mut self, states: &mut States) -> Result<(), ReferenceError> {
+    fn step(&mut self, states: &mut States) -> Result<()> {
         let graph = self.model.graph;
         let mut carried = Bindings::new();
         self.component(ComponentKind::Embed, 0..0, &mut carried, states)?;
@@ -485,7 +475,7 @@ impl Run<'_, '_, '_> {
         Ok(())
     }
 
-    fn tower(&mut self) -> Result<(), ReferenceError> {
+    fn tower(&mut self) -> Result<()> {
         let model = self.model;
         let mut carried = Bindings::new();
         let mut states = States::none();
@@ -509,7 +499,7 @@ impl Run<'_, '_, '_> {
     }
 
     /// Returns the tensor of an input that exists before the run.
-    fn given(&self, role: &Role) -> Result<Option<Array>, ReferenceError> {
+    fn given(&self, role: &Role) -> Result<Option<Array>> {
         let assets = &self.model.graph.assets;
         match self.input {
             Input::Features(features) => {
@@ -531,7 +521,7 @@ impl Run<'_, '_, '_> {
         layers: Range<u32>,
         carried: &mut Bindings,
         states: &mut States,
-    ) -> Result<bool, ReferenceError> {
+    ) -> Result<bool> {
         let key = Key { component, layers: layers.clone(), point: self.point, taps: self.taps };
         let Some(evaluator) = self.model.evaluator(key)? else { return Ok(false) };
         let mut bindings = Bindings::new();
@@ -603,8 +593,8 @@ impl Trace {
     }
 
     /// Joins the traces of consecutive chunks.
-    fn joined(traces: Vec<Trace>) -> Result<Trace, ReferenceError> {
-        let Some(first) = traces.first() else { return Err(ReferenceError::NoTokens) };
+    fn joined(traces: Vec<Trace>) -> Result<Trace> {
+        let Some(first) = traces.first() else { return Err(no_tokens()) };
         let join = |axis: usize, pick: &dyn Fn(&Trace) -> Option<&Array>| {
             let parts: Vec<&Array> = traces.iter().filter_map(pick).collect();
             (!parts.is_empty()).then(|| layout::concat(&parts, axis))
@@ -625,6 +615,14 @@ impl Trace {
     }
 }
 
+fn no_tokens() -> Error {
+    Error::argument("no tokens were given")
+}
+
+fn no_component(kind: ComponentKind) -> Error {
+    Error::internal(format!("the graph has no component `{kind}`"))
+}
+
 fn argmax(logits: &[f32]) -> u32 {
     let mut best = 0;
     for (index, logit) in logits.iter().enumerate() {
@@ -635,7 +633,7 @@ fn argmax(logits: &[f32]) -> u32 {
     best as u32
 }
 
-fn in_form(entry: EntryGraph, form: Form) -> Result<EntryGraph, ReferenceError> {
+fn in_form(entry: EntryGraph, form: Form) -> Result<EntryGraph> {
     let refused: fn(&Op) -> bool = match form {
         Form::Semantic => return Ok(entry),
         Form::Decomposed => return Ok(decompose_all(&entry)),
@@ -647,8 +645,7 @@ fn in_form(entry: EntryGraph, form: Form) -> Result<EntryGraph, ReferenceError> 
     let check = |graph: &EntryGraph| {
         Ok::<_, std::convert::Infallible>(graph.nodes.iter().map(|node| verdict(&node.op)).collect())
     };
-    legalise(&entry, check).map(|legal| legal.graph).map_err(|error| ReferenceError::Form {
-        entry: entry.point.name().to_string(),
-        reason: error.to_string(),
-    })
+    let legal = legalise(&entry, check)
+        .map_err(|error| Error::unsupported(error.to_string()).at(place_of(&entry)))?;
+    Ok(legal.graph)
 }

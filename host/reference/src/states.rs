@@ -1,9 +1,12 @@
 use std::collections::BTreeMap;
 
 use shardwright_graph::{Encodings, EntryPoint, Graph, StateId};
-use shardwright_vocabulary::Encoding;
+use shardwright_vocabulary::{At, Encoding, Error, Result};
 
-use crate::{Array, ReferenceError};
+use crate::Array;
+
+pub(crate) const STATES_HELP: &str =
+    "states are made for one context and one largest row count, the same for all entries";
 
 /// The key and value states (KV cache) of one sequence, each `[capacity, width]`, in their
 /// encodings.
@@ -25,11 +28,7 @@ impl States {
     }
 
     /// Like [`States::new`], but in the encodings of a shard.
-    pub fn encoded(
-        graph: &Graph,
-        point: &EntryPoint,
-        encodings: &Encodings<'_>,
-    ) -> Result<Self, ReferenceError> {
+    pub fn encoded(graph: &Graph, point: &EntryPoint, encodings: &Encodings<'_>) -> Result<Self> {
         Ok(Self::with_encodings(graph, point, &state_encodings(graph, encodings)?))
     }
 
@@ -54,21 +53,14 @@ impl States {
 
     /// Copies new rows to their slots, in the encoding of the state. The runtime does this for
     /// states with `update: by-runtime`. Slot −1 is skipped.
-    pub fn place(&mut self, state: StateId, rows: &Array, slots: &[i32]) -> Result<(), ReferenceError> {
+    pub fn place(&mut self, state: StateId, rows: &Array, slots: &[i32]) -> Result<()> {
         let width = rows.shape().last().copied().unwrap_or(0);
         let existing = self.buffers.get_mut(&state);
         let fits = existing
             .as_ref()
             .is_some_and(|existing| existing.shape().len() == 2 && existing.shape()[1] == width);
         let (Some(existing), true) = (existing, fits && rows.shape() == [slots.len(), width]) else {
-            let found =
-                self.buffers.get(&state).map(|existing| existing.shape().to_vec()).unwrap_or_default();
-            return Err(ReferenceError::State {
-                state,
-                found,
-                capacity: slots.len() as u64,
-                width: width as u64,
-            });
+            return Err(unfit_state(state, &[slots.len() as u64, width as u64], self.get(state)));
         };
         crate::ops::state::check_slots(slots, existing.shape()[0])?;
         match existing.encoding().filter(|existing| rows.encoding() != Some(*existing)) {
@@ -82,14 +74,14 @@ impl States {
 }
 
 /// Returns the encoding of each state, in the order of their ids.
-pub(crate) fn state_encodings(
-    graph: &Graph,
-    encodings: &Encodings<'_>,
-) -> Result<Vec<Encoding>, ReferenceError> {
-    let of = |name: &String| {
-        encodings
-            .state(name)
-            .map_err(|source| ReferenceError::Encode { entry: format!("state {name}"), source })
-    };
+pub(crate) fn state_encodings(graph: &Graph, encodings: &Encodings<'_>) -> Result<Vec<Encoding>> {
+    let of = |name: &String| encodings.state(name).at(format!("state `{name}`"));
     graph.states.iter().map(|state| of(&state.name)).collect()
+}
+
+pub(crate) fn unfit_state(state: StateId, needed: &[u64], found: Option<&Array>) -> Error {
+    let found = found.map_or_else(|| "no state".to_owned(), |found| format!("{:?}", found.shape()));
+    Error::argument(format!("expected {needed:?}, got {found}"))
+        .at(format!("state {}", state.0))
+        .with_help(STATES_HELP)
 }

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 
 use shardwright_graph::{Asset, AssetId, AxialRope, Graph, GridAxis, INVISIBLE, Keys, Mask, Role, Rope};
+use shardwright_vocabulary::{Error, Result};
 
+use crate::Array;
 use crate::weights::check_layout;
-use crate::{Array, ReferenceError};
 
 /// One run of an entry point: the position of its rows in the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +62,7 @@ pub fn feature_input(
     to_a_row: u64,
     features: &Features<'_>,
     assets: &[Asset],
-) -> Result<Option<Array>, ReferenceError> {
+) -> Result<Option<Array>> {
     let rows = step.of;
     let array = match role {
         Role::Features => {
@@ -79,9 +80,7 @@ pub fn feature_input(
         Role::AxialCos(rope) => axial(step, rope, features).map(|tables| tables.0),
         Role::AxialSin(rope) => axial(step, rope, features).map(|tables| tables.1),
         Role::GatheredByGrid { asset, axis } => {
-            let table = assets
-                .get(asset.0 as usize)
-                .ok_or(ReferenceError::NoAsset { asset: asset.0, available: assets.len() })?;
+            let table = table(assets, *asset)?;
             let indices: Vec<u32> = features.along(*axis).iter().map(|&index| index as u32).collect();
             Array::floats_of(&[rows, table.width()], gathered(step, table, &indices)?)
         }
@@ -95,18 +94,21 @@ pub fn feature_input(
 ///
 /// # Errors
 ///
-/// [`ReferenceError::SoftRow`] if a row has another width.
+/// Returns an error if a row has another width.
 pub fn with_soft_rows(
     role: &Role,
     step: Step,
     given: Array,
     soft: &BTreeMap<u64, Vec<f32>>,
-) -> Result<Array, ReferenceError> {
+) -> Result<Array> {
     let Role::Gathered { asset: AssetId(0) } = role else { return Ok(given) };
     let (mut values, width) = (given.floats().into_owned(), given.shape()[1]);
     for (&position, row) in soft.range(step.first..step.first + step.rows) {
         if row.len() != width {
-            return Err(ReferenceError::SoftRow { position, found: row.len(), width });
+            let found = row.len();
+            return Err(Error::argument(format!(
+                "expected a soft row of {width} values at position {position}, got {found}"
+            )));
         }
         let at = (position - step.first) as usize * width;
         values[at..at + width].copy_from_slice(row);
@@ -126,7 +128,7 @@ fn valid_rows(rows: u64, valid: u64) -> Vec<f32> {
 }
 
 /// Returns `f32 [2·R, head_dim/4]` twice: cosines and sines by columns, then by rows.
-fn axial(step: Step, rope: &AxialRope, features: &Features<'_>) -> Result<(Array, Array), ReferenceError> {
+fn axial(step: Step, rope: &AxialRope, features: &Features<'_>) -> Result<(Array, Array)> {
     let half = rope.half();
     let along = [GridAxis::Column, GridAxis::Row].into_iter();
     let positions = along.flat_map(|axis| on_grid(step, features.along(axis)));
@@ -138,12 +140,7 @@ fn axial(step: Step, rope: &AxialRope, features: &Features<'_>) -> Result<(Array
 /// Returns the tensor of a step input. `None` for roles that are not step inputs.
 ///
 /// `tokens` are the ids of the valid rows, for [`Role::Gathered`].
-pub fn step_input(
-    role: &Role,
-    step: Step,
-    tokens: &[u32],
-    assets: &[Asset],
-) -> Result<Option<Array>, ReferenceError> {
+pub fn step_input(role: &Role, step: Step, tokens: &[u32], assets: &[Asset]) -> Result<Option<Array>> {
     let rows = step.of;
     let array = match role {
         Role::Positions => Array::integers_of(&[rows], positions(step)),
@@ -160,9 +157,7 @@ pub fn step_input(
         }
         Role::Pooling => Array::floats_of(&[1, rows], pooling(step)),
         Role::Gathered { asset } => {
-            let table = assets
-                .get(asset.0 as usize)
-                .ok_or(ReferenceError::NoAsset { asset: asset.0, available: assets.len() })?;
+            let table = table(assets, *asset)?;
             Array::floats_of(&[rows, table.width()], gathered(step, table, tokens)?)
         }
         _ => return Ok(None),
@@ -266,24 +261,34 @@ pub fn pooling(step: Step) -> Vec<f32> {
     (0..step.of).map(|row| if row < step.rows { 1.0 / step.rows as f32 } else { 0.0 }).collect()
 }
 
+fn table(assets: &[Asset], asset: AssetId) -> Result<&Asset> {
+    assets.get(asset.0 as usize).ok_or_else(|| {
+        Error::invalid(format!("expected one of {} gathered tables, got table {}", assets.len(), asset.0))
+    })
+}
+
+pub(crate) fn unfit_rows(rows: u64, limit: u64) -> Error {
+    Error::argument(format!("expected 1 to {limit} valid rows, got {rows}"))
+        .with_help("split the rows into chunks of at most the entry's rows")
+}
+
 /// Returns `f32 [R, width]`: the rows of a table that the tokens read, decoded exactly. Zeros
 /// beyond the valid rows.
-pub fn gathered(step: Step, asset: &Asset, tokens: &[u32]) -> Result<Vec<f32>, ReferenceError> {
+pub fn gathered(step: Step, asset: &Asset, tokens: &[u32]) -> Result<Vec<f32>> {
     let width = asset.width() as usize;
     check_layout(&asset.table)?;
     if tokens.len() as u64 != step.rows || step.rows > step.of {
-        return Err(ReferenceError::Rows { rows: tokens.len() as u64, limit: step.of });
+        return Err(unfit_rows(tokens.len() as u64, step.of));
     }
     let mut values = vec![0.0; step.of as usize * width];
     for (&token, values) in tokens.iter().zip(values.chunks_exact_mut(width)) {
         let row = asset.row_of(token);
         if u64::from(row) >= asset.entries() {
-            return Err(ReferenceError::Token {
-                token,
-                row,
-                asset: asset.name.clone(),
-                entries: asset.entries(),
-            });
+            let (name, entries) = (&asset.name, asset.entries());
+            let message = format!("token {token} needs row {row} of `{name}`, which has {entries} rows");
+            return Err(
+                Error::invalid(message).with_help("the tokenizer and the checkpoint do not belong together")
+            );
         }
         asset.table.decode_row(row as usize, values);
     }

@@ -4,10 +4,10 @@
 //! description therefore needs both the manifest and the loaded shards.
 
 use shardwright_bundle::{AssetEntry, ChainEntry, Model, ShardEntry};
-use shardwright_vocabulary::{Beforehand, EntryName, ShardOrigin};
+use shardwright_vocabulary::{Beforehand, EntryName, Error, Result, ShardOrigin};
 
 use crate::description::{ChainDescription, ShardDescription};
-use crate::error::ChainError;
+use crate::error::wrong_count;
 
 impl ChainDescription {
     /// Describes a chain of model `name`, for text or for a tower, whose artefacts are loaded.
@@ -19,9 +19,9 @@ impl ChainDescription {
         model: Model<'_>,
         chain: &ChainEntry,
         shards: Vec<ShardDescription>,
-    ) -> Result<Self, ChainError> {
+    ) -> Result<Self> {
         if shards.len() != chain.shards.len() {
-            return Err(ChainError::ExecutorCount { shards: chain.shards.len(), executors: shards.len() });
+            return Err(wrong_count(chain.shards.len(), shards.len()));
         }
         let shards = shards.into_iter().zip(&chain.shards).map(|(mut shard, entry)| {
             is_named(&shard, entry)?;
@@ -36,24 +36,26 @@ impl ChainDescription {
             emulated_on: chain.emulated_on.clone(),
             structure: model.structure.clone(),
             assets: model.assets.iter().map(AssetEntry::described).collect(),
-            shards: shards.collect::<Result<_, ChainError>>()?,
+            shards: shards.collect::<Result<_>>()?,
             beforehand: Beforehand::default(),
         })
     }
 }
 
 /// Checks that a loaded shard matches its entry in the manifest.
-fn is_named(shard: &ShardDescription, entry: &ShardEntry) -> Result<(), ChainError> {
-    let same = |what, expected: String, actual: String| {
+fn is_named(shard: &ShardDescription, entry: &ShardEntry) -> Result<()> {
+    let same = |what: &str, expected: String, actual: String| {
         if expected == actual {
             return Ok(());
         }
-        Err(ChainError::Bundled { shard: entry.name.clone(), what, expected, actual })
+        Err(Error::incompatible(format!("the bundle expects {what} {expected}, got {actual}"))
+            .at(format_args!("shard `{}`", entry.name))
+            .with_help("the artefacts come from another build than the manifest; compile again"))
     };
     let entries = entry.entries.iter().map(EntryName::to_string).collect::<Vec<_>>().join(", ");
     let loaded = shard.entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
-    same("its name", entry.name.clone(), shard.name.clone())?;
-    same("its part", entry.segments.to_string(), shard.segments.to_string())?;
-    same("its list of entry points", entries, loaded)?;
-    same("its shim", entry.compiled_by.shim.clone(), shard.place.shim.clone())
+    same("the name", entry.name.clone(), shard.name.clone())?;
+    same("the part", entry.segments.to_string(), shard.segments.to_string())?;
+    same("the entry points", entries, loaded)?;
+    same("the shim", entry.compiled_by.shim.clone(), shard.place.shim.clone())
 }

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardwright_graph::Asset;
 use shardwright_shims::{Canceller, LoadedShard, Measured, MeasuredFlag, Running};
-use shardwright_vocabulary::{EntryKind, Place, ProcessPlacement};
+use shardwright_vocabulary::{EntryKind, Place, ProcessPlacement, Result};
 
 pub use check::{ASSETS_MAX, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
 use layout::Layout;
 
 use crate::cancel::CancelHandle;
 use crate::description::ChainDescription;
-use crate::error::{ChainError, SessionError};
-use crate::memory::{BudgetError, MemoryBudget, MemoryShare, SessionMemory};
+use crate::error::SessionError;
+use crate::memory::{MemoryBudget, MemoryShare, SessionMemory};
 
 /// Loaded shards that form a model. Clones are cheap and share the shards.
 ///
@@ -67,7 +67,7 @@ impl Chain {
         description: ChainDescription,
         executors: Vec<LoadedShard>,
         assets: Vec<Asset>,
-    ) -> Result<Chain, ChainError> {
+    ) -> Result<Chain> {
         check::check(&description, &executors, &assets)?;
         let layout = layout::lay_out(&description, &executors)?;
         let cancellers = executors.iter().map(LoadedShard::canceller).collect();
@@ -106,7 +106,7 @@ impl Chain {
     /// # Errors
     ///
     /// Returns an error if the weights do not fit.
-    pub fn within(self, budget: MemoryBudget) -> Result<Chain, BudgetError> {
+    pub fn within(self, budget: MemoryBudget) -> Result<Chain> {
         let weights = Arc::new(budget.take(self.weight_bytes())?);
         Ok(Chain { counted: Some(Counted { budget, _weights: weights }), ..self })
     }

@@ -10,7 +10,9 @@ use shardwright_vocabulary::ErrorClass;
 
 use crate::cancel::CancelHandle;
 use crate::chain::Chain;
-use crate::chain::layout::{BoundaryRows, CopyPlan, Located, PlacedRows, ShardRun, StepInput, computed_as};
+use crate::chain::layout::{
+    BoundaryRows, CopyPlan, Located, PlacedRows, Schedule, ShardRun, StepInput, computed_as,
+};
 use crate::error::SessionError;
 use crate::memory::MemoryShare;
 use crate::placement::Counters;
@@ -106,11 +108,8 @@ impl Engine {
                 }
                 Ok(memory)
             });
-            memories.push(memory.map_err(|source| SessionError::Allocate {
-                shard: chain.description().shards[plan.executor].name.clone(),
-                bytes: plan.bytes,
-                place: Box::new(chain.description().shards[plan.executor].place.clone()),
-                source: Box::new(source),
+            memories.push(memory.map_err(|source| {
+                failed(&chain, plan.executor, format!("cannot allocate {} bytes", plan.bytes), source)
             })?);
         }
         (self.memories, self.share) = (memories, share);
@@ -147,13 +146,7 @@ impl Engine {
         let plan = &chain.layout().schedules[schedule];
         let step = Step { position: position as u64, valid: count as u64, rows: plan.point.rows, given };
         for input in &plan.inputs {
-            let unwritten = |source| SessionError::Run {
-                shard: chain.description().shards[plan.runs[0].shard].name.clone(),
-                place: Box::new(chain.description().shards[plan.runs[0].shard].place.clone()),
-                entry: plan.name.clone(),
-                position,
-                source: Box::new(source),
-            };
+            let unwritten = |source| failed(&chain, plan.runs[0].shard, during(plan, position), source);
             let written = self.fill(input, step, unwritten)?;
             self.counters.entries[schedule].input_bytes += written;
         }
@@ -164,13 +157,7 @@ impl Engine {
                     SessionError::Cancelled { position }
                 }
                 Stop::Deadline => SessionError::Deadline { position },
-                Stop::Failed(source) => SessionError::Run {
-                    shard: chain.description().shards[run.shard].name.clone(),
-                    place: Box::new(chain.description().shards[run.shard].place.clone()),
-                    entry: plan.name.clone(),
-                    position,
-                    source: Box::new(source),
-                },
+                Stop::Failed(source) => failed(&chain, run.shard, during(plan, position), source),
             })?;
         }
         let counter = &mut self.counters.entries[schedule];
@@ -388,18 +375,26 @@ impl Engine {
     /// Creates the error for an unreadable result. Reading the result is part of the last run.
     pub(crate) fn not_read(&self, schedule: usize, position: usize, source: ShimError) -> SessionError {
         let plan = &self.chain.layout().schedules[schedule];
-        let shard = &self.chain.description().shards[plan.runs[plan.runs.len() - 1].shard];
-        SessionError::Run {
-            shard: shard.name.clone(),
-            place: Box::new(shard.place.clone()),
-            entry: plan.name.clone(),
-            position,
-            source: Box::new(source),
-        }
+        failed(&self.chain, plan.runs[plan.runs.len() - 1].shard, during(plan, position), source)
     }
 
     /// Returns the bytes of a result. No run can write the result while it is borrowed.
     pub(crate) fn bytes(&self, located: &Located) -> Result<BufferRead, ShimError> {
         self.memories[located.memory].read()
+    }
+}
+
+/// Returns the entry point and the first position of a run, for messages.
+fn during(plan: &Schedule, position: usize) -> String {
+    format!("{} at position {position}", plan.name)
+}
+
+fn failed(chain: &Chain, shard: usize, during: String, source: ShimError) -> SessionError {
+    let shard = &chain.description().shards[shard];
+    SessionError::Run {
+        shard: shard.name.clone(),
+        place: Box::new(shard.place.clone()),
+        during,
+        source: Box::new(source),
     }
 }

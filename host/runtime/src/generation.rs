@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use shardwright_drafting::{Drafted, DroppedDraft, Speculation, SpeculationStatistics};
 use shardwright_text::{
-    Reply, ReplyStep, Sampler, SamplingParameters, Stop, StopRules, TextError, ThoughtTokens, TokenRules,
-    Tokenizer, Verdict,
+    Reply, ReplyStep, Sampler, SamplingParameters, Stop, StopRules, ThoughtTokens, TokenRules, Tokenizer,
+    Verdict,
 };
+use shardwright_vocabulary::Error;
 
-use crate::error::SessionError;
+use crate::error::{SessionError, no_tokens, not_generative};
 use crate::session::Session;
 use crate::soft::Prompt;
 
@@ -370,7 +371,7 @@ impl Generation {
         }
         if rows == 0 {
             // A chain that generates has a decode entry.
-            return Err(SessionError::NotGenerative);
+            return Err(not_generative());
         }
         Ok(chosen)
     }
@@ -382,7 +383,7 @@ impl Generation {
         history: &[u32],
         drafted: &Drafted,
         row: usize,
-    ) -> Result<(u32, ControlFlow<()>), TextError> {
+    ) -> Result<(u32, ControlFlow<()>), Error> {
         let given = self.given.as_ref().and_then(|given| given.get(self.statistics.generated_tokens));
         let thought_ends = self.reply.thought_tokens() >= self.max_thought_tokens;
         let end = self.reply.thought_end().filter(|_| thought_ends);
@@ -433,7 +434,7 @@ impl Generation {
                 self.stage = Stage::Token(id);
                 Ok(())
             }
-            (None, None) => Err(SessionError::NoTokens),
+            (None, None) => Err(no_tokens()),
         }
     }
 

@@ -211,7 +211,7 @@ impl Goldens {
                     (0..VECTORS_MAX).map_while(|index| rows.row(index)).for_each(|row| near.take(row));
                     Ok(Compared::Likeness(near.likeness()))
                 }
-                Err(SessionError::SoftRowsNotFinite { .. }) => Ok(Compared::Likeness(near.likeness())),
+                Err(SessionError::NotFinite(_)) => Ok(Compared::Likeness(near.likeness())),
                 Err(error) => Err(error),
             };
         }
@@ -223,9 +223,7 @@ impl Goldens {
                 let mut near = Near::to(&self.vectors);
                 match made(chain, &self.ids, go_on, &mut |vector| near.take(vector)) {
                     Ok(false) => Ok(Compared::Ended),
-                    Ok(true) | Err(SessionError::EmbeddingNotFinite { .. }) => {
-                        Ok(Compared::Likeness(near.likeness()))
-                    }
+                    Ok(true) | Err(SessionError::NotFinite(_)) => Ok(Compared::Likeness(near.likeness())),
                     Err(error) => Err(error),
                 }
             }

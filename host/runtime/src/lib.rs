@@ -65,20 +65,20 @@ mod tower;
 pub use cancel::CancelHandle;
 pub use chain::{ASSETS_MAX, Chain, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
 pub use description::{ChainDescription, ShardDescription};
-pub use error::{ChainError, SessionError};
+pub use error::SessionError;
 pub use features::Features;
 pub use generation::{DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics};
 pub use goldens::{Compared, Goldens, Likeness};
-pub use memory::{BudgetError, MemoryBudget, MemoryShare, SessionMemory};
+pub use memory::{MemoryBudget, MemoryShare, SessionMemory};
 pub use model_draft::ModelDraft;
-pub use next_chain::{FallbackChains, NextChain, NextChainError};
+pub use next_chain::{FallbackChains, NextChain};
 pub use placement::{
     BoundaryPlacement, EntryPlacement, Fallback, Move, PlacementRecord, ShardPlacement, StatePlacement,
 };
 pub use session::{Appended, Prompted, Session, StepTensor, StepView, Truncation};
 pub use shardwright_drafting::{
-    Acceptance, DRAFTED_MAX, Draft, DraftError, Drafted, DroppedDraft, PATIENCE, PromptLookup, Proposal,
-    Speculation, SpeculationStatistics, acceptance_of, acceptance_of_lookup,
+    Acceptance, DRAFTED_MAX, Draft, Drafted, DroppedDraft, PATIENCE, PromptLookup, Proposal, Speculation,
+    SpeculationStatistics, acceptance_of, acceptance_of_lookup,
 };
 pub use soft::{Prompt, SoftRows};
 pub use storage::Storage;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
+use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 /// Memory that a session needs in addition to the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -39,25 +40,6 @@ struct Counted {
 impl Counted {
     fn used(&self) -> MutexGuard<'_, u64> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Error for memory that does not fit into a budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{asked} bytes of memory are needed, and {used} of the budget of {limit} bytes are in use")]
-pub struct BudgetError {
-    /// Requested bytes.
-    pub asked: u64,
-    /// Bytes in use.
-    pub used: u64,
-    /// Limit of the budget in bytes.
-    pub limit: u64,
-}
-
-impl BudgetError {
-    /// Returns a suggestion for a `help:` line.
-    pub fn help(&self) -> Option<&'static str> {
-        Some("drop or release sessions that are idle, or open the model with a larger budget")
     }
 }
 
@@ -99,23 +81,35 @@ impl MemoryBudget {
     }
 
     /// Checks whether `bytes` more bytes fit.
-    pub fn expect(&self, bytes: u64) -> Result<(), BudgetError> {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Memory`] if they do not.
+    pub fn expect(&self, bytes: u64) -> Result<()> {
         self.fits(*self.0.used(), bytes)
     }
 
     /// Reserves a part of the budget.
-    pub fn take(&self, bytes: u64) -> Result<MemoryShare, BudgetError> {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Memory`] if it does not fit.
+    pub fn take(&self, bytes: u64) -> Result<MemoryShare> {
         let mut used = self.0.used();
         self.fits(*used, bytes)?;
         *used = used.saturating_add(bytes);
         Ok(MemoryShare { budget: self.clone(), bytes })
     }
 
-    fn fits(&self, used: u64, asked: u64) -> Result<(), BudgetError> {
-        match self.0.limit {
-            Some(limit) if used.saturating_add(asked) > limit => Err(BudgetError { asked, used, limit }),
-            _ => Ok(()),
-        }
+    fn fits(&self, used: u64, needed: u64) -> Result<()> {
+        let Some(limit) = self.0.limit.filter(|limit| used.saturating_add(needed) > *limit) else {
+            return Ok(());
+        };
+        let message = format!(
+            "{needed} bytes of memory are needed, and {used} of the budget of {limit} bytes are in use"
+        );
+        Err(Error::new(ErrorKind::Memory, message)
+            .with_help("drop or release sessions that are idle, or open the model with a larger budget"))
     }
 }
 
@@ -129,8 +123,10 @@ mod tests {
         let other = budget.clone();
         let first = budget.take(7).unwrap();
         assert_eq!((first.bytes(), other.used(), other.limit()), (7, 7, Some(10)));
-        let error: BudgetError = other.take(4).unwrap_err();
-        assert_eq!(error, BudgetError { asked: 4, used: 7, limit: 10 });
+        let error = other.take(4).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Memory);
+        let expected = "4 bytes of memory are needed, and 7 of the budget of 10 bytes are in use";
+        assert_eq!(error.to_string(), expected);
         assert!(error.help().is_some() && other.expect(u64::MAX).is_err() && other.expect(3).is_ok());
         let second = other.take(3).unwrap();
         drop(first);

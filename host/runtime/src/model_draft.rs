@@ -2,12 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use shardwright_drafting::{
-    Acceptance, DRAFTED_MAX, Draft, DraftError, PATIENCE, Proposal, READING_PATIENCE,
-};
+use shardwright_drafting::{Acceptance, DRAFTED_MAX, Draft, PATIENCE, Proposal, READING_PATIENCE};
 use shardwright_text::{Random, Sampler, SamplingParameters};
+use shardwright_vocabulary::{Error, ErrorKind};
 
-use crate::error::SessionError;
+use crate::error::{SessionError, not_generative};
 use crate::session::Session;
 
 /// Drafts with a model of the same vocabulary, on its own session. It is greedy if the reply is.
@@ -29,10 +28,11 @@ impl ModelDraft {
     ///
     /// # Errors
     ///
-    /// Returns [`SessionError::NotGenerative`] if the session's model does not generate.
+    /// Returns an error of the kind [`ErrorKind::Unsupported`] if the session's model does not
+    /// generate.
     pub fn new(name: impl Into<String>, session: Session) -> Result<Self, SessionError> {
         if !session.chain().is_generative() {
-            return Err(SessionError::NotGenerative);
+            return Err(not_generative());
         }
         let sampler = Sampler::new(SamplingParameters::greedy())?;
         Ok(ModelDraft {
@@ -98,11 +98,14 @@ impl Draft for ModelDraft {
         self.random = Random::new(sampling.of_a_draft().seed);
     }
 
-    fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal, DraftError> {
+    fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal, Error> {
         let largest = self.sampler.parameters().largest_logits();
         self.session.set_largest_logits(largest);
         let continued = self.continued(history, most);
-        continued.map_err(|error| DraftError::Failed { draft: self.name.clone(), source: Box::new(error) })
+        continued.map_err(|error| {
+            let help = "continue without the draft: the text is the same, in more steps";
+            Error::caused_by(ErrorKind::Shim, error, Some(help.to_owned()))
+        })
     }
 
     fn release(&mut self) {

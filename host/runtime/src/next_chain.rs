@@ -1,5 +1,7 @@
 use std::collections::VecDeque;
 
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
 use crate::chain::Chain;
 use crate::error::SessionError;
 use crate::placement::PlacementRecord;
@@ -7,8 +9,7 @@ use crate::placement::PlacementRecord;
 /// Source of the next chain for a session whose chain is lost. The code that opens chains
 /// implements it, because the runtime knows no plans and no compilers.
 ///
-/// Closures of type `FnMut(&SessionError, &PlacementRecord) -> Option<Result<Chain,
-/// NextChainError>>` implement it.
+/// Closures of type `FnMut(&SessionError, &PlacementRecord) -> Option<Result<Chain>>` implement it.
 pub trait NextChain: Send {
     /// Returns the next chain to try, loaded and of the same model, or `None` if none is left. An
     /// error skips one chain: the session records it and calls this method again.
@@ -16,38 +17,15 @@ pub trait NextChain: Send {
     /// The method may build a chain, which may need a long time. Cancellation and deadline are
     /// checked before and after. To stop earlier, the implementation must poll the session's
     /// [`CancelHandle`](crate::CancelHandle).
-    fn next(
-        &mut self,
-        lost: &SessionError,
-        so_far: &PlacementRecord,
-    ) -> Option<Result<Chain, NextChainError>>;
+    fn next(&mut self, lost: &SessionError, so_far: &PlacementRecord) -> Option<Result<Chain>>;
 }
 
 impl<F> NextChain for F
 where
-    F: FnMut(&SessionError, &PlacementRecord) -> Option<Result<Chain, NextChainError>> + Send,
+    F: FnMut(&SessionError, &PlacementRecord) -> Option<Result<Chain>> + Send,
 {
-    fn next(
-        &mut self,
-        lost: &SessionError,
-        so_far: &PlacementRecord,
-    ) -> Option<Result<Chain, NextChainError>> {
+    fn next(&mut self, lost: &SessionError, so_far: &PlacementRecord) -> Option<Result<Chain>> {
         self(lost, so_far)
-    }
-}
-
-/// Reason why a fallback chain is unavailable.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct NextChainError {
-    /// Message of one sentence.
-    pub message: String,
-}
-
-impl NextChainError {
-    /// Creates the error from any displayable error.
-    pub fn new(error: impl std::fmt::Display) -> Self {
-        NextChainError { message: error.to_string() }
     }
 }
 
@@ -66,9 +44,10 @@ impl FallbackChains {
 }
 
 impl NextChain for FallbackChains {
-    fn next(&mut self, lost: &SessionError, _: &PlacementRecord) -> Option<Result<Chain, NextChainError>> {
+    fn next(&mut self, lost: &SessionError, _: &PlacementRecord) -> Option<Result<Chain>> {
         let chain = self.chains.pop_front()?;
-        let same = |name: &str| NextChainError::new(format!("`{name}` would run on the same, lost place"));
+        let same =
+            |name: &str| Error::new(ErrorKind::Shim, format!("`{name}` would run on the same, lost place"));
         let shards = &chain.description().shards;
         match lost.at().and_then(|(_, lost)| shards.iter().find(|shard| shard.place == *lost)) {
             Some(shard) => Some(Err(same(&shard.name))),

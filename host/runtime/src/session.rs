@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::cancel::CancelHandle;
 use crate::chain::Chain;
 use crate::engine::{Engine, StepRows};
-use crate::error::SessionError;
+use crate::error::{SessionError, no_tokens, not_generative};
 use crate::next_chain::NextChain;
 use crate::placement::PlacementRecord;
 use crate::soft::{Prompt, SoftParts};
@@ -18,7 +18,7 @@ use crate::step::Given;
 use failover::Failover;
 use logits::Logits;
 use shardwright_drafting::Speculation;
-use shardwright_vocabulary::{EntryKind, ErrorClass};
+use shardwright_vocabulary::{EntryKind, Error, ErrorClass, ErrorKind};
 
 /// A sequence of tokens with the states of a chain.
 ///
@@ -320,7 +320,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// In addition to the errors of [`Session::append`], returns [`SessionError::SoftRowsWidth`].
+    /// The errors of [`Session::append`], and of soft rows with another width than the embedding.
     pub fn append_parts(&mut self, prompt: &Prompt) -> Result<Appended, SessionError> {
         self.place(prompt)?;
         self.append_placed(prompt.ids(), &mut |_| {})
@@ -336,7 +336,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// In addition to the errors of [`Session::score`], returns [`SessionError::SoftRowsWidth`].
+    /// The errors of [`Session::score`], and of soft rows with another width than the embedding.
     pub fn score_parts(&mut self, prompt: &Prompt, visit: Visit<'_>) -> Result<Appended, SessionError> {
         self.place(prompt)?;
         self.extend(prompt.ids(), &mut |session, work, recomputed| {
@@ -382,13 +382,13 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// In addition to the errors of [`Session::prompt`], returns [`SessionError::SoftRowsWidth`].
+    /// The errors of [`Session::prompt`], and of soft rows with another width than the embedding.
     pub fn prompt_parts(&mut self, prompt: &Prompt) -> Result<Prompted, SessionError> {
         let (ids, soft) = (prompt.ids(), SoftParts::of(prompt, 0));
         if !self.engine.chain.is_generative() {
-            return Err(SessionError::NotGenerative);
+            return Err(not_generative());
         }
-        let Some(last) = ids.len().checked_sub(1) else { return Err(SessionError::NoTokens) };
+        let Some(last) = ids.len().checked_sub(1) else { return Err(no_tokens()) };
         // Checked before anything is discarded.
         self.check_tokens(ids, 0)?;
         self.check_width(&soft)?;
@@ -427,10 +427,11 @@ impl Session {
     /// Encodes `ids` like [`Session::encode`] and passes the completed step to `visit`.
     pub fn encode_with(&mut self, ids: &[u32], visit: Visit<'_>) -> Result<Vec<f32>, SessionError> {
         if self.engine.chain.is_generative() {
-            return Err(SessionError::NotAnEncoder);
+            let message = "the model generates text and does not return an embedding";
+            return Err(Error::unsupported(message).into());
         }
         if ids.is_empty() {
-            return Err(SessionError::NoTokens);
+            return Err(no_tokens());
         }
         self.check_vocabulary(ids)?;
         self.with_failover(ids.len(), &mut |session| session.encode_once(ids, visit))
@@ -442,7 +443,11 @@ impl Session {
         let Some(schedule) =
             chain.schedules(EntryKind::Encode).find(|&index| rows(index) >= ids.len() as u64)
         else {
-            return Err(SessionError::InputTooLong { tokens: ids.len(), rows: chain.context() });
+            let (tokens, rows) = (ids.len(), chain.context());
+            let message = format!("{tokens} tokens exceed the {rows} rows of the largest encode entry");
+            return Err(Error::new(ErrorKind::Context, message)
+                .with_help("split the text, or plan an encode entry of more rows")
+                .into());
         };
         let given = Given::Tokens { ids, soft: &self.soft };
         self.engine.step(schedule, StepRows { position: 0, count: ids.len(), given }, None)?;
@@ -460,14 +465,17 @@ impl Session {
             Some(index) => {
                 let shard = self.engine.first_not_finite(schedule, rows as u64);
                 let shard = &chain.description().shards[shard];
-                Err(SessionError::EmbeddingNotFinite {
-                    index,
-                    value: embedding[index],
-                    shard: shard.name.clone(),
-                    layers: shard.segments.layers(),
-                    place: Box::new(shard.place.clone()),
-                    entry: chain.layout().schedules[schedule].name.clone(),
-                })
+                let (value, (first, end)) = (embedding[index], shard.segments.layers());
+                let (name, place) = (&shard.name, &shard.place);
+                let error = Error::invalid(format!(
+                    "value {index} of the embedding is {value}; shard `{name}` (layers {first}..{end}) on \
+                     {place}, {}, is the first to return such values",
+                    chain.layout().schedules[schedule].name
+                ));
+                Err(SessionError::NotFinite(error.with_help(
+                    "the checkpoint has such values, or a format overflows (f16 ends at 65504): verify the \
+                     model, and plan other formats or run it on the CPU",
+                )))
             }
         }
     }
@@ -481,7 +489,8 @@ impl Session {
     /// Soft rows are not split: a cut within a part moves to the start of the part.
     pub fn truncate(&mut self, length: usize) -> Result<Truncation, SessionError> {
         if length > self.tokens.len() {
-            return Err(SessionError::TruncateBeyond { length, tokens: self.tokens.len() });
+            let message = format!("cannot truncate to {length} tokens: there are {}", self.tokens.len());
+            return Err(Error::argument(message).into());
         }
         // Soft rows of a call that failed half-way continue where they are.
         let whole = length == self.tokens.len();
@@ -528,10 +537,10 @@ impl Session {
 
     fn check_generative(&self, ids: &[u32]) -> Result<(), SessionError> {
         if !self.engine.chain.is_generative() {
-            return Err(SessionError::NotGenerative);
+            return Err(not_generative());
         }
         if ids.is_empty() {
-            return Err(SessionError::NoTokens);
+            return Err(no_tokens());
         }
         self.check_tokens(ids, self.tokens.len())
     }
@@ -539,18 +548,20 @@ impl Session {
     fn check_width(&self, soft: &SoftParts) -> Result<(), SessionError> {
         let width = self.engine.chain.description().structure.hidden as usize;
         match soft.other_width(width) {
-            Some(found) => Err(SessionError::SoftRowsWidth { found, width }),
+            Some(found) => Err(Error::invalid(format!("expected soft rows of {width} values, got {found}"))
+                .with_help("run the tower of the same checkpoint")
+                .into()),
             None => Ok(()),
         }
     }
 
     fn check_tokens(&self, ids: &[u32], position: usize) -> Result<(), SessionError> {
         if ids.len() > self.context().saturating_sub(position) {
-            return Err(SessionError::PromptTooLong {
-                tokens: ids.len(),
-                position,
-                context: self.engine.chain.context(),
-            });
+            let (tokens, context) = (ids.len(), self.engine.chain.context());
+            let message = format!("{tokens} tokens at position {position} exceed the context of {context}");
+            return Err(Error::new(ErrorKind::Context, message)
+                .with_help("shorten the prompt, or plan with a larger context")
+                .into());
         }
         self.check_vocabulary(ids)
     }
@@ -562,8 +573,11 @@ impl Session {
                 .map(|&id| (id, asset.row_of(id)))
                 .find(|(_, row)| u64::from(*row) >= asset.entries());
             if let Some((token, row)) = beyond {
-                let (asset, entries) = (asset.name.clone(), asset.entries());
-                return Err(SessionError::Token { token, row, asset, entries });
+                let (name, entries) = (&asset.name, asset.entries());
+                let message = format!("token {token} reads row {row} of `{name}`, which has {entries} rows");
+                return Err(Error::invalid(message)
+                    .with_help("the tokenizer and the checkpoint do not belong together")
+                    .into());
             }
         }
         Ok(())

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use shardwright_vocabulary::Error;
+
 use crate::error::SessionError;
 
 /// Rows that a tower computed from one picture or clip. They have the width and the scale of
@@ -29,14 +31,24 @@ impl SoftRows {
     ///
     /// # Errors
     ///
-    /// Returns [`SessionError::SoftRowsShape`] if there is no row or an incomplete one, and
-    /// [`SessionError::SoftRowsNotFinite`] if a value is NaN or infinite.
+    /// [`SessionError::NotFinite`] if a value is NaN or infinite, and an error of the kind
+    /// [`ErrorKind::Argument`] if there is no row or an incomplete one.
+    ///
+    /// [`ErrorKind::Argument`]: shardwright_vocabulary::ErrorKind::Argument
     pub fn new(width: usize, values: Vec<f32>, origin: [u8; 32]) -> Result<SoftRows, SessionError> {
         if width == 0 || values.is_empty() || !values.len().is_multiple_of(width) {
-            return Err(SessionError::SoftRowsShape { values: values.len(), width });
+            let message = format!("expected rows of {width} values, got {} values", values.len());
+            return Err(Error::argument(message).into());
         }
         match values.iter().position(|value| !value.is_finite()) {
-            Some(index) => Err(SessionError::SoftRowsNotFinite { row: index / width, value: values[index] }),
+            Some(index) => {
+                let (row, value) = (index / width, values[index]);
+                let error = Error::invalid(format!("soft row {row} has the value {value}"));
+                Err(SessionError::NotFinite(error.with_help(
+                    "the picture or sound has such values, or a format of the tower overflows (f16 ends at \
+                     65504): run the tower in wider formats",
+                )))
+            }
             None => Ok(SoftRows { width, values, origin }),
         }
     }
@@ -186,6 +198,8 @@ impl SoftParts {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
 
     fn rows(count: usize, origin: u8) -> Arc<SoftRows> {
@@ -225,10 +239,12 @@ mod tests {
     fn what_is_no_row_is_refused() {
         for (width, values) in [(0, vec![1.0]), (2, vec![]), (2, vec![1.0; 3])] {
             let error = SoftRows::new(width, values, [0; 32]).unwrap_err();
-            assert!(matches!(error, SessionError::SoftRowsShape { .. }), "{error}");
+            assert_eq!(error.kind(), ErrorKind::Argument, "{error}");
+            assert!(error.to_string().starts_with("expected rows of"), "{error}");
         }
         let error = SoftRows::new(2, vec![0.0, 1.0, 2.0, f32::NAN], [0; 32]).unwrap_err();
-        assert!(matches!(error, SessionError::SoftRowsNotFinite { row: 1, .. }), "{error}");
+        assert!(matches!(error, SessionError::NotFinite(_)), "{error}");
+        assert!(error.to_string().starts_with("soft row 1 "), "{error}");
         assert!(error.help().is_some());
     }
 }

@@ -7,7 +7,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use shardwright_graph::{Asset, AssetId, AxialRope, GridAxis, Role};
 use shardwright_vocabulary::DType;
 
-use crate::error::SessionError;
+use crate::error::{SessionError, undecodable};
 use crate::features::Features;
 use crate::soft::SoftParts;
 use crate::storage::Storage;
@@ -183,7 +183,7 @@ fn gather(
         }
         let read = asset.row_of(token);
         if !asset.table.read_row(read as usize, buffer, values) {
-            return Err(SessionError::TableRow { token, row: read, asset: asset.name.clone() });
+            return Err(undecodable(token, read, &asset.name));
         }
     }
     Ok(())
@@ -197,8 +197,7 @@ fn gather_by_grid(asset: &Asset, along: &[i32], values: &mut [f32]) -> Result<()
             continue;
         };
         if !asset.table.decode_row(at as usize, values) {
-            let (token, row) = (at as u32, at as u32);
-            return Err(SessionError::TableRow { token, row, asset: asset.name.clone() });
+            return Err(undecodable(at as u32, at as u32, &asset.name));
         }
     }
     Ok(())
@@ -248,6 +247,7 @@ pub(crate) fn of_tokens(position: u64, ids: &[u32], rows: u64) -> Step<'_> {
 mod tests {
     use super::*;
     use shardwright_graph::{AssetId, Weight, WeightData};
+    use shardwright_vocabulary::ErrorKind;
 
     fn filled(role: &Role, position: u64, tokens: &[u32], rows: u64, assets: &[Asset]) -> Vec<u32> {
         let widths: Vec<u64> = assets.iter().map(Asset::width).collect();
@@ -335,10 +335,9 @@ mod tests {
             let tokens = [token];
             let step = of_tokens(0, &tokens, 1);
             let error = fill(&role, step, &[table], &mut Workspace::default(), &mut [0; 2]).unwrap_err();
-            assert!(
-                matches!(&error, SessionError::TableRow { row: found, asset, .. } if *found == row && asset == "embedding"),
-                "{error}"
-            );
+            let expected = format!("row {row} of `embedding`, which cannot be decoded");
+            assert!(error.to_string().ends_with(&expected), "{error}");
+            assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.help().is_some());
         }
     }

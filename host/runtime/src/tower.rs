@@ -3,14 +3,14 @@
 use crate::cancel::CancelHandle;
 use crate::chain::Chain;
 use crate::engine::{Engine, StepRows};
-use crate::error::SessionError;
+use crate::error::{SessionError, not_a_tower};
 use crate::features::Features;
 use crate::next_chain::NextChain;
 use crate::placement::PlacementRecord;
 use crate::session::failover::{Successor, is_loss, take};
 use crate::soft::SoftRows;
 use crate::step::Given;
-use shardwright_vocabulary::{EntryKind, Place};
+use shardwright_vocabulary::{EntryKind, Error, Place};
 
 /// A tower with its own memory. It keeps no state between pictures or clips.
 pub struct Tower {
@@ -41,12 +41,14 @@ impl Chain {
     ///
     /// # Errors
     ///
-    /// Returns [`SessionError::NotATower`] if the chain returns anything other than soft rows, and
-    /// the errors of allocation.
+    /// Returns an error of the kind [`ErrorKind::Unsupported`] if the chain returns anything other
+    /// than soft rows, and the errors of allocation.
+    ///
+    /// [`ErrorKind::Unsupported`]: shardwright_vocabulary::ErrorKind::Unsupported
     pub fn tower(&self) -> Result<Tower, SessionError> {
         match is_tower(self) {
             true => Ok(Tower { engine: Engine::new(self.clone())?, next: None, moves: Vec::new() }),
-            false => Err(SessionError::NotATower),
+            false => Err(not_a_tower()),
         }
     }
 }
@@ -123,10 +125,11 @@ impl Tower {
     ///
     /// # Errors
     ///
-    /// Returns [`SessionError::Features`] if there are no features, more than the largest entry
-    /// point accepts, or patches without positions. Returns [`SessionError::SoftRowsNotFinite`] for
-    /// a NaN or infinity, [`SessionError::Stranded`] if no other chain can replace a lost one, and
-    /// the errors of running shards.
+    /// Returns an error of the kind [`ErrorKind::Argument`] if there are no features, more than the
+    /// largest entry point accepts, or patches without positions. Returns
+    /// [`SessionError::NotFinite`] for a NaN or infinity, and the errors of running shards.
+    ///
+    /// [`ErrorKind::Argument`]: shardwright_vocabulary::ErrorKind::Argument
     pub fn encode(&mut self, features: Features<'_>, origin: [u8; 32]) -> Result<SoftRows, SessionError> {
         let mut asked = 0;
         loop {
@@ -149,7 +152,7 @@ impl Tower {
             let holds = |input: FeatureInput| input.count >= count && input.width == width;
             match is_tower(chain) && inputs(chain).any(|(_, input)| holds(input)) {
                 true => Ok(()),
-                false => Err("the next chain takes no such features".to_owned()),
+                false => Err("the next chain does not accept such features".to_owned()),
             }
         };
         let record = self.placement();
@@ -172,13 +175,19 @@ impl Tower {
 
     fn encode_here(&mut self, features: &Features<'_>, origin: [u8; 32]) -> Result<SoftRows, SessionError> {
         let most = self.most_features();
-        let refused = |reason| SessionError::Features { count: features.count, most, reason };
+        let refused = |reason: &str| -> SessionError {
+            let count = features.count;
+            let message = format!("{count} patches or frames, where one run accepts up to {most}: {reason}");
+            let help =
+                "choose a smaller budget of soft tokens or a shorter clip, or plan a larger entry point";
+            Error::argument(message).with_help(help).into()
+        };
         if features.count == 0 {
-            return Err(refused("nothing was given"));
+            return Err(refused("no features were given"));
         }
         let Some((schedule, input)) = self.schedules().find(|(_, input)| input.count >= features.count)
         else {
-            return Err(refused("the largest entry point holds fewer"));
+            return Err(refused("the largest entry point has fewer"));
         };
         let chain = self.engine.chain.clone();
         let plan = &chain.layout().schedules[schedule];
@@ -195,7 +204,7 @@ impl Tower {
         let valid = features.count.div_ceil(input.to_a_row);
         let given = Given::Features { features, to_a_row: input.to_a_row as u64 };
         self.engine.step(schedule, StepRows { position: 0, count: valid, given }, None)?;
-        let Some(located) = &plan.soft_rows else { return Err(SessionError::NotATower) };
+        let Some(located) = &plan.soft_rows else { return Err(not_a_tower()) };
         let (all, width) = (located.shape[0] as usize, located.shape[1] as usize);
         let rows = (valid * all).div_ceil(plan.point.rows as usize);
         let mut values = Vec::new();

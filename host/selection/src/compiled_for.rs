@@ -13,10 +13,7 @@ use shardwright_vocabulary::{Device, DeviceKind, Error, ErrorKind, Result, Targe
 pub fn heads_of(bundle: &Bundle, shard: &ShardEntry) -> Result<Heads> {
     let bytes = bundle.read(&shard.head)?;
     let path = bundle.place(&shard.head)?.path;
-    Heads::parse(&path, &bytes).map_err(|error| {
-        let help = error.help().map(str::to_owned);
-        Error::caused_by(ErrorKind::Invalid, error, help)
-    })
+    Heads::parse(&path, &bytes)
 }
 
 /// Announces the chip of a shard to a shim, with the facts from its profile at the time of
@@ -66,6 +63,6 @@ pub fn only_compiles(shard: &ShardEntry, device: &Device) -> Error {
     );
     Error::new(ErrorKind::Incompatible, what).with_help(format!(
         "run the bundle on a device with {chip}; compile with `--on simulator` or `--on cpu` for a bundle that runs here; `shardwright verify --bundle` \
-         proves this one by a twin where there is a simulator"
+         verifies this one by a twin if there is a simulator"
     ))
 }

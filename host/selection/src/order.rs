@@ -32,7 +32,7 @@ impl Tier {
     pub const fn meaning(self) -> &'static str {
         match self {
             Tier::Own => "its own",
-            Tier::OwnRecompile => "its own, to be compiled again",
+            Tier::OwnRecompile => "its own, recompiling advised",
             Tier::Sibling => "the nearest",
             Tier::Fallback => "fallback",
             Tier::General => "for any machine",

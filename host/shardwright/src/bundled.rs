@@ -284,8 +284,7 @@ impl BundleOptions {
         let refused = disbelieved.as_ref();
         notices.extend(refused.map(|error| {
             let help = error.help().unwrap_or_default();
-            let text =
-                format!("remembered proofs are not believed, so every byte was hashed: {error}; {help}");
+            let text = format!("remembered proofs were rejected, so every byte was hashed: {error}; {help}");
             say(NoticeKind::Note, text)
         }));
         let stale = chain.description().shards.iter().filter_map(|shard| shard.origin.fallback.clone());

@@ -33,7 +33,7 @@ pub(crate) fn cancellable(
     });
     let failed = |error: &dyn std::fmt::Display| {
         Error::new(ErrorKind::Memory, format!("a text of {bytes} bytes could not be encoded: {error}"))
-            .with_help("give less text at once")
+            .with_help("encode less text at once")
     };
     thread.map_err(|error| failed(&error))?;
     loop {
@@ -41,12 +41,11 @@ pub(crate) fn cancellable(
             Ok(ids) => return ids,
             Err(RecvTimeoutError::Timeout) if cancelled() => {
                 let what = format!("encoding a text of {bytes} bytes was cancelled");
-                return Err(
-                    Error::new(ErrorKind::Cancelled, what).with_help("run it again, or give less text")
-                );
+                let help = "run it again, or encode less text at once";
+                return Err(Error::new(ErrorKind::Cancelled, what).with_help(help));
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err(failed(&"its thread died")),
+            Err(RecvTimeoutError::Disconnected) => return Err(failed(&"its thread panicked")),
         }
     }
 }

@@ -56,12 +56,12 @@ pub(crate) fn add(path: &Path, options: &BundleOptions) -> Result<Option<Bundle>
     }
     let mut writer = BundleWriter::create(path)?;
     let mut manifest = writer.previous().cloned().ok_or_else(|| {
-        Error::new(ErrorKind::Missing, format!("{}: no bundle that is whole", path.display()))
+        Error::new(ErrorKind::Missing, format!("{}: not a complete bundle", path.display()))
             .with_help("compile the checkpoint again")
     })?;
-    let bytes = goldens
-        .to_bytes()
-        .map_err(|error| Error::new(ErrorKind::Internal, format!("the goldens as JSON: {error}")))?;
+    let bytes = goldens.to_bytes().map_err(|error| {
+        Error::new(ErrorKind::Internal, format!("cannot write the goldens as JSON: {error}"))
+    })?;
     manifest.goldens = Some(writer.add_bytes(&bytes)?);
     Ok(Some(writer.finish(&manifest)?))
 }

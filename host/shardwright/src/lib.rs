@@ -100,9 +100,8 @@ pub use session::{Reply, Session};
 pub use shardwright_bundle::{Hashed, PackReport, is_bundle};
 pub use shardwright_files::Section;
 pub use shardwright_runtime::{
-    CancelHandle, DoneReason, Draft, DraftError, DroppedDraft, GenerationEvent, GenerationOptions,
-    GenerationStatistics, ModelDraft, PlacementRecord, Proposal, SessionMemory, Speculation,
-    SpeculationStatistics,
+    CancelHandle, DoneReason, Draft, DroppedDraft, GenerationEvent, GenerationOptions, GenerationStatistics,
+    ModelDraft, PlacementRecord, Proposal, SessionMemory, Speculation, SpeculationStatistics,
 };
 pub use shardwright_selection::{Candidate, Passed, Selection, ShardStanding, Standing, Tier};
 pub use shardwright_shims::{Chip, MeasuredFlag, Watch};

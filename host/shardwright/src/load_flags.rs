@@ -23,7 +23,7 @@ pub(crate) fn taken(flag: &Flag, schema: &[FlagSchema], shard: &ShardEntry) -> R
         None => format!("shard {} was compiled without it", shard.name),
     };
     Err(flag
-        .refused(&format!("the bundle has decided it: {existing}"))
+        .refused(&format!("it is fixed in the bundle: {existing}"))
         .with_help("compile the checkpoint again to set it"))
 }
 
@@ -33,10 +33,10 @@ pub(crate) fn unknown(flag: &Flag, schemas: &[FlagSchema]) -> Error {
     let mut known: Vec<&str> = known.map(|known| known.name.as_str()).collect();
     known.dedup();
     let help = match known.as_slice() {
-        [] => "its shims take none that a session can set".to_owned(),
-        known => format!("a session can set {}", known.join(", ")),
+        [] => "its shims have no flags that a session can set".to_owned(),
+        known => format!("flags that a session can set: {}", known.join(", ")),
     };
-    flag.refused("no shim that runs this knows it").with_help(help)
+    flag.refused("no loaded shim supports it").with_help(help)
 }
 
 /// Returns the outcome of each flag that shards were loaded with, without duplicates, and whether

@@ -28,9 +28,8 @@ pub fn join(
     let mut descriptions = Vec::new();
     let mut executors: Vec<LoadedShard> = Vec::new();
     for part in parts {
-        let mut description = ShardDescription::of(&part.name, &part.shard).ok_or_else(|| {
-            Error::new(ErrorKind::Shim, format!("shard {} was compiled to nothing that can run", part.name))
-        })?;
+        let mut description = ShardDescription::of(&part.name, &part.shard)
+            .ok_or_else(|| Error::new(ErrorKind::Shim, format!("shard {} has no entry point", part.name)))?;
         description.origin = part.origin;
         description.logits_softcap = part.logits_softcap;
         descriptions.push(description);
@@ -39,5 +38,5 @@ pub fn join(
     let mut description = ChainDescription::of(graph, descriptions);
     description.emulated_on = emulated_on;
     description.beforehand = beforehand;
-    Ok(Chain::new(description, executors, graph.assets.clone())?)
+    Chain::new(description, executors, graph.assets.clone())
 }

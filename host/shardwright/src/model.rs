@@ -195,8 +195,8 @@ impl Model {
     }
 
     /// Compares the vocabularies of two models token by token. Returns a sentence about the lowest
-    /// id that differs, with this model as its subject, such as "`small` has another vocabulary
-    /// than `large`: 7 is `a` and not `b`". Returns `None` if they are equal.
+    /// id that differs, with this model as its subject, such as "`small` has a different vocabulary
+    /// than `large`: id 7 is `a`, expected `b`". Returns `None` if they are equal.
     ///
     /// # Errors
     ///
@@ -206,7 +206,7 @@ impl Model {
         let token = |token: Option<String>| token.map_or("no token".to_owned(), |text| format!("`{text}`"));
         Ok(other.first_difference(own).map(|difference| {
             format!(
-                "`{}` has another vocabulary than `{}`: {} is {} and not {}",
+                "`{}` has a different vocabulary than `{}`: id {} is {}, expected {}",
                 self.inner.chain.description().model,
                 model.inner.chain.description().model,
                 difference.id,
@@ -249,7 +249,7 @@ impl Model {
             if dimensions == 0 || dimensions > vector.len() {
                 return Err(Error::new(
                     ErrorKind::Argument,
-                    format!("{dimensions} of {} values cannot be kept", vector.len()),
+                    format!("cannot keep {dimensions} of {} values", vector.len()),
                 ));
             }
             vector.truncate(dimensions);

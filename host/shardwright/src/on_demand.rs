@@ -1,5 +1,6 @@
 use shardwright_build::{FallbackChain, PlanOptions};
-use shardwright_runtime::{Chain, NextChain, NextChainError, PlacementRecord, SessionError};
+use shardwright_runtime::{Chain, NextChain, PlacementRecord, SessionError};
+use shardwright_vocabulary::At;
 
 use crate::Result;
 
@@ -11,6 +12,6 @@ pub(crate) fn on_demand(
     let mut rest = chains.into_iter();
     Box::new(move |_: &SessionError, _: &PlacementRecord| {
         let FallbackChain { name, options } = rest.next()?;
-        Some(built(&options).map_err(|error| NextChainError::new(format_args!("chain `{name}`: {error}"))))
+        Some(built(&options).at(format_args!("chain `{name}`")))
     })
 }

@@ -25,11 +25,10 @@ impl BundleOptions {
         watch: &mut dyn Watch,
     ) -> Result<PackReport> {
         let bundle = Bundle::open_trusting(bundle, &self.rules()?)?;
-        let report = shardwright_bundle::pack(&bundle, to.as_ref(), |progress| {
+        shardwright_bundle::pack(&bundle, to.as_ref(), |progress| {
             let done = u128::from(progress.done) * 1000 / u128::from(progress.total.max(1));
             watch.progress(done as u32, "copying");
             if watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        Ok(report)
+        })
     }
 }

@@ -9,7 +9,7 @@ use shardwright_bundle::Digest;
 use shardwright_preprocessing::Sound;
 #[cfg(feature = "pictures")]
 use shardwright_preprocessing::{Grid, Picture};
-use shardwright_preprocessing::{PictureSettings, PreprocessingError, ProcessorSettings, SoundSettings};
+use shardwright_preprocessing::{PictureSettings, ProcessorSettings, SoundSettings};
 use shardwright_runtime::Features;
 use shardwright_text::ContentPart;
 use shardwright_vocabulary::Pass;
@@ -196,16 +196,16 @@ pub(crate) fn prepare(
 
 /// Returns the error that the checkpoint's processor does not support this sense.
 fn blind(sense: Sense) -> Error {
-    let what = format!("the model's processor takes no {}", sense.noun());
+    let what = format!("the model's processor does not support {}s", sense.noun());
     Error::new(ErrorKind::Unsupported, what)
-        .with_help("a checkpoint that does has a `processor_config.json` that says how")
+        .with_help("use a checkpoint with settings for it in `processor_config.json`")
 }
 
 #[cfg(not(all(feature = "pictures", feature = "sounds")))]
 fn unread(sense: Sense, feature: &str, ready: &str) -> Error {
-    let what = format!("this program was built without reading a {}", sense.noun());
+    let what = format!("this program was built without support for {}s", sense.noun());
     Error::new(ErrorKind::Unsupported, what)
-        .with_help(format!("build it with the feature `{feature}`, or give {ready}"))
+        .with_help(format!("build it with the feature `{feature}`, or pass {ready}"))
 }
 
 #[cfg(feature = "pictures")]
@@ -261,7 +261,7 @@ fn patches(
     let (count, soft_tokens) = (grid.patches(), grid.soft_tokens());
     if soft_tokens > budget as usize {
         let what = format!("{count} patches become {soft_tokens} soft tokens, more than {budget}");
-        return Err(Error::new(ErrorKind::Argument, what).with_help("ask for a larger budget of soft tokens"));
+        return Err(Error::new(ErrorKind::Argument, what).with_help("use a larger budget of soft tokens"));
     }
     columns.truncate(count);
     rows.truncate(count);
@@ -298,11 +298,10 @@ impl Prepared {
     ) -> Result<T> {
         if self.width != width {
             let (noun, found) = (self.sense.noun(), self.width);
-            let what =
-                format!("the processor of a {noun} gives {found} values where its tower reads {width}");
+            let what = format!("the {noun} processor returns {found} values, but its tower expects {width}");
             return Err(Error::new(ErrorKind::Incompatible, what).with_help(OTHER_MODEL));
         }
-        let refused = Cell::new(None::<PreprocessingError>);
+        let refused = Cell::new(None::<Error>);
         let write = |into: &mut [f32]| {
             let written = match &self.values {
                 #[cfg(feature = "pictures")]
@@ -323,7 +322,7 @@ impl Prepared {
         let given = Features { count: self.count, columns: &self.columns, rows: &self.rows, write: &write };
         let found = run(given);
         match refused.into_inner() {
-            Some(error) => Err(error.into()),
+            Some(error) => Err(error),
             None => Ok(found?),
         }
     }

@@ -47,7 +47,8 @@ impl FallbackPolicy {
             None => Ok(()),
             Some(name) => {
                 let what = format!("no chain of {} is named `{name}`", bundle.path().display());
-                Err(Error::new(ErrorKind::Argument, what).with_help(format!("it has {}", known.join(", "))))
+                let help = format!("available chains: {}", known.join(", "));
+                Err(Error::new(ErrorKind::Argument, what).with_help(help))
             }
         }
     }

@@ -218,9 +218,9 @@ impl Session {
         if prompt.ids().is_empty() {
             return Err(Error::new(
                 ErrorKind::Argument,
-                "the prompt is empty and the tokenizer puts nothing in front",
+                "the prompt is empty, and the tokenizer does not add a first token",
             )
-            .with_help("give a prompt of at least one character"));
+            .with_help("use a prompt of at least one character"));
         }
         self.expect_context(prompt.ids().len(), chat)?;
         let tokenizer = self.text.tokenizer()?;
@@ -239,7 +239,7 @@ impl Session {
             return Ok(());
         }
         let what = if chat { "conversation" } else { "prompt" };
-        let what = format!("the {what} has {tokens} tokens, the context holds {context}");
+        let what = format!("the {what} has {tokens} tokens, more than the context of {context}");
         Err(Error::new(ErrorKind::Context, what).with_help(match chat {
             true => "forget the oldest turn, shorten this one, or open the model with a longer context",
             false => "shorten the prompt, or open the model with a longer context",
@@ -357,10 +357,10 @@ impl Session {
     /// [`ModelDraft`]: crate::ModelDraft
     pub fn set_speculation(&mut self, speculation: Option<Speculation>) -> Result<()> {
         if speculation.is_some() && self.inner.decode_rows() < 2 {
-            let what = "the plan has no entry point that verifies drafted tokens, as `decode_16`";
+            let what = "the plan has no entry point that verifies drafted tokens, such as `decode_16`";
             return Err(Error::new(ErrorKind::Unsupported, what).with_help(
-                "leave drafts out, or measure them with `shardwright tune --draft`, or compile with \
-                 `--planner-option speculation=16`; `explain` says why the plan has none",
+                "drop the drafts, measure them with `shardwright tune --draft`, or compile with \
+                 `--planner-option speculation=16`; `explain` shows why the plan has no such entry point",
             ));
         }
         self.inner.set_speculation(speculation);
@@ -411,19 +411,19 @@ pub(crate) fn check_modality(chain: &Chain, tokenizer: &Tokenizer, prompt: &Prom
     };
     let token = tokenizer.id_to_token(*id).unwrap_or_default();
     let what = format!(
-        "the prompt has `{token}` (token {id}) at position {position}, which stands for a picture or a sound: \
-         there is none for it"
+        "the prompt has the placeholder `{token}` (token {id}) at position {position}, but no picture or sound \
+         for it"
     );
     Err(Error::new(ErrorKind::Unsupported, what)
-        .with_help("give pictures and sounds as parts of a turn, and leave the token out"))
+        .with_help("pass pictures and sounds as parts of a turn, and remove the token"))
 }
 
 /// Returns the error that the placeholders of a chat template differ from the parts in number or
 /// order.
 fn misplaced() -> Error {
-    let what = "the chat template has no place for each picture and sound, in their order";
+    let what = "the chat template does not have a placeholder for each picture and sound, in order";
     Error::new(ErrorKind::Unsupported, what)
-        .with_help("take the template that the checkpoint was published with")
+        .with_help("use the template that the checkpoint was published with")
 }
 
 /// Creates a user's turn of these parts.

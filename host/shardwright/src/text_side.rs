@@ -1,5 +1,6 @@
 //! Text-related files of a checkpoint or a bundle: tokenizer, template and settings.
 
+use std::io;
 use std::path::Path;
 #[cfg(feature = "build")]
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use shardwright_files::room;
 use shardwright_runtime::CancelHandle;
 use shardwright_text::{
     ChatTemplate, Content, GenerationConfig, Message, PromptTokens, RenderOptions, SentenceConfig, StopRules,
-    TextError, Tokenizer, TokenizerConfig, TokenizerLoading,
+    Tokenizer, TokenizerConfig, TokenizerLoading,
 };
 use shardwright_vocabulary::{Ignored, Notice};
 
@@ -189,7 +190,7 @@ impl TextSide {
                 fields.extend_from_slice(tokenizer.ignored());
                 None
             }
-            Err(error) => Some(error).filter(|error| !is_missing(error)),
+            Err(error) => Some(error).filter(|error| !error.is_not_found()),
         };
         IgnoredFields { fields, unread }
     }
@@ -216,18 +217,18 @@ impl TextSide {
         config.prompts.get(name).map(String::as_str).ok_or_else(|| {
             let known: Vec<&str> = config.prompts.keys().map(String::as_str).collect();
             fault(ErrorKind::Argument, &format!("no prompt is named `{name}`"))
-                .with_help(format!("prompts there are: {}", known.join(", ")))
+                .with_help(format!("available prompts: {}", known.join(", ")))
         })
     }
 
     pub(crate) fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
-        Ok(self.template()?.render(messages, options)?)
+        self.template()?.render(messages, options)
     }
 
     /// Encodes a conversation. Only the template's control tokens are encoded as such, unless the
     /// options specify otherwise.
     pub(crate) fn encode(&self, messages: &[Message], options: &RenderOptions) -> Result<Vec<u32>> {
-        Ok(self.template()?.encode(self.tokenizer()?, messages, options)?)
+        self.template()?.encode(self.tokenizer()?, messages, options)
     }
 
     /// Encodes a conversation like [`encode`](Self::encode), until `cancel` is requested.
@@ -248,7 +249,7 @@ impl TextSide {
                 }
             })
             .sum();
-        let encode = move || Ok(template.encode(&tokenizer, &messages, &options)?);
+        let encode = move || template.encode(&tokenizer, &messages, &options);
         cancellable(bytes, || cancel.is_requested(), encode).inspect_err(|error| consume(error, cancel))
     }
 
@@ -267,7 +268,7 @@ impl TextSide {
         cancelled: impl Fn() -> bool,
     ) -> Result<Vec<u32>> {
         let (tokenizer, text) = (self.tokenizer()?.clone(), text.to_owned());
-        cancellable(text.len(), cancelled, move || Ok(tokenizer.encode(&text, add_special)?))
+        cancellable(text.len(), cancelled, move || tokenizer.encode(&text, add_special))
     }
 
     fn template(&self) -> Result<&ChatTemplate> {
@@ -276,20 +277,14 @@ impl TextSide {
                 ErrorKind::Unsupported,
                 format!("{}: the model has no chat template", self.directory().display()),
             )
-            .with_help("continue plain text instead, or put a chat_template.jinja beside the checkpoint")
+            .with_help("continue plain text instead, or put a chat_template.jinja next to the checkpoint")
         })
     }
 }
 
-/// Returns whether an error is that of a file that does not exist.
-fn is_missing(error: &Error) -> bool {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
-    source.is_some_and(|source| source.kind() == std::io::ErrorKind::NotFound)
-}
-
 /// Reads a checkpoint's tokenizer, through its index if indexes are kept.
 #[cfg(feature = "build")]
-fn read_tokenizer(checkpoint: &Path, indexes: Option<&Path>) -> shardwright_text::Result<Tokenizer> {
+fn read_tokenizer(checkpoint: &Path, indexes: Option<&Path>) -> Result<Tokenizer> {
     match indexes {
         Some(indexes) => Tokenizer::from_checkpoint_indexed(checkpoint, indexes),
         None => Tokenizer::from_checkpoint(checkpoint),
@@ -300,15 +295,13 @@ fn load_tokenizer(bundle: &Arc<Bundle>, index: Option<MappedFile>) -> TokenizerL
     let path = bundle.path().join(TextFile::Tokenizer.name());
     let (inside, bundle) = (path.clone(), Arc::clone(bundle));
     Tokenizer::load_in_background(path, move || {
-        let fault = |source| TextError::Read { path: inside.clone(), source };
         let index = match index {
             Some(index) => Some(index),
-            None => bundle.tokenizer_index().map_err(|error| fault(std::io::Error::other(error)))?,
+            None => bundle.tokenizer_index()?,
         };
         let mut texts = Vec::new();
         for file in [TextFile::TokenizerConfig, TextFile::SpecialTokensMap, TextFile::AddedTokens] {
-            let bytes = bundle.text(file).map_err(|error| fault(std::io::Error::other(error)))?;
-            texts.extend(bytes.map(|bytes| (file.name(), bytes)));
+            texts.extend(bundle.text(file)?.map(|bytes| (file.name(), bytes)));
         }
         let config = TokenizerConfig::from_files(bundle.path(), |name| {
             texts.iter().find(|(existing, _)| *existing == name).map(|(_, bytes)| bytes.clone())
@@ -320,13 +313,12 @@ fn load_tokenizer(bundle: &Arc<Bundle>, index: Option<MappedFile>) -> TokenizerL
                 Err(error) => tracing::warn!("the bundle's tokenizer is read without its index: {error}"),
             }
         }
-        match bundle.text(TextFile::Tokenizer) {
-            Ok(Some(bytes)) => Tokenizer::from_bytes(&bytes, &inside)?.with_config(&config),
-            Ok(None) => {
-                let missing = std::io::ErrorKind::NotFound;
-                Err(fault(std::io::Error::new(missing, "the bundle has no tokenizer")))
+        match bundle.text(TextFile::Tokenizer)? {
+            Some(bytes) => Tokenizer::from_bytes(&bytes, &inside)?.with_config(&config),
+            None => {
+                let missing = io::Error::new(io::ErrorKind::NotFound, "the bundle has no tokenizer");
+                Err(Error::from(missing).at(inside.display()))
             }
-            Err(error) => Err(fault(std::io::Error::other(error))),
         }
     })
 }

@@ -1,12 +1,13 @@
 //! Towers of a model, each opened when the first picture or sound needs it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 #[cfg(feature = "build")]
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use shardwright_bundle::{Bundle, TextFile};
-use shardwright_preprocessing::{PreprocessingError, ProcessorSettings, SoundSettings};
+use shardwright_preprocessing::{ProcessorSettings, SoundSettings};
 use shardwright_runtime::{CancelHandle, Chain, NextChain, SoftRows, Tower, TowerMove};
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{EntryName, Notice, Pass};
@@ -150,37 +151,28 @@ impl Towers {
     }
 
     fn read_processor(&self) -> Result<ProcessorSettings> {
-        let missing = |origin: &str, help: &str| {
-            Error::new(
-                ErrorKind::Unsupported,
-                format!("{origin} is not there: the model reads no pictures or sounds"),
-            )
-            .with_help(help)
+        let missing = |directory: &Path, help: &str| {
+            Error::unsupported("no such file, so the model does not support pictures or sounds")
+                .at(directory.join(TextFile::Processor.name()).display())
+                .with_help(help)
         };
         match &self.settings {
             #[cfg(feature = "build")]
             Settings::Checkpoint(directory) => {
-                ProcessorSettings::read(directory).map_err(|error| match error {
-                    PreprocessingError::MissingFile { origin } => missing(
-                        &origin,
-                        "models that see or hear are published with that file; download it too",
-                    ),
-                    error => error.into(),
-                })
+                let help = "download that file too: models for pictures or sounds are published with it";
+                ProcessorSettings::read(directory)?.ok_or_else(|| missing(directory, help))
             }
             Settings::Bundle(bundle) => {
                 let directory = bundle.path();
                 if bundle.variant().towers.is_empty() {
-                    let what = format!("{}: it holds no tower for pictures or sounds", directory.display());
+                    let directory = directory.display();
+                    let what = format!("{directory}: the bundle has no tower for pictures or sounds");
                     return Err(Error::new(ErrorKind::Unsupported, what)
                         .with_help("compile the checkpoint with its towers, or open the checkpoint itself"));
                 }
-                let mut settings = processor_of(bundle)?.ok_or_else(|| {
-                    missing(
-                        &directory.join(TextFile::Processor.name()).display().to_string(),
-                        "compile the checkpoint again",
-                    )
-                })?;
+                let settings = processor_of(bundle)?;
+                let mut settings =
+                    settings.ok_or_else(|| missing(directory, "compile the checkpoint again"))?;
                 bound(&mut settings, bundle);
                 Ok(settings)
             }
@@ -195,7 +187,7 @@ impl Towers {
             return Ok(());
         }
         let (directory, noun) = (bundle.path().display(), sense.noun());
-        let what = format!("{directory}: it holds no tower for a {noun}");
+        let what = format!("{directory}: the bundle has no tower for a {noun}");
         Err(Error::new(ErrorKind::Unsupported, what)
             .with_help("compile the checkpoint with that tower, or open the checkpoint itself"))
     }
@@ -208,9 +200,11 @@ impl Towers {
         if prepared.sense == Sense::Sound || prepared.budget <= most {
             return Ok(());
         }
-        let (directory, asked) = (bundle.path().display(), prepared.budget);
-        let what = format!("a picture of {asked} soft tokens: the tower of {directory} takes {most} at most");
-        let help = "compile the checkpoint with `--picture-sizes`, or ask for fewer soft tokens";
+        let (directory, soft_tokens) = (bundle.path().display(), prepared.budget);
+        let what = format!(
+            "a picture of {soft_tokens} soft tokens: the tower of {directory} supports at most {most}"
+        );
+        let help = "compile the checkpoint with `--picture-sizes`, or use fewer soft tokens";
         Err(Error::new(ErrorKind::Argument, what).with_help(help))
     }
 
@@ -244,7 +238,7 @@ impl Towers {
         }
         watch.progress(OPENED, &format!("reading a {}", prepared.sense.noun()));
         let Some((_, tower)) = opened.get_mut(&prepared.sense) else {
-            return Err(Error::new(ErrorKind::Internal, "a tower that was opened is not there"));
+            return Err(Error::new(ErrorKind::Internal, "an opened tower is missing"));
         };
         tower.set_cancel_handle(cancel.clone());
         let width = tower.feature_width();
@@ -254,7 +248,7 @@ impl Towers {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).extend(moves);
         if rows.rows() != prepared.soft_tokens {
             let (found, wanted) = (rows.rows(), prepared.soft_tokens);
-            let what = format!("the tower gave {found} rows where the processor counts {wanted}");
+            let what = format!("the tower returned {found} rows, but the processor expects {wanted}");
             return Err(Error::new(ErrorKind::Incompatible, what).with_help(OTHER_MODEL));
         }
         let rows = Arc::new(rows);
@@ -291,16 +285,7 @@ fn processor_of(bundle: &Bundle) -> Result<Option<ProcessorSettings>> {
     for file in [TextFile::Processor, TextFile::Preprocessor] {
         files.extend(bundle.text(file)?.map(|bytes| (file.name(), bytes)));
     }
-    let directory = bundle.path();
-    let read = |name: &str| {
-        let missing =
-            || PreprocessingError::MissingFile { origin: directory.join(name).display().to_string() };
-        files.get(name).cloned().ok_or_else(missing)
-    };
-    match ProcessorSettings::from_files(directory, read) {
-        Err(PreprocessingError::MissingFile { .. }) => Ok(None),
-        settings => Ok(Some(settings?)),
-    }
+    ProcessorSettings::from_files(bundle.path(), |name| Ok(files.get(name).cloned()))
 }
 
 /// Returns the rows of the largest entry point of a tower, or `None` if the bundle does not contain

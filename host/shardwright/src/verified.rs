@@ -4,8 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use shardwright_bundle::{Bundle, Forgotten, Hashed, Proofs};
-use shardwright_files::FileError;
-use shardwright_vocabulary::units;
+use shardwright_vocabulary::{Error, ErrorKind, units};
 
 use crate::run_options::{PROOFS, RunOptions};
 
@@ -39,7 +38,7 @@ impl Verified {
     /// proofs that were written since.
     pub(crate) fn of(
         bundle: &Bundle,
-        refused: Option<&FileError>,
+        refused: Option<&Error>,
         verify_all: bool,
         run: &RunOptions,
     ) -> Verified {
@@ -49,13 +48,13 @@ impl Verified {
             run.make_room_for(directory);
         }
         let again = match (verify_all, &hashed.forgotten) {
-            (true, _) => Some("every file was to be verified".to_owned()),
+            (true, _) => Some("verification of every file was requested".to_owned()),
             (false, Some(Forgotten::NoPlace)) => {
-                Some("no writable directory for proofs is known: name one".to_owned())
+                Some("no writable directory for proofs is known; set one".to_owned())
             }
             (false, Some(why)) => match refused {
-                Some(refused @ FileError::NotOwn { .. }) => {
-                    Some(format!("proofs there are not believed: {refused}"))
+                Some(refused) if refused.kind() == ErrorKind::Invalid => {
+                    Some(format!("the proofs there were rejected: {refused}"))
                 }
                 _ => Some(why.to_string()),
             },
@@ -69,15 +68,15 @@ impl fmt::Display for Verified {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Hashed { bytes, time, .. } = &self.hashed;
         if *bytes == 0 {
-            return f.write_str("nothing was hashed: every file was verified before");
+            return f.write_str("no file was hashed: all were verified before");
         }
         let (size, took) = (units::bytes(*bytes), units::seconds(time.as_secs_f64()));
         let rate = units::bytes(self.hashed.bytes_per_second() as u64);
         write!(f, "{size} were hashed in {took}, at {rate}/s; ")?;
         match (&self.again, &self.proofs) {
-            (Some(why), _) => write!(f, "the next opening does so again: {why}"),
+            (Some(why), _) => write!(f, "the next opening hashes them again: {why}"),
             (None, Some(place)) => write!(f, "remembered in {}, for the next opening", place.display()),
-            (None, None) => f.write_str("the next opening does so again"),
+            (None, None) => f.write_str("the next opening hashes them again"),
         }
     }
 }

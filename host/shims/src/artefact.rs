@@ -8,16 +8,16 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use shardwright_files::{Section, hex};
 use shardwright_shim_abi::raw::SW_HEAD_LIMIT;
-use shardwright_vocabulary::{FlagOutcome, NodePlacement, ShardOrigin, ShimIdentity};
+use shardwright_vocabulary::{FlagOutcome, NodePlacement, Result, ShardOrigin, ShimIdentity};
 
 use crate::chip::Chip;
-use crate::container::{Container, ContainerError, Format, HeadAt, SHOWN_ALIGNMENT, Writer};
+use crate::container::{Container, Format, HeadAt, SHOWN_ALIGNMENT, Writer, io_error, wrong_length};
 use crate::interface::EntryInterface;
 
 const MAGIC: [u8; 8] = *b"SWARTEF\0";
@@ -35,32 +35,6 @@ const FORMAT: Format =
 
 /// File name suffix of artefacts.
 pub const ARTEFACT_SUFFIX: &str = ".swa";
-
-/// Error when reading or writing an artefact.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ArtefactError {
-    /// The container file is invalid or inaccessible.
-    #[error(transparent)]
-    Container(#[from] ContainerError),
-    /// The heads stored in a separate file are invalid.
-    #[error("`{}`: heads of an artefact: {reason}", path.display())]
-    Heads {
-        /// The file with the heads.
-        path: PathBuf,
-        reason: String,
-    },
-}
-
-impl ArtefactError {
-    /// Returns advice for the user.
-    pub fn help(&self) -> Option<&'static str> {
-        match self {
-            ArtefactError::Container(error) => error.help().or(Some("compile the shard again")),
-            ArtefactError::Heads { .. } => Some("compile the bundle again"),
-        }
-    }
-}
 
 /// The head of an artefact.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -142,42 +116,35 @@ pub enum Place<'a> {
 
 impl Artefact {
     /// Maps a file and checks its hash and its head. The file must not be changed while it is open.
-    pub fn open(path: &Path) -> Result<Artefact, ArtefactError> {
+    pub fn open(path: &Path) -> Result<Artefact> {
         Artefact::from_container(Container::open(path, &FORMAT)?)
     }
 
     /// Maps a section of a file and checks its head. Does not compute its hash: the caller has
     /// verified every byte against another hash, or only displays the artefact. If the section does
     /// not begin at a page of 4 KiB, it is [copied](Artefact::copied_bytes).
-    pub fn of_section(section: Section) -> Result<Artefact, ArtefactError> {
+    pub fn of_section(section: Section) -> Result<Artefact> {
         Artefact::from_container(Container::unchecked(section, &FORMAT)?)
     }
 
     /// Maps `length` bytes at `offset` of a file that another process has opened and checked.
-    pub fn received(file: std::fs::File, offset: u64, length: u64) -> Result<Artefact, ArtefactError> {
+    pub fn received(file: std::fs::File, offset: u64, length: u64) -> Result<Artefact> {
         let path = Path::new("<received>");
-        let io = |source| ContainerError::Io { path: path.to_owned(), source };
-        let whole = Section::whole(path, file).map_err(io)?;
-        let found = whole.length();
-        let section = whole.part(path, offset, length).ok_or(ContainerError::Length {
-            path: path.to_owned(),
-            expected: offset.saturating_add(length),
-            found,
-        })?;
-        Artefact::of_section(section)
+        let whole = Section::whole(path, file).map_err(|error| io_error(path, error))?;
+        let part = whole.part(path, offset, length);
+        let cut = || wrong_length(path, offset.saturating_add(length), whole.length());
+        Artefact::of_section(part.ok_or_else(cut)?)
     }
 
-    fn from_container(container: Container) -> Result<Artefact, ArtefactError> {
+    fn from_container(container: Container) -> Result<Artefact> {
         let head: ArtefactHead = serde_json::from_slice(container.head())
             .map_err(|error| container.head_error(error.to_string()))?;
         let canonical = serde_json::to_vec(&head).map_err(|error| container.head_error(error.to_string()))?;
         if canonical != container.head() {
-            return Err(container.head_error("not in canonical spelling").into());
+            return Err(container.head_error("not in canonical spelling"));
         }
         if head.head_length > u64::from(SW_HEAD_LIMIT) {
-            return Err(container
-                .head_error(format!("the shim's head has {} bytes", head.head_length))
-                .into());
+            return Err(container.head_error(format!("the shim's head has {} bytes", head.head_length)));
         }
         let length = container.length();
         let expected = container
@@ -186,12 +153,10 @@ impl Artefact {
             .and_then(|end| end.checked_add(head.head_length))
             .and_then(|end| end.checked_add(container.head().len() as u64));
         if expected != Some(length) {
-            return Err(container
-                .head_error(format!(
-                    "a payload of {} and a head of {} do not make a file of {length} bytes",
-                    head.payload_length, head.head_length
-                ))
-                .into());
+            return Err(container.head_error(format!(
+                "a payload of {} and a head of {} do not make a file of {length} bytes",
+                head.payload_length, head.head_length
+            )));
         }
         Ok(Artefact(Arc::new(Inner { container, head })))
     }
@@ -261,7 +226,7 @@ pub(crate) struct ArtefactWriter {
 }
 
 impl ArtefactWriter {
-    pub(crate) fn new(place: Place<'_>) -> Result<ArtefactWriter, ArtefactError> {
+    pub(crate) fn new(place: Place<'_>) -> Result<ArtefactWriter> {
         let writer = match place {
             Place::Directory(directory) => Writer::start(directory, &FORMAT, None)?,
             Place::Temporary => Writer::start_unnamed(&FORMAT, None)?,
@@ -269,8 +234,8 @@ impl ArtefactWriter {
         Ok(ArtefactWriter { writer, head: None })
     }
 
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), ArtefactError> {
-        self.writer.write(bytes).map_err(|error| self.writer.error(error).into())
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.writer.write(bytes).map_err(|error| self.writer.error(error))
     }
 
     /// Stores the shim's head. Returns false if it is too long or not the first one.
@@ -287,7 +252,7 @@ impl ArtefactWriter {
     }
 
     /// Closes the file with `head`, and sets the lengths in it.
-    pub(crate) fn finish(mut self, mut head: ArtefactHead) -> Result<Artefact, ArtefactError> {
+    pub(crate) fn finish(mut self, mut head: ArtefactHead) -> Result<Artefact> {
         head.payload_length = self.writer.position() - PAGE;
         let own = self.head.unwrap_or_default();
         head.head_length = own.len() as u64;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use shardwright_shim_abi::HostBuffer;
 use shardwright_shim_abi::raw::{SW_SYNC_AFTER_HOST, SW_SYNC_BEFORE_HOST};
+use shardwright_vocabulary::{Error, ErrorClass, ErrorKind};
 
 use crate::error::ShimError;
 
@@ -46,8 +47,7 @@ unsafe impl Memory for HostBuffer {
 /// A buffer. Cloning shares it.
 ///
 /// At any time it has one writer or any number of readers: a run that writes it, a run that reads
-/// it, [`Buffer::read`], [`Buffer::write`]. A conflicting use never blocks, but fails with
-/// [`ShimError::BufferBusy`].
+/// it, [`Buffer::read`], [`Buffer::write`]. A conflicting use never blocks, but fails.
 #[derive(Clone)]
 pub struct Buffer(Arc<Inner>);
 
@@ -124,10 +124,14 @@ impl Buffer {
         } else {
             users.fetch_update(Ordering::Acquire, Ordering::Relaxed, |count| (count >= 0).then(|| count + 1))
         };
-        taken.map(|_| ()).map_err(|count| ShimError::BufferBusy {
-            bytes: self.0.length,
-            wanted: if write { "wanted for writing" } else { "wanted for reading" },
-            in_use: if count < 0 { "written" } else { "read" },
+        taken.map(|_| ()).map_err(|count| {
+            let wanted = if write { "wanted for writing" } else { "wanted for reading" };
+            let in_use = if count < 0 { "written" } else { "read" };
+            let bytes = self.0.length;
+            let message = format!("buffer of {bytes} bytes is in use: {wanted} while it is {in_use}");
+            let error = Error::new(ErrorKind::Shim, message)
+                .with_help("bind another buffer, or wait for the other user");
+            ShimError::Other(ErrorClass::InvalidArgument, error)
         })
     }
 

@@ -5,33 +5,35 @@
 
 use std::collections::BTreeMap;
 
+use shardwright_vocabulary::{Error, ErrorKind, Result};
+
 use crate::chip::{Chip, FactSchema};
-use crate::error::{ChipError, ShimError};
+use crate::error::ShimError;
 
 /// Detail of a shim's error with the name of the fact that caused it.
 const FACT: &str = "fact";
 
+/// Detail of a shim's error. It marks a fact that may be correct although the shim does not compile
+/// for such a chip.
+const UNSUPPORTED: &str = "unsupported";
+
 /// Selects and checks the facts of a chip that a shim reads.
-pub(crate) fn read_by(schemas: &[FactSchema], shim: &str, chip: &Chip) -> Result<Chip, ChipError> {
+pub(crate) fn read_by(schemas: &[FactSchema], shim: &str, chip: &Chip) -> Result<Chip> {
     let mut facts = BTreeMap::new();
     for FactSchema { fact, required } in schemas {
         let Some(value) = chip.facts.get(&fact.name) else {
             if *required {
-                return Err(ChipError::Missing {
-                    chip: chip.name.clone(),
-                    shim: shim.to_owned(),
-                    fact: fact.name.clone(),
-                    description: fact.description.clone(),
-                });
+                let (name, description) = (&fact.name, &fact.description);
+                let message = format!("no fact `{name}`, which shim `{shim}` needs: {description}");
+                let error = Error::invalid(message).at(format_args!("profile `{}`", chip.name));
+                return Err(error.with_help(correct(&chip.name, name)));
             }
             continue;
         };
-        fact.accepts(value).map_err(|expected| ChipError::Value {
-            chip: chip.name.clone(),
-            shim: shim.to_owned(),
-            fact: fact.name.clone(),
-            value: value.chars().take(64).collect(),
-            expected,
+        fact.accepts(value).map_err(|expected| {
+            let value: String = value.chars().take(64).collect();
+            let message = format!("expected {expected} for shim `{shim}`, got `{value}`");
+            of_fact(&chip.name, &fact.name, Error::invalid(message))
         })?;
         facts.insert(fact.name.clone(), value.clone());
     }
@@ -42,12 +44,24 @@ pub(crate) fn read_by(schemas: &[FactSchema], shim: &str, chip: &Chip) -> Result
 pub(crate) fn about(chip: &str, error: ShimError) -> ShimError {
     match error.details().iter().find(|(key, _)| key == FACT) {
         Some((_, fact)) => {
-            let fact = fact.clone();
-            let refused = ChipError::Refused { chip: chip.to_owned(), fact, source: Box::new(error) };
-            ShimError::Chip(Box::new(refused))
+            let is_unsupported = error.details().iter().any(|(key, _)| key == UNSUPPORTED);
+            let kind = if is_unsupported { ErrorKind::Unsupported } else { ErrorKind::Invalid };
+            ShimError::Chip(of_fact(chip, fact, Error::new(kind, error.to_string())))
         }
         None => error,
     }
+}
+
+/// Adds the place of a fact and help to an error about it.
+fn of_fact(chip: &str, fact: &str, error: Error) -> Error {
+    error.at(format_args!("profile `{chip}`, fact `{fact}`")).with_help(correct(chip, fact))
+}
+
+fn correct(chip: &str, fact: &str) -> String {
+    format!(
+        "correct the fact `{fact}` in the profile `{chip}`; `shardwright shim list` lists the facts that \
+         a shim reads"
+    )
 }
 
 #[cfg(test)]
@@ -81,13 +95,13 @@ mod tests {
         assert_eq!(read_by(&schemas, "s", &full).unwrap(), chip(&[("id", "7")]));
         assert_eq!(read_by(&[], "s", &full).unwrap(), chip(&[]));
         let missing = read_by(&schemas, "s", &chip(&[("memory", "7")])).unwrap_err();
-        assert!(matches!(&missing, ChipError::Missing { fact, .. } if fact == "id"), "{missing}");
+        assert_eq!((missing.kind(), missing.place()), (ErrorKind::Invalid, Some("profile `chip`")));
+        assert!(missing.message().contains("no fact `id`"), "{missing}");
         for value in ["0", "ten", ""] {
             let wrong = read_by(&schemas, "s", &chip(&[("id", value)])).unwrap_err();
-            assert!(matches!(&wrong, ChipError::Value { fact, .. } if fact == "id"), "{wrong}");
-            for part in ["`chip`", "`id`", "from 1 to 9"] {
-                assert!(wrong.to_string().contains(part), "{wrong}");
-            }
+            assert_eq!(wrong.kind(), ErrorKind::Invalid);
+            assert_eq!(wrong.place(), Some("profile `chip`, fact `id`"));
+            assert!(wrong.message().contains("from 1 to 9"), "{wrong}");
         }
     }
 
@@ -104,17 +118,14 @@ mod tests {
                 log_tail: None,
             }))
         };
-        match about("chip", failed(&[("help", "x"), ("fact", "id")])) {
-            ShimError::Chip(error) => {
-                assert!(matches!(&*error, ChipError::Refused { fact, .. } if fact == "id"));
-                assert_eq!((error.chip(), error.is_unsupported()), ("chip", false));
-                assert!(error.to_string().contains("no such number") && error.help().contains("`id`"));
-            }
-            other => panic!("{other}"),
-        }
-        match about("chip", failed(&[("fact", "id"), ("unsupported", "true")])) {
-            ShimError::Chip(error) => assert!(error.is_unsupported()),
-            other => panic!("{other}"),
+        for (details, kind) in [
+            (&[("help", "x"), ("fact", "id")], ErrorKind::Invalid),
+            (&[("fact", "id"), ("unsupported", "true")], ErrorKind::Unsupported),
+        ] {
+            let ShimError::Chip(error) = about("chip", failed(details)) else { panic!("{details:?}") };
+            assert_eq!((error.kind(), error.place()), (kind, Some("profile `chip`, fact `id`")));
+            assert!(error.message().contains("no such number"), "{error}");
+            assert!(error.help().is_some_and(|help| help.contains("`id`")), "{error:?}");
         }
         assert!(matches!(about("chip", failed(&[])), ShimError::Failed(_)));
     }

@@ -7,9 +7,9 @@ use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use shardwright_shim_abi::raw::*;
-use shardwright_vocabulary::{Description, FlagOutcome, FlagVerdict, NodePlacement};
+use shardwright_vocabulary::{Description, Error, FlagOutcome, FlagVerdict, NodePlacement};
 
-use crate::artefact::{Artefact, ArtefactError, ArtefactHead, ArtefactWriter, Place};
+use crate::artefact::{Artefact, ArtefactHead, ArtefactWriter, Place};
 use crate::call;
 use crate::chip::{Chip, FACTS_LIMIT, FactSchema};
 use crate::error::ShimError;
@@ -45,7 +45,7 @@ pub type Placement = (u64, u64, String, String);
 pub(crate) struct Compilation<'a> {
     writer: ArtefactWriter,
     watch: &'a mut dyn Watch,
-    failed: Option<ArtefactError>,
+    failed: Option<Error>,
     flags: BTreeMap<String, (FlagVerdict, String)>,
     placements: Vec<Placement>,
     written: u64,
@@ -57,7 +57,7 @@ pub(crate) struct Compilation<'a> {
 impl<'a> Compilation<'a> {
     pub(crate) fn new(place: Place<'_>, watch: &'a mut dyn Watch) -> Result<Compilation<'a>, ShimError> {
         Ok(Compilation {
-            writer: ArtefactWriter::new(place)?,
+            writer: ArtefactWriter::new(place).map_err(ShimError::artefact)?,
             watch,
             failed: None,
             flags: BTreeMap::new(),
@@ -82,7 +82,7 @@ impl<'a> Compilation<'a> {
             self;
         // The host's own failure is the cause. The shim's error is then only a consequence.
         if let Some(failed) = failed {
-            return Err(failed.into());
+            return Err(ShimError::artefact(failed));
         }
         // If its bytes are rejected, a shim cannot know why, and returns a failure.
         result.map_err(|error| if watch.cancelled() { error.cancelled() } else { error })?;
@@ -124,7 +124,7 @@ impl<'a> Compilation<'a> {
         let placements = placements.iter().map(named).collect::<Option<Vec<_>>>().ok_or_else(|| {
             ShimError::contract(instance, "compile", "the placement of a node that is not there")
         })?;
-        Ok(writer.finish(ArtefactHead {
+        let head = ArtefactHead {
             shim: description.name.clone(),
             shim_version: description.version.clone(),
             device: device.to_owned(),
@@ -136,7 +136,8 @@ impl<'a> Compilation<'a> {
             placements,
             chip,
             made_for,
-        })?)
+        };
+        writer.finish(head).map_err(ShimError::artefact)
     }
 }
 

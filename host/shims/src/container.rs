@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use memmap2::{Mmap, MmapMut};
 use sha2::{Digest, Sha256};
-use shardwright_files::{FileError, Links, Mapping, Section, hex};
-use shardwright_vocabulary::Shortage;
+use shardwright_files::{Links, Mapping, Section, hex};
+use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 /// Alignment in memory of everything passed to a shim, as the shim contract requires.
 pub(crate) const SHOWN_ALIGNMENT: u64 = 4096;
@@ -19,69 +19,27 @@ pub(crate) const PREFIX: u64 = 64;
 
 const VERSION: u32 = 3;
 
-/// Error in a container file.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ContainerError {
-    /// The system reported an error.
-    #[error("`{}`: {source}", path.display())]
-    Io { path: PathBuf, source: io::Error },
-    /// The file does not start with the format's magic.
-    #[error("`{}` is not {what}: wrong magic at offset 0", path.display())]
-    Magic { path: PathBuf, what: &'static str },
-    /// The file is of another version of the format.
-    #[error("`{}` is version {version} of its format at offset 8, this host reads {VERSION}", path.display())]
-    Version { path: PathBuf, version: u32 },
-    /// The file's length differs from its prefix.
-    #[error("`{}` has {found} bytes, its prefix says {expected}", path.display())]
-    Length {
-        path: PathBuf,
-        /// The length in the prefix, or the smallest possible length.
-        expected: u64,
-        /// The length of the file.
-        found: u64,
-    },
-    /// A length in the file exceeds the host's limit.
-    #[error("`{}`: {what} of {value} at offset {offset}, at most {limit}", path.display())]
-    Limit {
-        path: PathBuf,
-        what: &'static str,
-        offset: u64,
-        value: u64,
-        /// The maximum.
-        limit: u64,
-    },
-    /// The bytes were changed after writing.
-    #[error("`{}` is damaged: SHA-256 {found}, its prefix says {expected}", path.display())]
-    Hash {
-        path: PathBuf,
-        /// The hash in the prefix.
-        expected: String,
-        /// The hash of the bytes.
-        found: String,
-    },
-    /// The head cannot be parsed.
-    #[error("`{}`: head at offset {PREFIX}: {reason}", path.display())]
-    Head { path: PathBuf, reason: String },
+/// Returns the error of the system about a file or folder.
+pub(crate) fn io_error(path: &Path, error: impl Into<Error>) -> Error {
+    let error = error.into().at(path.display()).or_help("check the path and its permissions");
+    if error.kind() == ErrorKind::Missing { error.with_kind(ErrorKind::Invalid) } else { error }
 }
 
-impl ContainerError {
-    /// Returns advice for the user.
-    pub fn help(&self) -> Option<&'static str> {
-        match self {
-            ContainerError::Io { source, .. } => {
-                Some(Shortage::of(source).map_or("check the path and its permissions", Shortage::help))
-            }
-            ContainerError::Magic { .. } => Some("check which file this is"),
-            ContainerError::Version { .. } => Some("write it again with this release"),
-            ContainerError::Length { .. } | ContainerError::Hash { .. } => {
-                Some("the file was cut or changed; write it again")
-            }
-            ContainerError::Limit { .. } | ContainerError::Head { .. } => {
-                Some("the file was not written by this program; write it again")
-            }
-        }
-    }
+/// Returns the error of a file with another length than it should have.
+pub(crate) fn wrong_length(path: &Path, expected: u64, found: u64) -> Error {
+    cut_or_changed(path, format!("expected {expected} bytes, got {found}"))
+}
+
+fn cut_or_changed(path: &Path, message: String) -> Error {
+    invalid(path, message, "the file was cut or changed; write it again")
+}
+
+fn foreign(path: &Path, message: String) -> Error {
+    invalid(path, message, "the file was not written by this program; write it again")
+}
+
+fn invalid(path: &Path, message: String, help: &str) -> Error {
+    Error::invalid(message).at(path.display()).with_help(help)
 }
 
 /// A file format and its limits.
@@ -169,70 +127,60 @@ fn number<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
 
 impl Container {
     /// Maps and checks a file.
-    pub(crate) fn open(path: &Path, format: &Format) -> Result<Container, ContainerError> {
+    pub(crate) fn open(path: &Path, format: &Format) -> Result<Container> {
         Container::map(Container::open_file(path)?, format, Verify::Always)
     }
 
     /// Maps a section without checking its hash: the caller has verified it completely, or only
     /// displays it. Weights may be gigabytes.
-    pub(crate) fn unchecked(section: Section, format: &Format) -> Result<Container, ContainerError> {
+    pub(crate) fn unchecked(section: Section, format: &Format) -> Result<Container> {
         Container::map(section, format, Verify::Never)
     }
 
-    fn open_file(path: &Path) -> Result<Section, ContainerError> {
-        let io = |error: FileError| ContainerError::Io { path: path.to_owned(), source: error.into() };
-        let (file, _) = shardwright_files::open(path, Links::Followed).map_err(io)?;
-        Section::whole(path, file).map_err(|error| io(error.into()))
+    fn open_file(path: &Path) -> Result<Section> {
+        let opened = shardwright_files::open(path, Links::Followed);
+        let (file, _) = opened.map_err(|error| io_error(path, error))?;
+        Section::whole(path, file).map_err(|error| io_error(path, error))
     }
 
     /// Maps a file that [`Writer`] has just written. Its hash was computed while writing and is not
     /// computed again.
-    pub(crate) fn written(
-        (path, file): (PathBuf, File),
-        format: &Format,
-    ) -> Result<Container, ContainerError> {
-        let section = Section::whole(&path, file).map_err(|source| ContainerError::Io { path, source })?;
+    pub(crate) fn written((path, file): (PathBuf, File), format: &Format) -> Result<Container> {
+        let section = Section::whole(&path, file).map_err(|error| io_error(&path, error))?;
         Container::unchecked(section, format)
     }
 
-    fn map(section: Section, format: &Format, verify: Verify) -> Result<Container, ContainerError> {
+    fn map(section: Section, format: &Format, verify: Verify) -> Result<Container> {
         let Format { magic, what, page: own_page, head_limit, head_at } = *format;
         let path = section.path();
-        let owned = || path.to_owned();
-        let io = |source| ContainerError::Io { path: path.to_owned(), source };
+        let io = |error: io::Error| io_error(path, error);
         let found = section.length();
         let mut prefix = [0_u8; PREFIX as usize];
         let read = prefix.len().min(usize::try_from(found).unwrap_or(usize::MAX));
         section.read_exact_at(&mut prefix[..read], 0).map_err(io)?;
         if read < 8 || prefix[..8] != magic {
-            return Err(ContainerError::Magic { path: owned(), what });
+            let message = format!("not {what}: wrong magic at offset 0");
+            return Err(invalid(path, message, "check which file this is"));
         }
         if read < prefix.len() {
-            return Err(ContainerError::Length { path: owned(), expected: PREFIX, found });
+            return Err(wrong_length(path, PREFIX, found));
         }
         let version = u32::from_le_bytes(number(&prefix, 8));
         if version != VERSION {
-            return Err(ContainerError::Version { path: owned(), version });
+            let message = format!("expected format version {VERSION} at offset 8, got {version}");
+            return Err(invalid(path, message, "write it again with this release"));
         }
         let page = u64::from(u32::from_le_bytes(number(&prefix, 12)));
         if page != own_page {
-            return Err(ContainerError::Limit {
-                path: owned(),
-                what: "a page size",
-                offset: 12,
-                value: page,
-                limit: own_page,
-            });
+            return Err(foreign(
+                path,
+                format!("expected a page size of {own_page} at offset 12, got {page}"),
+            ));
         }
         let head_length = u64::from_le_bytes(number(&prefix, 16));
         if head_length > head_limit {
-            return Err(ContainerError::Limit {
-                path: owned(),
-                what: "a head",
-                offset: 16,
-                value: head_length,
-                limit: head_limit,
-            });
+            let message = format!("a head of {head_length} bytes at offset 16, at most {head_limit}");
+            return Err(foreign(path, message));
         }
         let expected = u64::from_le_bytes(number(&prefix, 24));
         let least = head_length
@@ -242,7 +190,7 @@ impl Container {
             };
         if expected != found || least > found {
             let expected = if expected == found { least } else { expected };
-            return Err(ContainerError::Length { path: owned(), expected, found });
+            return Err(wrong_length(path, expected, found));
         }
         // Files of these formats are written once, under a temporary name, and never changed. The
         // README requires for the cache directory that no other program changes a mapped file.
@@ -253,11 +201,8 @@ impl Container {
             Verify::Always => Sha256::digest(&bytes[PREFIX as usize..found as usize]).into(),
         };
         if sum != hash {
-            return Err(ContainerError::Hash {
-                path: owned(),
-                expected: hex::encode(&hash),
-                found: hex::encode(&sum),
-            });
+            let (expected, found) = (hex::encode(&hash), hex::encode(&sum));
+            return Err(cut_or_changed(path, format!("damaged: expected SHA-256 {expected}, got {found}")));
         }
         Ok(Container { bytes, page, head_at, head_length, hash, section })
     }
@@ -302,8 +247,8 @@ impl Container {
         }
     }
 
-    pub(crate) fn head_error(&self, reason: impl Into<String>) -> ContainerError {
-        ContainerError::Head { path: self.path().to_owned(), reason: reason.into() }
+    pub(crate) fn head_error(&self, reason: impl Into<String>) -> Error {
+        foreign(self.path(), format!("head at offset {PREFIX}: {}", reason.into()))
     }
 }
 
@@ -349,17 +294,13 @@ pub(crate) struct Writer {
 impl Writer {
     /// Starts a file in `directory` that will get a name. A head at the front is passed here, a
     /// head at the back is passed to [`Writer::head_at_back`].
-    pub(crate) fn start(
-        directory: &Path,
-        format: &Format,
-        head: Option<&[u8]>,
-    ) -> Result<Writer, ContainerError> {
+    pub(crate) fn start(directory: &Path, format: &Format, head: Option<&[u8]>) -> Result<Writer> {
         let file = tempfile::Builder::new().prefix(".writing-").tempfile_in(directory);
         Writer::over(file.map(Unfinished::ToBeNamed), directory, format, head)
     }
 
     /// Starts a file without a name in the system's directory for temporary files.
-    pub(crate) fn start_unnamed(format: &Format, head: Option<&[u8]>) -> Result<Writer, ContainerError> {
+    pub(crate) fn start_unnamed(format: &Format, head: Option<&[u8]>) -> Result<Writer> {
         let directory = std::env::temp_dir();
         let file = tempfile::tempfile_in(&directory);
         Writer::over(file.map(Unfinished::Unnamed), &directory, format, head)
@@ -370,8 +311,8 @@ impl Writer {
         directory: &Path,
         format: &Format,
         head: Option<&[u8]>,
-    ) -> Result<Writer, ContainerError> {
-        let io = |source| ContainerError::Io { path: directory.to_owned(), source };
+    ) -> Result<Writer> {
+        let io = |error: io::Error| io_error(directory, error);
         let file = file.map_err(io)?;
         let mut writer = Writer {
             // The buffer allows writes of several huge pages.
@@ -413,8 +354,8 @@ impl Writer {
         self.write(&vec![0; missing as usize])
     }
 
-    pub(crate) fn error(&self, source: io::Error) -> ContainerError {
-        ContainerError::Io { path: self.directory.clone(), source }
+    pub(crate) fn error(&self, error: io::Error) -> Error {
+        io_error(&self.directory, error)
     }
 
     fn seal(mut self) -> io::Result<(Unfinished, [u8; 32])> {
@@ -435,17 +376,16 @@ impl Writer {
 
     /// Renames the file to `<hash><suffix>` atomically. A file started without a name gets none and
     /// is removed with its last mapping. Its path only distinguishes it from others.
-    pub(crate) fn finish(self, suffix: &str) -> Result<(PathBuf, File), ContainerError> {
+    pub(crate) fn finish(self, suffix: &str) -> Result<(PathBuf, File)> {
         let directory = self.directory.clone();
-        let io = |source| ContainerError::Io { path: directory.clone(), source };
+        let io = |error: io::Error| io_error(&directory, error);
         let (file, hash) = self.seal().map_err(io)?;
         let path = directory.join(format!("{}{suffix}", hex::encode(&hash)));
         let file = match file {
             Unfinished::Unnamed(file) => file,
             Unfinished::ToBeNamed(file) => {
                 file.as_file().sync_all().map_err(io)?;
-                file.persist(&path)
-                    .map_err(|error| ContainerError::Io { path: path.clone(), source: error.error })?
+                file.persist(&path).map_err(|error| io_error(&path, error.error))?
             }
         };
         Ok((path, file))

@@ -6,8 +6,9 @@
 use std::path::Path;
 
 use shardwright_shim_abi::raw::SW_HEAD_LIMIT;
+use shardwright_vocabulary::{Error, Result};
 
-use crate::artefact::{Artefact, ArtefactError, ArtefactHead};
+use crate::artefact::{Artefact, ArtefactHead};
 
 /// Everything in an artefact except its payload.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,10 +29,12 @@ impl Heads {
     ///
     /// # Errors
     ///
-    /// [`ArtefactError::Heads`] if the bytes differ from the output of
-    /// [`to_bytes`](Self::to_bytes).
-    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Heads, ArtefactError> {
-        let invalid = |reason: String| ArtefactError::Heads { path: path.to_owned(), reason };
+    /// If the bytes differ from the output of [`to_bytes`](Self::to_bytes).
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Heads> {
+        let invalid = |reason: String| {
+            let error = Error::invalid(format!("heads of an artefact: {reason}"));
+            error.at(path.display()).with_help("compile the bundle again")
+        };
         let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<ArtefactHead>();
         let head = values.next().ok_or_else(|| invalid("empty".to_owned()))?;
         let head = head.map_err(|error| invalid(error.to_string()))?;

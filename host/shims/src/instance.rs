@@ -154,8 +154,7 @@ impl ShimInstance {
         if shim.chip_facts().is_empty() {
             return Ok(());
         }
-        let chip = chip_facts::read_by(shim.chip_facts(), shim.name(), chip)
-            .map_err(|error| ShimError::Chip(Box::new(error)))?;
+        let chip = chip_facts::read_by(shim.chip_facts(), shim.name(), chip).map_err(ShimError::Chip)?;
         self.timed("chip", |functions| functions.chip(&chip))
             .map_err(|error| chip_facts::about(&chip.name, error))?;
         lock(&self.0.chips).insert(chip.name.clone(), chip);
@@ -281,7 +280,7 @@ impl ShimInstance {
         place: Place<'_>,
         watch: &mut dyn Watch,
     ) -> Result<Artefact, ShimError> {
-        let entries = order.interfaces()?;
+        let entries = order.interfaces().map_err(ShimError::work_order)?;
         let mut compilation = Compilation::new(place, watch)?;
         let result = self.timed("compile", |functions| functions.compile(device, order, &mut compilation));
         let description = self.0.shim.description();

@@ -51,7 +51,8 @@ pub(crate) fn compare(path: &Path, place: &Path) -> Result<LayoutCheck, LoadErro
         Ok(header) => header,
         Err(LibraryError::GetSymbolError { .. }) => return Ok(LayoutCheck::NotRust),
         Err(other) => {
-            return Err(LoadError::Open { path: path.to_owned(), reason: cut(&other.to_string()) });
+            let message = format!("cannot be opened as a library: {}", cut(&other.to_string()));
+            return Err(LoadError::new("not-a-library", path, message));
         }
     };
     let header = match header.upgrade() {
@@ -76,7 +77,8 @@ pub(crate) fn compare(path: &Path, place: &Path) -> Result<LayoutCheck, LoadErro
         Ok(()) => Ok(LayoutCheck::Same),
         Err(errors) => {
             let (type_name, reason) = first_difference(&errors);
-            Err(LoadError::Layout { path: path.to_owned(), type_name, reason })
+            let message = format!("built against another layout of `{type_name}`: {reason}");
+            Err(LoadError::new("layout-differs", path, message))
         }
     }
 }

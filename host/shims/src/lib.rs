@@ -57,13 +57,12 @@ mod times;
 mod watch;
 mod work_order;
 
-pub use artefact::{ARTEFACT_SUFFIX, Artefact, ArtefactError, ArtefactHead, Place};
+pub use artefact::{ARTEFACT_SUFFIX, Artefact, ArtefactHead, Place};
 pub use buffer::{Buffer, BufferRead, BufferWrite, Memory};
 pub use chip::{Chip, FactSchema};
 pub use compile::{Output, Placement, REPORT_LIMIT};
-pub use container::ContainerError;
 pub use descriptor::Descriptor;
-pub use error::{ChipError, Failure, LoadError, ProcessError, ShimError};
+pub use error::{Failure, LoadError, ProcessError, ShimError};
 pub use functions::{Functions, Opener, ShownEntry, entry_identity};
 pub use heads::Heads;
 pub use instance::ShimInstance;
@@ -83,6 +82,5 @@ pub use tables::{EntryTables, WorkOrderTables};
 pub use times::CallTimes;
 pub use watch::{Part, Watch};
 pub use work_order::{
-    OrderQuantisation, OrderWeight, WORK_ORDER_SUFFIX, WorkOrder, WorkOrderBuilder, WorkOrderError,
-    WorkOrderHead,
+    OrderQuantisation, OrderWeight, WORK_ORDER_SUFFIX, WorkOrder, WorkOrderBuilder, WorkOrderHead,
 };

@@ -69,9 +69,9 @@ pub(crate) fn open(path: &Path, expected: Option<&str>) -> Result<(Table, Layout
         Some(expected) => hashed(path, expected)?,
         None => path.to_owned(),
     };
-    let refused = |error: libloading::Error| LoadError::Open {
-        path: path.to_owned(),
-        reason: loader_message(&error).chars().take(400).collect(),
+    let refused = |error: libloading::Error| {
+        let reason: String = loader_message(&error).chars().take(400).collect();
+        LoadError::new("not-a-library", path, format!("cannot be opened as a library: {reason}"))
     };
     #[cfg(unix)]
     // SAFETY: a shim is trusted code. Its manifest was read and its hash checked.
@@ -86,7 +86,9 @@ pub(crate) fn open(path: &Path, expected: Option<&str>) -> Result<(Table, Layout
     let library: &'static libloading::Library = Box::leak(Box::new(library));
     // SAFETY: the contract specifies this type of the symbol.
     let entry = unsafe { library.get::<SwEntryFunction>(SW_ENTRY_SYMBOL.to_bytes_with_nul()) };
-    let entry = *entry.map_err(|_| LoadError::NotAShim { path: path.to_owned() })?;
+    let entry = *entry.map_err(|_| {
+        LoadError::new("not-a-shim", path, "not a shim: it does not export `shardwright_shim_entry`")
+    })?;
     let layout = layout::compare(path, &place)?;
     Ok((enter(path, entry)?, layout))
 }
@@ -113,12 +115,12 @@ pub(crate) fn hash(mut file: &File) -> io::Result<String> {
 /// the path of the descriptor that was hashed. The descriptor stays open like the library, because
 /// the loader identifies libraries by such names.
 fn hashed(path: &Path, expected: &str) -> Result<PathBuf, LoadError> {
-    let failed = |source| LoadError::Read { path: path.to_owned(), source };
+    let failed = |error: io::Error| LoadError::unreadable(path, error);
     let file = File::open(path).map_err(failed)?;
     let found = hash(&file).map_err(failed)?;
     if found != expected {
-        let (path, expected) = (path.to_owned(), expected.to_owned());
-        return Err(LoadError::HashMismatch { path, expected, found });
+        let message = format!("expected SHA-256 {expected} as in its manifest, got {found}");
+        return Err(LoadError::new("hash-mismatch", path, message));
     }
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
@@ -145,12 +147,14 @@ pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadEr
     };
     // SAFETY: both pointers are as the contract specifies. The host's struct is static.
     unsafe { entry(host(), &mut answer) };
-    let wrong = |reason: String| LoadError::Answer { path: path.to_owned(), reason };
+    let wrong = |reason: String| {
+        LoadError::new("answer-invalid", path, format!("the entry function violated the contract: {reason}"))
+    };
     if answer.table.is_null() {
         check_range(path, (answer.version_min, answer.version_max))?;
         // SAFETY: the contract specifies that it is a string or null.
         return Err(match unsafe { call::text(answer.refusal) } {
-            Ok(reason) => LoadError::Refused { path: path.to_owned(), reason },
+            Ok(reason) => LoadError::new("refused", path, format!("the shim refused this host: {reason}")),
             Err(_) => wrong("neither a table nor a refusal".to_owned()),
         });
     }
@@ -165,12 +169,9 @@ pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadEr
     let size = unsafe { answer.table.cast::<u64>().read() };
     let expected = u64::from(SW_MINIMUM_TABLE);
     if size < expected {
-        return Err(LoadError::TableTooSmall {
-            path: path.to_owned(),
-            version: version_text(answer.version),
-            size,
-            expected,
-        });
+        let version = version_text(answer.version);
+        let message = format!("version {version} with a table of {size} bytes, expected at least {expected}");
+        return Err(LoadError::new("table-too-small", path, message));
     }
     // Copied, because a shim of another minor version has more functions, or fewer, in which case
     // the missing ones are null. Never freed, like the library. SAFETY: the contract specifies that
@@ -186,12 +187,11 @@ pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadEr
         )));
     }
     if table.draft != SW_DRAFT {
-        return Err(LoadError::OtherDraft {
-            path: path.to_owned(),
-            version: version_text(answer.version),
-            found: table.draft,
-            expected: SW_DRAFT,
-        });
+        let (found, version) = (table.draft, version_text(answer.version));
+        let message = format!(
+            "compiled from draft {found:08x} of version {version}, the host from draft {SW_DRAFT:08x}"
+        );
+        return Err(LoadError::new("other-draft", path, message));
     }
     check_functions(path, table)?;
     Ok(Table(table))
@@ -215,6 +215,9 @@ fn check_functions(path: &Path, table: &SwTable) -> Result<(), LoadError> {
     ];
     match required.into_iter().find(|(_, present)| !present) {
         None => Ok(()),
-        Some((function, _)) => Err(LoadError::MissingFunction { path: path.to_owned(), function }),
+        Some((function, _)) => {
+            let message = format!("the required function `{function}` is missing");
+            Err(LoadError::new("function-missing", path, message))
+        }
     }
 }

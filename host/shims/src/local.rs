@@ -66,8 +66,8 @@ impl Local {
         options: &[(String, String)],
         claim: Claim,
     ) -> Result<Arc<Local>, ShimError> {
-        let options = OptionTables::new(options)?;
-        let table = shim.table().map_err(|error| ShimError::Load(Box::new(error)))?;
+        let options = OptionTables::new(options).map_err(ShimError::work_order)?;
+        let table = shim.table().map_err(ShimError::load)?;
         let function = table.0.open.ok_or_else(|| ShimError::missing(name, "open"))?;
         let mut raw: *mut SwShim = ptr::null_mut();
         // SAFETY: pointers are as the contract specifies.
@@ -118,7 +118,7 @@ impl Local {
 impl Functions for Arc<Local> {
     fn chip(&self, chip: &Chip) -> Result<(), ShimError> {
         let function = self.table.0.chip.ok_or_else(|| self.missing("chip"))?;
-        let table = ChipTable::new(chip)?;
+        let table = ChipTable::new(chip).map_err(ShimError::work_order)?;
         let _one = self.enter();
         // SAFETY: pointers are as the contract specifies, and the table outlives the call. The
         // error came from this table.
@@ -195,7 +195,7 @@ impl Functions for Arc<Local> {
     fn check(&self, device: &str, entry: ShownEntry) -> Result<Vec<(u64, Verdict)>, ShimError> {
         let function = self.table.0.check.ok_or_else(|| self.missing("check"))?;
         let device = c_text("the device", device)?;
-        let tables = EntryTables::new(&entry)?;
+        let tables = EntryTables::new(&entry).map_err(ShimError::work_order)?;
         let (error, collected) = {
             let _one = self.enter();
             call::verdicts(
@@ -223,7 +223,7 @@ impl Functions for Arc<Local> {
     ) -> Result<Vec<Estimate>, ShimError> {
         let Some(function) = self.table.0.estimate else { return Ok(Vec::new()) };
         let device = c_text("the device", device)?;
-        let tables = EntryTables::new(&entry)?;
+        let tables = EntryTables::new(&entry).map_err(ShimError::work_order)?;
         let (error, collected) = {
             let _one = self.enter();
             call::estimates(
@@ -250,7 +250,7 @@ impl Functions for Arc<Local> {
     fn compile(&self, device: &str, order: &WorkOrder, output: &mut dyn Output) -> Result<(), ShimError> {
         let function = self.table.0.compile.ok_or_else(|| self.missing("compile"))?;
         let device = c_text("the device", device)?;
-        let tables = WorkOrderTables::new(order)?;
+        let tables = WorkOrderTables::new(order).map_err(ShimError::work_order)?;
         let called = compile::call(output, |shown| {
             let _one = self.enter();
             // SAFETY: pointers are as the contract specifies. The tables outlive the call.

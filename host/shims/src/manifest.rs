@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use shardwright_files::FileError;
+use shardwright_files::{Links, open, read_from};
 use shardwright_shim_abi::{raw, version_text};
-use shardwright_trust::{Kind, Trust, TrustError};
-use shardwright_vocabulary::{AndroidNeeds, NeededLibrary, ShimNeeds};
+use shardwright_trust::{Kind, Trust, unbound};
+use shardwright_vocabulary::{AndroidNeeds, ErrorKind, NeededLibrary, ShimNeeds};
 
 use crate::LoadError;
 
@@ -88,14 +88,18 @@ pub(crate) fn range_text((min, max): (u32, u32)) -> String {
 
 /// Rejects a range that does not overlap the host's.
 pub(crate) fn check_range(path: &Path, shim: (u32, u32)) -> Result<(), LoadError> {
-    let (text, host) = (range_text(shim), range_text(HOST_VERSIONS));
-    if shim.0 > HOST_VERSIONS.1 {
-        return Err(LoadError::TooNew { path: path.to_owned(), shim: text, host });
-    }
-    if shim.1 < HOST_VERSIONS.0 {
-        return Err(LoadError::TooOld { path: path.to_owned(), shim: text, host });
-    }
-    Ok(())
+    let (reason, than) = match HOST_VERSIONS {
+        (_, newest) if shim.0 > newest => ("too-new", "newer"),
+        (oldest, _) if shim.1 < oldest => ("too-old", "older"),
+        _ => return Ok(()),
+    };
+    let (shim, host) = (range_text(shim), range_text(HOST_VERSIONS));
+    let message = format!("the shim supports contract {shim}, {than} than the host's {host}");
+    Err(LoadError::new(reason, path, message))
+}
+
+fn invalid(path: &Path, reason: &str) -> LoadError {
+    LoadError::new("manifest-invalid", path, format!("invalid manifest: {reason}"))
 }
 
 fn parse_version(text: &str) -> Option<u32> {
@@ -123,27 +127,30 @@ impl Manifest {
     /// Like [`Manifest::read`], but the manifest must be signed as the rules require: under its own
     /// name, and with the hash of its library, so that the signature covers the library too.
     pub fn read_trusting(path: &Path, trust: &Trust) -> Result<Manifest, LoadError> {
-        let invalid = |reason: String| LoadError::Manifest { path: path.to_owned(), reason };
-        let text = shardwright_files::read(path, MANIFEST_LIMIT).map_err(|error| match error {
-            error if error.is_missing() => LoadError::NotFound { path: path.to_owned() },
-            FileError::TooLong { .. } => invalid(error.to_string()),
-            error => LoadError::Read { path: path.to_owned(), source: error.into() },
+        let (file, _) = open(path, Links::Followed).map_err(|error| match error.is_not_found() {
+            true => LoadError::not_found(path),
+            false => LoadError::unreadable(path, error),
         })?;
-        let signed = trust.expect_beside(path, Kind::Shim, &text).map_err(LoadError::Trust)?;
+        let text = read_from(file, MANIFEST_LIMIT).map_err(|error| match error.kind() {
+            ErrorKind::Invalid => invalid(path, &error.to_string()),
+            _ => LoadError::unreadable(path, error),
+        })?;
+        let untrusted = |error| LoadError::caused_by("untrusted", error);
+        let signed = trust.expect_beside(path, Kind::Shim, &text).map_err(untrusted)?;
         let manifest = Manifest::parse(path, &text)?;
         if let Some(signed) = signed {
-            let named = trust.expect_name(path, &signed, &manifest.name);
-            let unbound = || TrustError::Unbound { path: path.to_owned() };
-            let bound =
-                named.and_then(|()| trust.expect_that(Kind::Shim, manifest.sha256.is_some(), unbound));
-            bound.map_err(LoadError::Trust)?;
+            let bound = || {
+                trust.expect_name(path, &signed, &manifest.name)?;
+                trust.expect_that(Kind::Shim, manifest.sha256.is_some(), || unbound(path))
+            };
+            bound().map_err(untrusted)?;
         }
         Ok(manifest)
     }
 
     /// Checks the text of a manifest. `path` is for messages.
     pub fn parse(path: &Path, text: &[u8]) -> Result<Manifest, LoadError> {
-        let invalid = |reason: String| LoadError::Manifest { path: path.to_owned(), reason };
+        let invalid = |reason: String| invalid(path, &reason);
         let manifest: Manifest = serde_json::from_slice(text).map_err(|error| invalid(error.to_string()))?;
         manifest.check().map_err(invalid)?;
         check_range(path, manifest.versions().ok_or_else(|| invalid("bad versions".to_owned()))?)?;
@@ -353,7 +360,9 @@ mod tests {
         ];
         for (change, expected) in cases {
             match manifest(change) {
-                Err(LoadError::Manifest { reason, .. }) => assert!(reason.contains(expected), "{reason}"),
+                Err(error) if error.reason() == "manifest-invalid" => {
+                    assert!(error.to_string().contains(expected), "{error}");
+                }
                 other => panic!("{expected}: {other:?}"),
             }
         }
@@ -362,9 +371,9 @@ mod tests {
     #[test]
     fn versions_decide_before_the_library_is_opened() {
         let newer = manifest(|m| m["abi"] = serde_json::json!({"min": "0.2", "max": "1.0"}));
-        assert!(matches!(newer, Err(LoadError::TooNew { .. })), "{newer:?}");
+        assert_eq!(newer.unwrap_err().reason(), "too-new");
         let older = manifest(|m| m["abi"] = serde_json::json!({"min": "0.0", "max": "0.0"}));
-        assert!(matches!(older, Err(LoadError::TooOld { .. })), "{older:?}");
+        assert_eq!(older.unwrap_err().reason(), "too-old");
         assert!(manifest(|m| m["abi"] = serde_json::json!({"min": "0.0", "max": "7.3"})).is_ok());
     }
 
@@ -373,6 +382,6 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x.shim.json");
         std::fs::write(&path, vec![b' '; MANIFEST_LIMIT as usize + 1]).unwrap();
-        assert!(matches!(Manifest::read(&path), Err(LoadError::Manifest { .. })));
+        assert_eq!(Manifest::read(&path).unwrap_err().reason(), "manifest-invalid");
     }
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use shardwright_shim_abi::raw::SwEntryFunction;
 use shardwright_trust::Trust;
-use shardwright_vocabulary::ErrorClass;
+use shardwright_vocabulary::{Error, ErrorClass};
 
-use crate::error::{LoadError, ProcessError, ShimError};
+use crate::error::{LoadError, ShimError};
 use crate::functions::Opener;
 use crate::instance::ShimInstance;
 use crate::manifest::{MANIFEST_SUFFIX, Manifest, Search};
@@ -136,7 +136,7 @@ impl RegistryBuilder {
                 Source::Described(path, manifest) => {
                     let found = match path.exists() {
                         true => Manifest::parse(&path, manifest.as_bytes()),
-                        false => Err(LoadError::NotFound { path: path.clone() }),
+                        false => Err(LoadError::not_found(&path)),
                     };
                     let found = found.and_then(|manifest| opened(path.clone(), manifest, opening.opener));
                     seen.insert(canonical(&path));
@@ -158,7 +158,7 @@ impl RegistryBuilder {
 pub fn manifests_in(directory: &Path, trust: &Trust) -> Vec<Result<Manifest, LoadError>> {
     let mut files = match list(directory) {
         Ok(files) => files,
-        Err(LoadError::NotFound { .. }) => return Vec::new(),
+        Err(error) if error.reason() == "not-found" => return Vec::new(),
         Err(error) => return vec![Err(error)],
     };
     files.sort();
@@ -224,29 +224,26 @@ impl ShimRegistry {
     /// may include the requested one. If a shim was skipped because the system had too little of a
     /// resource, the error is about that.
     pub fn missing(&self, name: &str) -> ShimError {
-        let short = |skipped: &SkippedShim| Some((skipped.error.to_string(), skipped.error.on_shortage()?));
-        if let Some((error, (kind, help))) = self.skipped.iter().find_map(short) {
-            return ShimError::Process(Box::new(ProcessError {
-                kind,
-                class: Some(ErrorClass::Internal),
-                details: Vec::new(),
-                help: Some(help),
-                cause: format!("shim `{name}` could not be opened: {error}").into(),
-            }));
+        if let Some(skipped) = self.skipped.iter().find(|skipped| skipped.error.is_of_shortage()) {
+            let error = skipped.error.error.clone();
+            let error = error.at(format_args!("shim `{name}` could not be opened"));
+            return ShimError::Other(ErrorClass::Internal, error);
         }
         let known: Vec<&str> = self.shims.iter().map(Shim::name).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         let skipped = self.skipped.iter().map(|skipped| format!("; skipped: {}", skipped.error));
-        ShimError::NoShim {
-            name: name.to_owned(),
-            known: if known.is_empty() { "none".to_owned() } else { known.join(", ") },
-            skipped: skipped.collect(),
-        }
+        let skipped: String = skipped.collect();
+        let error = Error::missing(format!("no shim is named `{name}`; found: {known}{skipped}")).with_help(
+            "name its directory (`--shims DIR`, SHARDWRIGHT_SHIM_PATH) or put it in `shims/` next to the \
+             program; `shardwright shim list` lists the shims found",
+        );
+        ShimError::Other(ErrorClass::InvalidArgument, error)
     }
 
     fn add(&mut self, path: PathBuf, found: Result<Shim, LoadError>) {
         let found = found.and_then(|shim| match self.get(shim.name()) {
             None => Ok(shim),
-            Some(_) => Err(LoadError::DuplicateName { path: path.clone(), name: shim.name().to_owned() }),
+            Some(_) => Err(LoadError::duplicate(&path, shim.name())),
         });
         match found {
             Ok(shim) => {
@@ -289,8 +286,7 @@ impl ShimRegistry {
             let manifest = Manifest::path_for(library);
             let reported = manifests.contains(&&manifest) || of_unread(&manifest);
             if !reported && !seen.contains(&canonical(library)) {
-                let error = LoadError::NoManifest { library: library.clone(), manifest };
-                self.add(library.clone(), Err(error));
+                self.add(library.clone(), Err(no_manifest(library, &manifest)));
             }
         }
     }
@@ -332,9 +328,9 @@ fn canonical(path: &Path) -> PathBuf {
 }
 
 fn list(directory: &Path) -> Result<Vec<PathBuf>, LoadError> {
-    let failed = |source: std::io::Error| match source.kind() {
-        std::io::ErrorKind::NotFound => LoadError::NotFound { path: directory.to_owned() },
-        _ => LoadError::Read { path: directory.to_owned(), source },
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => LoadError::not_found(directory),
+        _ => LoadError::unreadable(directory, error),
     };
     std::fs::read_dir(directory)
         .map_err(failed)?
@@ -343,13 +339,17 @@ fn list(directory: &Path) -> Result<Vec<PathBuf>, LoadError> {
         .collect()
 }
 
+fn no_manifest(library: &Path, manifest: &Path) -> LoadError {
+    LoadError::new("no-manifest", library, format!("the library has no manifest (`{}`)", manifest.display()))
+}
+
 /// Reads the manifest and finds its library, without hashing or opening it.
 fn read(asked: &Path, manifest_path: &Path, trust: &Trust) -> Result<(Manifest, PathBuf), LoadError> {
     if !asked.exists() {
-        return Err(LoadError::NotFound { path: asked.to_owned() });
+        return Err(LoadError::not_found(asked));
     }
     if !manifest_path.exists() {
-        return Err(LoadError::NoManifest { library: asked.to_owned(), manifest: manifest_path.to_owned() });
+        return Err(no_manifest(asked, manifest_path));
     }
     let manifest = Manifest::read_trusting(manifest_path, trust)?;
     let library = match manifest.search {
@@ -357,7 +357,7 @@ fn read(asked: &Path, manifest_path: &Path, trust: &Trust) -> Result<(Manifest, 
         Search::Beside => manifest_path.with_file_name(manifest.library_name()),
     };
     if !library.exists() {
-        return Err(LoadError::NotFound { path: library });
+        return Err(LoadError::not_found(&library));
     }
     Ok((manifest, library))
 }

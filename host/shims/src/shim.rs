@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use shardwright_shim_abi::raw::SwEntryFunction;
-use shardwright_vocabulary::{Description, FlagSchema, FlagStage};
+use shardwright_vocabulary::{Description, Error, ErrorClass, ErrorKind, FlagSchema, FlagStage};
 
 use crate::call::{self, Table, value_type};
 use crate::chip::{FACTS_LIMIT, FactSchema};
@@ -102,8 +102,9 @@ impl Shim {
         if let Some(manifest) = &manifest
             && manifest.name != facts.description.name
         {
-            let reason = format!("it is `{}`, its manifest says `{}`", facts.description.name, manifest.name);
-            return Err(LoadError::Answer { path, reason });
+            let message =
+                format!("the shim is `{}`, its manifest has `{}`", facts.description.name, manifest.name);
+            return Err(LoadError::new("answer-invalid", &path, message));
         }
         let table = table.map_or_else(OnceLock::new, OnceLock::from);
         let open = Mutex::new(0);
@@ -129,7 +130,7 @@ impl Shim {
     ///
     /// # Errors
     ///
-    /// [`LoadError::Read`] if the file cannot be read, or if the shim is linked into this program.
+    /// If the file cannot be read, or if the shim is linked into this program.
     pub fn library_hash(&self) -> Result<String, LoadError> {
         if let Some(stated) = self.sha256() {
             return Ok(stated.to_owned());
@@ -138,7 +139,7 @@ impl Shim {
             Some(_) => Err(io::Error::other("the shim is linked into this program")),
             None => File::open(&self.0.path).and_then(|file| library::hash(&file)),
         };
-        hash.map_err(|source| LoadError::Read { path: self.0.path.clone(), source })
+        hash.map_err(|error| LoadError::unreadable(&self.0.path, error))
     }
 
     /// Returns its report about itself.
@@ -205,7 +206,9 @@ impl Shim {
 
 /// Reads a library's description.
 fn facts(path: &Path, table: Table, layout: LayoutCheck) -> Result<Facts, LoadError> {
-    let undescribed = |source| LoadError::Describe { path: path.to_owned(), source: Box::new(source) };
+    let undescribed = |error: ShimError| {
+        LoadError::new("describe-failed", path, format!("the shim cannot describe itself: {error}"))
+    };
     Ok(Facts {
         description: describe(path, table).map_err(undescribed)?,
         layout,
@@ -301,20 +304,15 @@ impl Claim {
         let limit = shim.0.facts.description.instance_limit;
         let mut open = lock(&shim.0.open);
         if limit != 0 && *open >= limit {
-            return Err(ShimError::Taken {
-                what: format!("shim `{}`, which opens at most {limit} times", shim.name()),
-                holder: "other instances".to_owned(),
-            });
+            let what = format!("shim `{}`, which opens at most {limit} times,", shim.name());
+            return Err(taken(&what, "other instances"));
         }
         let wanted = shim.manifest().map(|manifest| manifest.exclusive.clone()).unwrap_or_default();
         let mut resources = lock(&RESOURCES);
         if let Some((what, holder)) =
             wanted.iter().find_map(|name| resources.get(name).map(|holder| (name, holder)))
         {
-            return Err(ShimError::Taken {
-                what: format!("resource `{what}`"),
-                holder: format!("instance `{holder}`"),
-            });
+            return Err(taken(&format!("resource `{what}`"), &format!("instance `{holder}`")));
         }
         for name in &wanted {
             resources.insert(name.clone(), instance.to_owned());
@@ -323,6 +321,12 @@ impl Claim {
         drop(open);
         Ok(Claim { shim: shim.clone(), resources: wanted })
     }
+}
+
+/// Returns the error for an exclusive resource, or the last allowed instance, that is in use.
+fn taken(what: &str, holder: &str) -> ShimError {
+    let error = Error::new(ErrorKind::Shim, format!("{what} is in use by {holder}"));
+    ShimError::Other(ErrorClass::ResourceLimit, error.with_help("close the other instance first"))
 }
 
 impl Drop for Claim {

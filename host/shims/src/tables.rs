@@ -8,13 +8,13 @@ use std::ptr;
 
 use shardwright_graph::{AttributeValue, EntryGraph, Role, TensorId};
 use shardwright_shim_abi::raw::*;
-use shardwright_vocabulary::{Affine, DType, Granularity, Quantisation, scale_count};
+use shardwright_vocabulary::{Affine, DType, Error, Granularity, Quantisation, Result, scale_count};
 
 use crate::chip::Chip;
 use crate::convert;
 use crate::functions::ShownEntry;
 use crate::interface::port_name;
-use crate::work_order::{OrderWeight, WorkOrder, WorkOrderError};
+use crate::work_order::{OrderWeight, WorkOrder, invalid_entry};
 
 /// Owns the values to which the tables point. They are stored behind raw pointers, so moving the
 /// arena does not move them.
@@ -39,9 +39,12 @@ impl Arena {
         pointer
     }
 
-    fn text(&mut self, text: &str) -> Result<*const c_char, WorkOrderError> {
-        let text =
-            CString::new(text).map_err(|_| WorkOrderError::Text { text: text.chars().take(64).collect() })?;
+    fn text(&mut self, text: &str) -> Result<*const c_char> {
+        let text = CString::new(text).map_err(|_| {
+            let start: String = text.chars().take(64).collect();
+            let error = Error::invalid(format!("`{start}` contains a NUL byte"));
+            error.with_help("rename the tensor in the checkpoint")
+        })?;
         let pointer = text.as_ptr();
         self.keep(text);
         Ok(pointer)
@@ -65,13 +68,13 @@ pub struct EntryTables {
 
 impl EntryTables {
     /// Creates the tables of an entry.
-    pub fn new(ShownEntry(entry, weights): &ShownEntry) -> Result<EntryTables, WorkOrderError> {
+    pub fn new(ShownEntry(entry, weights): &ShownEntry) -> Result<EntryTables> {
         let mut arena = Arena::default();
         let mut shown = BTreeMap::new();
         for (tensor, id) in entry.constants() {
-            let weight = weights.get(id.0 as usize).ok_or_else(|| WorkOrderError::Graph {
-                entry: entry.point.name().to_string(),
-                reason: format!("tensor {} is weight {} of {}", tensor.0, id.0, weights.len()),
+            let weight = weights.get(id.0 as usize).ok_or_else(|| {
+                let reason = format!("tensor {} is weight {} of {}", tensor.0, id.0, weights.len());
+                invalid_entry(entry, reason)
             })?;
             if let std::collections::btree_map::Entry::Vacant(place) = shown.entry(id.0) {
                 place.insert(show_weight(&mut arena, weight, ptr::null(), ptr::null())?);
@@ -96,7 +99,7 @@ pub struct WorkOrderTables<'a> {
 
 impl<'a> WorkOrderTables<'a> {
     /// Creates the tables of `order`.
-    pub fn new(order: &'a WorkOrder) -> Result<WorkOrderTables<'a>, WorkOrderError> {
+    pub fn new(order: &'a WorkOrder) -> Result<WorkOrderTables<'a>> {
         let mut arena = Arena::default();
         let head = order.head();
         let mut shown = BTreeMap::new();
@@ -142,7 +145,7 @@ pub(crate) struct OptionTables {
 }
 
 impl OptionTables {
-    pub(crate) fn new(pairs: &[(String, String)]) -> Result<OptionTables, WorkOrderError> {
+    pub(crate) fn new(pairs: &[(String, String)]) -> Result<OptionTables> {
         let mut arena = Arena::default();
         let pointers = options(&mut arena, pairs.iter().map(|(key, value)| (key, value)))?;
         Ok(OptionTables { _arena: arena, pointers })
@@ -164,7 +167,7 @@ pub(crate) struct ChipTable {
 }
 
 impl ChipTable {
-    pub(crate) fn new(chip: &Chip) -> Result<ChipTable, WorkOrderError> {
+    pub(crate) fn new(chip: &Chip) -> Result<ChipTable> {
         let mut arena = Arena::default();
         let aliases = chip.aliases.iter().map(|alias| arena.text(alias)).collect::<Result<Vec<_>, _>>()?;
         let facts = options(&mut arena, chip.facts.iter())?;
@@ -189,7 +192,7 @@ impl ChipTable {
 fn options<'a>(
     arena: &mut Arena,
     pairs: impl Iterator<Item = (&'a String, &'a String)>,
-) -> Result<Vec<*const SwOption>, WorkOrderError> {
+) -> Result<Vec<*const SwOption>> {
     pairs
         .map(|(key, value)| {
             let option = SwOption {
@@ -207,7 +210,7 @@ fn show_weight(
     weight: &OrderWeight,
     data: *const u8,
     scales: *const u8,
-) -> Result<*const SwWeight, WorkOrderError> {
+) -> Result<*const SwWeight> {
     let table = SwWeight {
         size: size_of::<SwWeight>() as u64,
         name: arena.text(&weight.name)?,
@@ -278,7 +281,7 @@ fn show_entry(
     arena: &mut Arena,
     entry: &EntryGraph,
     weights: &BTreeMap<u32, *const SwWeight>,
-) -> Result<*const SwEntry, WorkOrderError> {
+) -> Result<*const SwEntry> {
     let mut tensors = Vec::with_capacity(entry.tensors.len());
     for tensor in &entry.tensors {
         let table = SwTensor {
@@ -349,9 +352,8 @@ fn show_entry(
     let outputs = show_ports(arena, entry, &entry.outputs)?;
     let mut constants = Vec::new();
     for (tensor, weight) in entry.constants() {
-        let weight = weights.get(&weight.0).copied().ok_or_else(|| WorkOrderError::Graph {
-            entry: entry.point.name().to_string(),
-            reason: format!("tensor {} is weight {}, which is not there", tensor.0, weight.0),
+        let weight = weights.get(&weight.0).copied().ok_or_else(|| {
+            invalid_entry(entry, format!("tensor {} is weight {}, which does not exist", tensor.0, weight.0))
         })?;
         let table =
             SwConstant { size: size_of::<SwConstant>() as u64, tensor: tensor.0, reserved: 0, weight };
@@ -382,12 +384,11 @@ fn show_ports(
     arena: &mut Arena,
     entry: &EntryGraph,
     ports: &[(TensorId, Role)],
-) -> Result<Vec<*const SwPort>, WorkOrderError> {
+) -> Result<Vec<*const SwPort>> {
     let mut shown = Vec::with_capacity(ports.len());
     for (tensor, role) in ports {
-        let name = port_name(entry, *tensor, role).ok_or_else(|| WorkOrderError::Graph {
-            entry: entry.point.name().to_string(),
-            reason: format!("a port of role `{}` names no tensor or state", role.name()),
+        let name = port_name(entry, *tensor, role).ok_or_else(|| {
+            invalid_entry(entry, format!("a port of role `{}` names no tensor or state", role.name()))
         })?;
         let (scale, zero_point) = match entry.tensor(*tensor).affine {
             Some(affine) => (f64::from(affine.scale.get()), i64::from(affine.zero_point)),

@@ -20,9 +20,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use shardwright_files::hex;
 use shardwright_graph::{EntryGraph, Op, Weight, WeightId, infer_shape};
-use shardwright_vocabulary::{DType, Flag, Granularity, Quantisation};
+use shardwright_vocabulary::{At, DType, Error, Flag, Granularity, Quantisation, Result};
 
-use crate::container::{Container, ContainerError, Format, HeadAt, SHOWN_ALIGNMENT, Writer};
+use crate::container::{Container, Format, HeadAt, SHOWN_ALIGNMENT, Writer};
 use crate::interface::EntryInterface;
 
 const MAGIC: [u8; 8] = *b"SWORDER\0";
@@ -61,38 +61,18 @@ const BYTES_LIMIT: u64 = 1 << 42;
 /// File name suffix of work orders.
 pub const WORK_ORDER_SUFFIX: &str = ".swo";
 
-/// Error when reading or writing a work order, or passing it to a shim.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WorkOrderError {
-    /// An error of the file container.
-    #[error(transparent)]
-    Container(#[from] ContainerError),
-    /// An entry graph is inconsistent.
-    #[error("entry `{entry}`: {reason}")]
-    Graph { entry: String, reason: String },
-    /// The order as a whole is inconsistent.
-    #[error("work order: {0}")]
-    Order(String),
-    /// A name cannot be passed through the shim contract.
-    #[error("`{text}` contains a NUL byte")]
-    Text {
-        /// The text, truncated.
-        text: String,
-    },
+/// Returns the error of an inconsistent entry graph.
+pub(crate) fn invalid_entry(entry: &EntryGraph, reason: String) -> Error {
+    inconsistent(reason).at(format_args!("entry `{}`", entry.point.name()))
 }
 
-impl WorkOrderError {
-    /// Returns advice for the user.
-    pub fn help(&self) -> Option<&'static str> {
-        match self {
-            WorkOrderError::Container(error) => error.help(),
-            WorkOrderError::Graph { .. } | WorkOrderError::Order(_) => {
-                Some("build the work order again from its checkpoint and plan")
-            }
-            WorkOrderError::Text { .. } => Some("rename the tensor in the checkpoint"),
-        }
-    }
+/// Returns the error of an order that is inconsistent as a whole.
+fn invalid_order(reason: String) -> Error {
+    inconsistent(reason).at("work order")
+}
+
+fn inconsistent(reason: String) -> Error {
+    Error::invalid(reason).with_help("build the work order again from its checkpoint and plan")
 }
 
 /// A weight as listed in the head. Its bytes follow the previous weight's, on the next page.
@@ -181,12 +161,12 @@ impl WorkOrder {
     /// of the head.
     ///
     /// The file must not be changed while it is open.
-    pub fn open(path: &Path) -> Result<WorkOrder, WorkOrderError> {
+    pub fn open(path: &Path) -> Result<WorkOrder> {
         WorkOrder::from_container(Container::open(path, &FORMAT)?)
     }
 
     /// Maps a file that another process has opened and checked.
-    pub fn received(file: std::fs::File) -> Result<WorkOrder, WorkOrderError> {
+    pub fn received(file: std::fs::File) -> Result<WorkOrder> {
         WorkOrder::from_container(Container::written(("<received>".into(), file), &FORMAT)?)
     }
 
@@ -195,28 +175,27 @@ impl WorkOrder {
         self.container.section.file()
     }
 
-    fn from_container(container: Container) -> Result<WorkOrder, WorkOrderError> {
+    fn from_container(container: Container) -> Result<WorkOrder> {
         let head: WorkOrderHead = serde_json::from_slice(container.head())
             .map_err(|error| container.head_error(error.to_string()))?;
         let canonical = serde_json::to_vec(&head).map_err(|error| container.head_error(error.to_string()))?;
         if canonical != container.head() {
-            return Err(container.head_error("not in canonical spelling").into());
+            return Err(container.head_error("not in canonical spelling"));
         }
-        head.check()?;
+        head.check().at(container.path().display())?;
         let (places, end) = layout(container.content(), &head.weights)
             .ok_or_else(|| container.head_error("the weights do not fit a file"))?;
         let end = if head.weights.is_empty() { container.content() } else { end };
         if end != container.length() {
-            return Err(container
-                .head_error(format!("the weights end at {end}, the file at {}", container.length()))
-                .into());
+            let length = container.length();
+            return Err(container.head_error(format!("the weights end at {end}, the file at {length}")));
         }
         let order = WorkOrder { container, head, places };
         order.check_padding()?;
         Ok(order)
     }
 
-    fn check_padding(&self) -> Result<(), WorkOrderError> {
+    fn check_padding(&self) -> Result<()> {
         let head_end = crate::container::PREFIX + self.container.head().len() as u64;
         let ends = self.places.iter().flatten().map(|section| section.offset + section.length);
         let starts = self.places.iter().flatten().map(|section| section.offset);
@@ -227,10 +206,7 @@ impl WorkOrder {
                 .range(from, to.saturating_sub(from))
                 .is_some_and(|padding| padding.iter().all(|&byte| byte == 0));
             if !clean {
-                return Err(self
-                    .container
-                    .head_error(format!("padding at offset {from} is not zero"))
-                    .into());
+                return Err(self.container.head_error(format!("padding at offset {from} is not zero")));
             }
         }
         Ok(())
@@ -267,7 +243,7 @@ impl WorkOrder {
     }
 
     /// Returns the interfaces of its entries, as an artefact records them.
-    pub fn interfaces(&self) -> Result<Vec<EntryInterface>, WorkOrderError> {
+    pub fn interfaces(&self) -> Result<Vec<EntryInterface>> {
         self.head.interfaces()
     }
 }
@@ -312,25 +288,21 @@ fn cap(what: &str, count: usize, limit: usize) -> Result<(), String> {
 }
 
 impl WorkOrderHead {
-    fn interfaces(&self) -> Result<Vec<EntryInterface>, WorkOrderError> {
+    fn interfaces(&self) -> Result<Vec<EntryInterface>> {
         self.entries
             .iter()
-            .map(|entry| {
-                EntryInterface::of(entry)
-                    .map_err(|reason| WorkOrderError::Graph { entry: entry.point.name().to_string(), reason })
-            })
+            .map(|entry| EntryInterface::of(entry).map_err(|reason| invalid_entry(entry, reason)))
             .collect()
     }
 
-    fn check(&self) -> Result<(), WorkOrderError> {
-        self.check_lists().map_err(WorkOrderError::Order)?;
+    fn check(&self) -> Result<()> {
+        self.check_lists().map_err(invalid_order)?;
         let mut names = HashSet::new();
         for entry in &self.entries {
             let name = entry.point.name().to_string();
-            check_entry(entry, &self.weights)
-                .map_err(|reason| WorkOrderError::Graph { entry: name.clone(), reason })?;
+            check_entry(entry, &self.weights).map_err(|reason| invalid_entry(entry, reason))?;
             if !names.insert(name.clone()) {
-                return Err(WorkOrderError::Order(format!("two entries are named `{name}`")));
+                return Err(invalid_order(format!("two entries are named `{name}`")));
             }
         }
         self.interfaces()?;
@@ -339,7 +311,7 @@ impl WorkOrderHead {
             used[weight.0 as usize] = true;
         }
         if let Some(unused) = used.iter().position(|used| !used) {
-            return Err(WorkOrderError::Order(format!("weight `{}` is not used", self.weights[unused].name)));
+            return Err(invalid_order(format!("weight `{}` is not used", self.weights[unused].name)));
         }
         Ok(())
     }
@@ -540,14 +512,14 @@ impl<'w> WorkOrderBuilder<'w> {
     }
 
     /// Adds an entry point.
-    pub fn entry(mut self, entry: &EntryGraph) -> Result<Self, WorkOrderError> {
+    pub fn entry(mut self, entry: &EntryGraph) -> Result<Self> {
         let mut entry = entry.clone();
         for tensor in &mut entry.tensors {
             let Some(id) = tensor.weight else { continue };
-            let weight = self.weights.get(id.0 as usize).ok_or_else(|| WorkOrderError::Graph {
-                entry: entry.point.name().to_string(),
-                reason: format!("tensor `{}` is weight {} of {}", tensor.name, id.0, self.weights.len()),
-            })?;
+            let Some(weight) = self.weights.get(id.0 as usize) else {
+                let reason = format!("tensor `{}` is weight {} of {}", tensor.name, id.0, self.weights.len());
+                return Err(invalid_entry(&entry, reason));
+            };
             let next = WeightId(self.used.len() as u32);
             let renumbered = *self.renumbered.entry(id).or_insert(next);
             if renumbered == next {
@@ -573,28 +545,23 @@ impl<'w> WorkOrderBuilder<'w> {
     }
 
     /// Writes `<hash>.swo` into a directory atomically and opens it.
-    pub fn write(self, directory: &Path) -> Result<WorkOrder, WorkOrderError> {
+    pub fn write(self, directory: &Path) -> Result<WorkOrder> {
         self.stream(|head| Writer::start(directory, &FORMAT, Some(head)))
     }
 
     /// Writes a file without a name in the system's directory for temporary files, and opens it.
     /// The file is removed when the work order is dropped.
-    pub fn temporary(self) -> Result<WorkOrder, WorkOrderError> {
+    pub fn temporary(self) -> Result<WorkOrder> {
         self.stream(|head| Writer::start_unnamed(&FORMAT, Some(head)))
     }
 
-    fn stream(
-        self,
-        start: impl FnOnce(&[u8]) -> Result<Writer, ContainerError>,
-    ) -> Result<WorkOrder, WorkOrderError> {
+    fn stream(self, start: impl FnOnce(&[u8]) -> Result<Writer>) -> Result<WorkOrder> {
         self.head.check()?;
         let head = serde_json::to_vec(&self.head)
-            .map_err(|error| WorkOrderError::Order(format!("the head cannot be written: {error}")))?;
+            .map_err(|error| invalid_order(format!("the head cannot be written: {error}")))?;
         if head.len() as u64 > HEAD_LIMIT {
-            return Err(WorkOrderError::Order(format!(
-                "the head has {} bytes, at most {HEAD_LIMIT} are read",
-                head.len()
-            )));
+            let length = head.len();
+            return Err(invalid_order(format!("the head has {length} bytes, at most {HEAD_LIMIT} are read")));
         }
         let mut writer = start(&head)?;
         writer.align().map_err(|error| writer.error(error))?;
@@ -603,10 +570,8 @@ impl<'w> WorkOrderBuilder<'w> {
             let scales = weight.quantisation.as_ref().map(|existing| &existing.scales);
             for data in std::iter::once(&weight.data).chain(scales).filter(|data| data.length() > 0) {
                 if !data.is_present() {
-                    return Err(WorkOrderError::Order(format!(
-                        "weight `{}` was only planned, not computed",
-                        weight.name
-                    )));
+                    let name = &weight.name;
+                    return Err(invalid_order(format!("weight `{name}` was only planned, not computed")));
                 }
                 writer
                     .align()

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 
 use serde_json::Value;
-use shardwright_vocabulary::Ignored;
+use shardwright_vocabulary::{Error, Ignored, Result};
 use tokenizers::AddedToken;
 
-use crate::error::{Result, TextError};
 use crate::token_files::{END_FLAGS, StatedToken, Statement};
 use crate::tokenizer::Tokenizer;
 use crate::tokenizer_config::TokenizerConfig;
@@ -15,7 +14,7 @@ use crate::tokenizer_config::TokenizerConfig;
 ///
 /// # Errors
 ///
-/// [`TextError::MissingToken`] if a text should begin or end with a token that does not exist.
+/// If a text should begin or end with a token that does not exist.
 pub(crate) fn contradictions(config: &TokenizerConfig, tokenizer: &Tokenizer) -> Result<Vec<Ignored>> {
     let mut found = ends(config, tokenizer)?;
     if let Some(prefixed) = config.add_prefix_space
@@ -48,12 +47,13 @@ fn ends(config: &TokenizerConfig, tokenizer: &Tokenizer) -> Result<Vec<Ignored>>
             (Some(false), _) => ids.is_empty(),
             (Some(true), None) => !ids.is_empty(),
             (Some(true), Some(role)) => {
-                let id = tokenizer.token_to_id(&role.content).ok_or_else(|| TextError::MissingToken {
-                    path: role.file.clone(),
-                    field: role.field.clone(),
-                    token: role.content.clone(),
-                    flag,
-                    tokenizer: tokenizer.path().to_owned(),
+                let id = tokenizer.token_to_id(&role.content).ok_or_else(|| {
+                    let (field, token, path) = (&role.field, &role.content, tokenizer.path().display());
+                    Error::invalid(format!("`{field}` is `{token}`, which {path} does not have"))
+                        .at(role.file.display())
+                        .with_help(format!(
+                            "name a token of the vocabulary in `{field}`, or set `{flag}` to false"
+                        ))
                 })?;
                 ids[..] == [id]
             }
@@ -134,6 +134,7 @@ mod tests {
     use std::path::Path;
 
     use serde_json::json;
+    use shardwright_vocabulary::ErrorKind;
 
     use super::*;
 
@@ -229,7 +230,8 @@ mod tests {
         for (flag, role) in [("add_bos_token", "bos_token"), ("add_eos_token", "eos_token")] {
             let config = json!({flag: true, role: "<nope>"});
             let error = folder(&demo(), &[(CONFIG, config)]).unwrap_err();
-            assert!(matches!(&error, TextError::MissingToken { field, .. } if field == role), "{error}");
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.message().starts_with(&format!("`{role}` is `<nope>`, which ")), "{error}");
             let text = error.to_string();
             for word in [CONFIG, role, "`<nope>`", "tokenizer.json"] {
                 assert!(text.contains(word), "{text} lacks {word}");

@@ -4,9 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
-use shardwright_vocabulary::Ignored;
+use shardwright_vocabulary::{Error, Ignored, Result};
 
-use crate::error::Result;
 use crate::generation_fields;
 use crate::input::{Files, invalid_field};
 use crate::sampler::SamplingParameters;
@@ -133,7 +132,7 @@ impl Section {
         self.fields.get(name).filter(|value| !value.is_null())
     }
 
-    fn invalid(&self, name: &str, expected: &'static str, found: &Value) -> crate::TextError {
+    fn invalid(&self, name: &str, expected: &str, found: &Value) -> Error {
         let field = if self.prefix.is_empty() { name.to_owned() } else { format!("{}.{name}", self.prefix) };
         invalid_field(&self.path, &field, expected, found)
     }
@@ -202,12 +201,7 @@ impl Section {
         self.field(name, "a whole number", count)
     }
 
-    fn field<T>(
-        &self,
-        name: &str,
-        expected: &'static str,
-        read: impl Fn(&Value) -> Option<T>,
-    ) -> Result<Option<T>> {
+    fn field<T>(&self, name: &str, expected: &str, read: impl Fn(&Value) -> Option<T>) -> Result<Option<T>> {
         let found = self.present(name);
         found.map(|value| read(value).ok_or_else(|| self.invalid(name, expected, value))).transpose()
     }
@@ -249,8 +243,9 @@ fn as_ids(value: &Value, most: usize) -> Option<Vec<u32>> {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
-    use crate::TextError;
 
     fn read(generation: Option<&str>, config: Option<&str>) -> Result<GenerationConfig> {
         let folder = tempfile::tempdir().unwrap();
@@ -406,18 +401,22 @@ mod tests {
             (r#"{"max_length": -2}"#, "max_length"),
         ] {
             let error = read(Some(text), None).unwrap_err();
-            assert!(
-                matches!(&error, TextError::InvalidField { field: found, .. } if found == field),
-                "{text}: {error}"
-            );
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{text}");
+            assert!(error.message().starts_with(&format!("`{field}` should be ")), "{text}: {error}");
             assert!(error.to_string().contains("generation_config.json"), "{error}");
         }
         let many = format!(r#"{{"eos_token_id": [{}1]}}"#, "1,".repeat(300));
-        assert!(matches!(read(Some(&many), None), Err(TextError::InvalidField { .. })));
         let error = read(None, Some(r#"{"text_config": {"eos_token_id": "x"}}"#)).unwrap_err();
         assert!(error.to_string().contains("text_config.eos_token_id"), "{error}");
-        assert!(matches!(read(None, Some(r#"{"text_config": 3}"#)), Err(TextError::InvalidField { .. })));
-        assert!(matches!(read(Some("[]"), None), Err(TextError::InvalidField { .. })));
-        assert!(matches!(read(Some("{"), None), Err(TextError::InvalidJson { .. })));
+        for (generation, config, words) in [
+            (Some(many.as_str()), None, "`eos_token_id` should be "),
+            (None, Some(r#"{"text_config": 3}"#), "`text_config` should be an object"),
+            (Some("[]"), None, "`(the whole file)` should be an object"),
+            (Some("{"), None, "not valid JSON: "),
+        ] {
+            let error = read(generation, config).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.message().starts_with(words), "{error}");
+        }
     }
 }

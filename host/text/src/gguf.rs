@@ -14,9 +14,10 @@ use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
 use shardwright_files::{Links, Mapping, Section, open};
 use shardwright_gguf::{Head, Metadata, Value, model_at};
+use shardwright_vocabulary::{Error, Result};
 
-use crate::error::{Result, TextError};
 use crate::gguf_tokenizer;
+use crate::input::unread;
 use crate::token_rules::RULE_IDS_MAX;
 
 /// Name of the tokenizer's file in a folder.
@@ -100,9 +101,10 @@ impl GgufTexts {
     /// Maps the first file of the model at `path`. `None` if there is no GGUF model.
     pub fn at(path: &Path) -> Result<Option<Self>> {
         let Some(path) = model_at(path)?.and_then(|files| files.into_iter().next()) else { return Ok(None) };
-        let read = |source| TextError::Read { path: path.clone(), source };
-        let (file, _) = open(&path, Links::Followed).map_err(|error| read(error.into()))?;
-        let bytes = Section::whole(&path, file).and_then(|section| section.map()).map_err(read)?;
+        let (file, _) = open(&path, Links::Followed).map_err(|error| unread(error, &path))?;
+        let bytes = Section::whole(&path, file)
+            .and_then(|section| section.map())
+            .map_err(|error| unread(error, &path))?;
         Ok(Some(GgufTexts { path, bytes }))
     }
 
@@ -152,13 +154,10 @@ fn check_keys(metadata: &Metadata<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn unsupported(metadata: &Metadata<'_>, key: &str, found: &str, supported: &str) -> TextError {
-    TextError::UnsupportedGguf {
-        path: metadata.path().to_owned(),
-        key: key.to_owned(),
-        found: found.to_owned(),
-        supported: supported.to_owned(),
-    }
+pub(crate) fn unsupported(metadata: &Metadata<'_>, key: &str, found: &str, supported: &str) -> Error {
+    Error::invalid(format!("metadata `{key}` is {found}, which is not supported"))
+        .at(metadata.path().display())
+        .with_help(format!("supported: {supported}"))
 }
 
 /// The vocabulary and its special tokens.
@@ -193,7 +192,7 @@ impl<'f> Special<'f> {
         let kinds: Vec<u32> = match metadata.list(kinds_key)? {
             None => Vec::new(),
             Some(list) if !list.is_empty() && list.len() != tokens.len() as u64 => {
-                return Err(metadata.wrong(kinds_key, "as many as there are tokens").into());
+                return Err(metadata.wrong(kinds_key, "as many as there are tokens"));
             }
             Some(list) => {
                 let whole = |value| match value {
@@ -208,7 +207,7 @@ impl<'f> Special<'f> {
             let key = format!("tokenizer.ggml.{name}_token_id");
             match metadata.whole(&key)? {
                 Some(id) if id >= tokens.len() as u64 => {
-                    Err(TextError::from(metadata.wrong(&key, "the id of a token of the vocabulary")))
+                    Err(metadata.wrong(&key, "the id of a token of the vocabulary"))
                 }
                 id => Ok(id.map(|id| id as u32)),
             }

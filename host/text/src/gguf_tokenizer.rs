@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use serde_json::{Value as Json, json};
 use shardwright_gguf::{ARCHITECTURE, Head, Metadata, Value};
+use shardwright_vocabulary::Result;
 
-use crate::error::Result;
 use crate::gguf::{CONTROL, Special, USER_DEFINED, unsupported};
 use crate::input::TOKENIZER_BYTES_MAX;
 
@@ -292,7 +292,7 @@ fn merges_of(metadata: &Metadata<'_>, tokens: &[String], order: Order) -> Result
     };
     if scores.as_ref().is_some_and(|scores| scores.len() != tokens.len() || scores.iter().any(|s| s.is_nan()))
     {
-        return Err(metadata.wrong(key, "a number for each token").into());
+        return Err(metadata.wrong(key, "a number for each token"));
     }
     let ids: HashMap<&str, usize> =
         tokens.iter().enumerate().map(|(id, token)| (token.as_str(), id)).collect();

@@ -7,8 +7,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-
-use crate::error::{Result, TextError};
+use shardwright_vocabulary::{Error, Result};
 
 /// Largest factor by which all steps of a kind may multiply the bytes of a text. Published ones
 /// reach three: a blank becomes `▁`.
@@ -29,10 +28,9 @@ const ADDED_BYTES_MAX: usize = 4096;
 /// be added in addition.
 ///
 /// # Errors
-/// [`TextError::UnsupportedTokenizer`] for steps with a much larger factor than published ones
-/// have.
+/// If the factor is much larger than that of published steps, or is not known.
 pub(crate) fn growth(steps: &Value, path: &Path) -> Result<u64> {
-    let unsupported = |what| TextError::UnsupportedTokenizer { path: path.to_owned(), what };
+    let unsupported = |what| unsupported(path, what);
     let mut all = Vec::new();
     flatten(steps, &mut all);
     if all.len() > STEPS_MAX {
@@ -51,9 +49,9 @@ pub(crate) fn growth(steps: &Value, path: &Path) -> Result<u64> {
 /// Checks that post-processors add only a few tokens to a text, and do not repeat it.
 ///
 /// # Errors
-/// [`TextError::UnsupportedTokenizer`] if they do.
+/// If they add more tokens, or repeat the text.
 pub(crate) fn added(processors: &Value, path: &Path) -> Result<()> {
-    let unsupported = |what| TextError::UnsupportedTokenizer { path: path.to_owned(), what };
+    let unsupported = |what| unsupported(path, what);
     let mut all = Vec::new();
     flatten(processors, &mut all);
     if all.len() > STEPS_MAX {
@@ -73,6 +71,13 @@ pub(crate) fn added(processors: &Value, path: &Path) -> Result<()> {
         true => Ok(()),
         false => Err(unsupported("post-processors that add tokens of more than 4096 bytes to a text")),
     }
+}
+
+/// Returns the error of a tokenizer with something that has no place in inference.
+pub(crate) fn unsupported(path: &Path, what: &str) -> Error {
+    Error::unsupported(format!("unsupported: {what}"))
+        .at(path.display())
+        .with_help("remove the setting from the file")
 }
 
 /// The tokens that a post-processor adds, and the bytes of their spellings.
@@ -170,8 +175,10 @@ fn growth_of(step: &Value) -> std::result::Result<u64, &'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
+    use shardwright_vocabulary::ErrorKind;
+
+    use super::*;
 
     fn of(steps: &Value) -> Result<u64> {
         growth(steps, Path::new("tokenizer.json"))
@@ -208,7 +215,7 @@ mod tests {
             (json!({ "type": "Sorcery" }), "unknown"),
         ] {
             let error = of(&steps).unwrap_err();
-            assert!(matches!(error, TextError::UnsupportedTokenizer { .. }), "{error}");
+            assert_eq!((error.kind(), error.place()), (ErrorKind::Unsupported, Some("tokenizer.json")));
             assert!(error.to_string().contains(what) && error.help().is_some(), "{what}: {error}");
         }
     }
@@ -268,7 +275,7 @@ mod tests {
             (sequence(vec![sequence(vec![json!({ "type": "Sorcery" })])]), "unknown"),
         ] {
             let error = added(&processors, Path::new("tokenizer.json")).unwrap_err();
-            assert!(matches!(error, TextError::UnsupportedTokenizer { .. }), "{error}");
+            assert_eq!((error.kind(), error.place()), (ErrorKind::Unsupported, Some("tokenizer.json")));
             assert!(error.to_string().contains(what) && error.help().is_some(), "{what}: {error}");
         }
     }

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use shardwright_files::FileError;
+use shardwright_vocabulary::{Error, Result};
 
-use crate::error::{Result, TextError};
 use crate::gguf::GgufTexts;
 
 /// Largest configuration file that is read. Published `tokenizer_config.json` files reach a few MB
@@ -23,26 +22,43 @@ pub const JSON_NESTING_MAX: usize = 64;
 /// Returns the text in `bytes`, or an error that names `origin` (a file, "the prompt") and the
 /// offset of the first invalid byte.
 pub fn utf8_text<'bytes>(bytes: &'bytes [u8], origin: &str) -> Result<&'bytes str> {
-    std::str::from_utf8(bytes)
-        .map_err(|error| TextError::NotUtf8 { origin: origin.to_owned(), offset: error.valid_up_to() })
+    std::str::from_utf8(bytes).map_err(|error| {
+        let offset = error.valid_up_to();
+        Error::invalid(format!("not UTF-8 text: the first bad byte is at offset {offset}"))
+            .at(origin)
+            .with_help("save the text as UTF-8")
+    })
 }
 
 /// Reads a file of at most `max` bytes.
 pub(crate) fn read_capped(path: &Path, max: u64) -> Result<Vec<u8>> {
-    shardwright_files::read(path, max).map_err(|error| match error {
-        FileError::TooLong { limit } => TextError::FileTooLarge { path: path.to_owned(), max: limit },
-        error => TextError::Read { path: path.to_owned(), source: error.into() },
-    })
+    shardwright_files::read(path, max).map_err(|error| unread(error, path))
+}
+
+/// Returns the error of a file that could not be opened or read.
+pub(crate) fn unread(error: impl Into<Error>, path: &Path) -> Error {
+    error.into().at(path.display()).or_help("check that the file exists and can be read")
+}
+
+/// Returns the error of a file of more than `max` bytes.
+pub(crate) fn too_large(path: &Path, max: u64) -> Error {
+    Error::invalid(format!("more than {max} bytes, which is the limit"))
+        .at(path.display())
+        .with_help("check which file this is")
 }
 
 /// Like [`read_capped`], but returns `None` for a missing file.
 pub(crate) fn read_optional(path: &Path, max: u64) -> Result<Option<Vec<u8>>> {
     match read_capped(path, max) {
         Ok(bytes) => Ok(Some(bytes)),
-        Err(TextError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }
 }
+
+/// Help for a file that is not JSON.
+const DOWNLOAD_AGAIN: &str =
+    "download the file again; it may be truncated, or a pointer to a file in large-file storage";
 
 /// Refuses JSON nested deeper than [`JSON_NESTING_MAX`], without parsing it.
 pub(crate) fn check_nesting(bytes: &[u8], path: &Path) -> Result<()> {
@@ -64,11 +80,9 @@ pub(crate) fn check_nesting(bytes: &[u8], path: &Path) -> Result<()> {
             b'[' | b'{' => {
                 depth += 1;
                 if depth > JSON_NESTING_MAX {
-                    return Err(TextError::JsonTooDeep {
-                        path: path.to_owned(),
-                        max: JSON_NESTING_MAX,
-                        offset,
-                    });
+                    let deep =
+                        format!("JSON nested deeper than {JSON_NESTING_MAX} levels at offset {offset}");
+                    return Err(Error::invalid(deep).at(path.display()).with_help(DOWNLOAD_AGAIN));
                 }
             }
             b']' | b'}' => depth = depth.saturating_sub(1),
@@ -86,10 +100,12 @@ pub(crate) fn parse_json<T: serde::de::DeserializeOwned>(bytes: &[u8], path: &Pa
 }
 
 /// Converts the parser's error, separating its position from its message.
-pub(crate) fn invalid_json(path: &Path, error: &serde_json::Error) -> TextError {
-    let words = error.to_string();
-    let reason = words.split(" at line ").next().unwrap_or_default().to_owned();
-    TextError::InvalidJson { path: path.to_owned(), reason, line: error.line(), column: error.column() }
+pub(crate) fn invalid_json(path: &Path, error: &serde_json::Error) -> Error {
+    let (words, line, column) = (error.to_string(), error.line(), error.column());
+    let reason = words.split(" at line ").next().unwrap_or_default();
+    Error::invalid(format!("not valid JSON: {reason} at line {line}, column {column}"))
+        .at(path.display())
+        .with_help(DOWNLOAD_AGAIN)
 }
 
 /// Returns the bytes of a file by name, or `None` if it does not exist.
@@ -139,9 +155,7 @@ impl<'a> Files<'a> {
             Source::Gguf(texts) => texts.document(name)?,
         };
         match found {
-            Some(bytes) if bytes.len() as u64 > max => {
-                Err(TextError::FileTooLarge { path: self.path(name), max })
-            }
+            Some(bytes) if bytes.len() as u64 > max => Err(too_large(&self.path(name), max)),
             bytes => Ok(bytes),
         }
     }
@@ -169,7 +183,7 @@ impl<'a> Files<'a> {
 /// let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model");
 /// assert!(text_file(demo.as_ref(), "tokenizer_config.json", CONFIG_BYTES_MAX)?.is_some());
 /// assert!(text_file(demo.as_ref(), "no-such-file.json", CONFIG_BYTES_MAX)?.is_none());
-/// # Ok::<(), shardwright_text::TextError>(())
+/// # Ok::<(), shardwright_vocabulary::Error>(())
 /// ```
 pub fn text_file(path: &Path, name: &str, max: u64) -> Result<Option<Vec<u8>>> {
     Files::of(path)?.read(name, max)
@@ -177,18 +191,22 @@ pub fn text_file(path: &Path, name: &str, max: u64) -> Result<Option<Vec<u8>>> {
 
 /// Returns the error of a field of the wrong kind. The value is quoted and truncated for the
 /// message.
-pub(crate) fn invalid_field(path: &Path, field: &str, expected: &'static str, found: &Value) -> TextError {
+pub(crate) fn invalid_field(path: &Path, field: &str, expected: &str, found: &Value) -> Error {
     const SHOWN_CHARACTERS: usize = 60;
     let text = found.to_string();
     let mut shown: String = text.chars().take(SHOWN_CHARACTERS).collect();
     if shown.len() < text.len() {
         shown.push('…');
     }
-    TextError::InvalidField { path: path.to_owned(), field: field.to_owned(), expected, found: shown }
+    Error::invalid(format!("`{field}` should be {expected}, but is {shown}"))
+        .at(path.display())
+        .with_help(format!("correct `{field}`, or remove it to use the default"))
 }
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -196,11 +214,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("f");
         assert!(read_optional(&path, 3).unwrap().is_none());
-        assert!(matches!(read_capped(&path, 3), Err(TextError::Read { .. })));
+        let error = read_capped(&path, 3).unwrap_err();
+        assert_eq!((error.kind(), error.place()), (ErrorKind::Missing, path.to_str()));
+        assert!(error.is_not_found() && error.help().is_some(), "{error}");
         std::fs::write(&path, b"abc").unwrap();
         assert_eq!(read_capped(&path, 3).unwrap(), b"abc");
         let error = read_capped(&path, 2).unwrap_err();
-        assert!(matches!(error, TextError::FileTooLarge { max: 2, .. }), "{error}");
+        assert_eq!((error.kind(), error.place()), (ErrorKind::Invalid, path.to_str()));
+        assert!(error.message().contains("more than 2 bytes"), "{error}");
         assert!(read_optional(folder.path(), 3).is_err(), "a folder is not a file");
     }
 

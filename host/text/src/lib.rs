@@ -10,13 +10,13 @@
 //! and `gguf`.
 //!
 //! All input is treated as hostile. Sizes and nesting are capped by named constants. Templates run
-//! with limits on fuel, bytes and time. Each failure is a [`TextError`] that names the file and
-//! suggests a remedy.
+//! with limits on fuel, bytes and time. Each failure is a [`shardwright_vocabulary::Error`] that
+//! names the file and suggests a remedy.
 //!
 //! ```
 //! use shardwright_text::*;
 //!
-//! # fn main() -> Result<()> {
+//! # fn main() -> shardwright_vocabulary::Result<()> {
 //! # let checkpoint = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model");
 //! let path = format!("{checkpoint}/tokenizer.json");
 //! let loading = Tokenizer::load_in_background(path.clone(), || Tokenizer::from_file(path));
@@ -50,7 +50,6 @@ mod contradictions;
 mod decoding;
 mod distribution;
 mod engine;
-mod error;
 mod generation;
 mod generation_fields;
 mod gguf;
@@ -78,7 +77,6 @@ mod verify;
 mod white_space;
 
 pub use distribution::Distribution;
-pub use error::{Result, TextError};
 pub use generation::GenerationConfig;
 pub use index::{IndexBytes, is_index_of};
 pub use input::{CONFIG_BYTES_MAX, JSON_NESTING_MAX, TOKENIZER_BYTES_MAX, text_file, utf8_text};

@@ -3,7 +3,8 @@
 
 use std::path::Path;
 
-use crate::error::Result;
+use shardwright_vocabulary::{Error, Result};
+
 use crate::generation::Section;
 use crate::input::Files;
 
@@ -63,7 +64,7 @@ impl PromptTokens {
         };
         let part = |[placeholder, begin, end]: Names| {
             let found = (id(placeholder)?, id(begin)?, id(end)?);
-            Ok::<_, crate::TextError>(match found {
+            Ok::<_, Error>(match found {
                 (Some(placeholder), Some(begin), Some(end)) => Some(PartTokens { placeholder, begin, end }),
                 _ => None,
             })
@@ -74,8 +75,9 @@ impl PromptTokens {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
-    use crate::TextError;
 
     fn read(config: &str) -> Result<PromptTokens> {
         PromptTokens::from_files("model", |name| (name == "config.json").then(|| config.as_bytes().to_vec()))
@@ -93,9 +95,7 @@ mod tests {
         assert_eq!(found.sound, None);
         assert_eq!(PromptTokens::from_files("model", |_| None).unwrap(), PromptTokens::default());
         let error = read(r#"{"image_token_id": -1}"#).unwrap_err();
-        assert!(
-            matches!(&error, TextError::InvalidField { field, .. } if field == "image_token_id"),
-            "{error}"
-        );
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.message().starts_with("`image_token_id` should be "), "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! One reply: ids in, text to display out, until a rule ends it.
 
-use crate::error::Result;
+use shardwright_vocabulary::Result;
+
 use crate::stop::{StopMatcher, StopRules};
 use crate::stream::TextStream;
 use crate::thoughts::{Thought, ThoughtTokens};

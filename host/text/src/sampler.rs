@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 use std::num::NonZeroUsize;
 
-use crate::error::{Result, TextError};
+use shardwright_vocabulary::{Error, Result};
+
 use crate::random::Random;
 use crate::token_rules::TokenRules;
 
@@ -60,7 +61,9 @@ impl SamplingParameters {
         match self.first_fault() {
             None => Ok(()),
             Some((name, expected, value)) => {
-                Err(TextError::InvalidSampling { name, expected, value: f64::from(value) })
+                let value = f64::from(value);
+                Err(Error::argument(format!("`{name}` should be {expected}, but is {value}"))
+                    .with_help(format!("set `{name}` to {expected}")))
             }
         }
     }
@@ -188,10 +191,12 @@ impl Sampler {
         choose: impl FnOnce(&mut Self, &[f32]) -> T,
     ) -> Result<T> {
         if logits.is_empty() || u32::try_from(logits.len()).is_err() {
-            return Err(TextError::NoLogits { length: logits.len() });
+            return Err(Error::invalid(format!("a row of {} logits has no token to choose", logits.len())));
         }
         if let Some(id) = first_not_finite(logits) {
-            return Err(TextError::LogitNotFinite { id, value: logits[id] });
+            let help =
+                "the model's arithmetic overflowed: run `shardwright verify` to find the first bad layer";
+            return Err(Error::invalid(format!("the logit of token {id} is {}", logits[id])).with_help(help));
         }
         let penalty = self.parameters.repetition_penalty;
         if penalty == 1.0 && self.rules.is_empty() {
@@ -428,6 +433,8 @@ fn exponential(x: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
 
     fn logits(seed: u64, count: usize, spread: f64) -> Vec<f32> {
@@ -675,19 +682,19 @@ mod tests {
             (SamplingParameters { repetition_penalty: f32::INFINITY, ..base }, "repetition_penalty"),
         ] {
             let error = Sampler::new(parameters).unwrap_err();
-            assert!(
-                matches!(error, TextError::InvalidSampling { name: found, .. } if found == name),
-                "{error}"
-            );
+            assert_eq!(error.kind(), ErrorKind::Argument);
+            assert!(error.message().starts_with(&format!("`{name}` should be ")), "{error}");
             assert!(error.help().unwrap().contains(name));
         }
         let mut sampler = Sampler::new(base).unwrap();
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let error = sampler.sample(&[0.0, bad], &[]).unwrap_err();
-            assert!(matches!(error, TextError::LogitNotFinite { id: 1, .. }), "{error}");
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.message().starts_with("the logit of token 1 is "), "{error}");
         }
         let error = sampler.sample(&[], &[]).unwrap_err();
-        assert!(matches!(error, TextError::NoLogits { length: 0 }) && error.help().is_none());
+        assert_eq!((error.kind(), error.help()), (ErrorKind::Invalid, None));
+        assert_eq!(error.message(), "a row of 0 logits has no token to choose");
     }
 
     #[test]

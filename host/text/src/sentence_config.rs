@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use shardwright_vocabulary::Ignored;
+use shardwright_vocabulary::{Ignored, Result};
 
-use crate::error::Result;
 use crate::input::{Files, invalid_field};
 
 const FILE: &str = "config_sentence_transformers.json";
@@ -47,12 +46,12 @@ impl SentenceConfig {
     /// let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/embeddinggemma");
     /// let config = SentenceConfig::from_directory(fixture)?.expect("the fixture has prompts");
     /// assert_eq!(config.prompts["document"], "title: none | text: ");
-    /// # Ok::<(), shardwright_text::TextError>(())
+    /// # Ok::<(), shardwright_vocabulary::Error>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// The errors of reading it, and [`TextError::InvalidField`](crate::TextError::InvalidField).
+    /// If the file cannot be read, or a field has a value of the wrong type.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<Option<SentenceConfig>> {
         SentenceConfig::read(&Files::of(directory.as_ref())?)
     }
@@ -121,8 +120,9 @@ fn read_prompts(path: &Path, fields: &Map<String, Value>) -> Result<BTreeMap<Str
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
-    use crate::TextError;
 
     fn read(text: &str) -> Result<Option<SentenceConfig>> {
         SentenceConfig::from_files("m", |name| (name == FILE).then(|| text.as_bytes().to_vec()))
@@ -152,7 +152,8 @@ mod tests {
             ("[]", "(the whole file)"),
         ] {
             let error = read(text).unwrap_err();
-            assert!(matches!(&error, TextError::InvalidField { field, .. } if field == named), "{error}");
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.message().starts_with(&format!("`{named}` should be ")), "{error}");
             assert!(error.to_string().contains(FILE) && error.help().is_some(), "{error}");
         }
     }

@@ -1,6 +1,7 @@
 //! Stop rules of a reply: ids, and strings found in the text across token boundaries.
 
-use crate::error::{Result, TextError};
+use shardwright_vocabulary::{Error, Result};
+
 use crate::generation::GenerationConfig;
 
 /// Most stop strings in a set of rules.
@@ -54,7 +55,9 @@ impl StopRules {
                 None
             };
             if let Some(reason) = fault {
-                return Err(TextError::InvalidStopString { index, reason });
+                return Err(Error::argument(format!("stop string {index} {reason}")).with_help(format!(
+                    "give at most {STOP_STRINGS_MAX} stop strings of 1 to {STOP_STRING_BYTES_MAX} bytes"
+                )));
             }
             self.strings.push(string);
         }
@@ -156,6 +159,8 @@ impl StopMatcher {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
     use crate::random::Random;
 
@@ -237,7 +242,8 @@ mod tests {
             (too_many, STOP_STRINGS_MAX),
         ] {
             let error = StopRules::default().with_strings(strings).unwrap_err();
-            assert!(matches!(error, TextError::InvalidStopString { index: found, .. } if found == index));
+            assert_eq!(error.kind(), ErrorKind::Argument);
+            assert!(error.message().starts_with(&format!("stop string {index} ")), "{error}");
             assert!(error.help().is_some());
         }
     }

@@ -1,7 +1,8 @@
 //! Converts ids to text, one token at a time.
 
+use shardwright_vocabulary::Result;
+
 use crate::decoding::{Decoding, Piece, byte_level_bytes};
-use crate::error::Result;
 use crate::tokenizer::Tokenizer;
 
 /// Longest run of byte tokens whose text stays pending, in tokens (and bytes): 16 to 64 characters.

@@ -7,9 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
-use shardwright_vocabulary::Ignored;
+use shardwright_vocabulary::{Error, Ignored, Result};
 
-use crate::error::{Result, TextError};
 use crate::input::{Files, invalid_field};
 
 const CONFIG_FILE: &str = "tokenizer_config.json";
@@ -284,13 +283,14 @@ fn id_of(value: &Value) -> Option<u32> {
     value.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
-fn invalid_id(path: &Path, field: &str, value: &Value) -> TextError {
+fn invalid_id(path: &Path, field: &str, value: &Value) -> Error {
     invalid_field(path, field, "a token id (a whole number below 2³²)", value)
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use shardwright_vocabulary::ErrorKind;
 
     use super::*;
 
@@ -378,8 +378,9 @@ mod tests {
         ] {
             let files = read(&[(file, fields.clone())]).unwrap();
             let error = files.roles().and_then(|roles| files.statements(&roles)).unwrap_err();
-            let named = matches!(&error, TextError::InvalidField { field: found, .. } if found == field);
-            assert!(named && error.to_string().contains(file), "{fields}: {error}");
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert_eq!(error.place(), Some(format!("m/{file}").as_str()), "{fields}");
+            assert!(error.message().starts_with(&format!("`{field}` should be ")), "{fields}: {error}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A checkpoint's published rules for tokens that may not be chosen, regardless of their logits.
 
-use crate::error::{Result, TextError};
+use shardwright_vocabulary::{Error, Result};
 
 /// Most ids of one list of rules, and most sequences of `bad_words_ids`. Published files have a few
 /// hundred.
@@ -12,7 +12,7 @@ pub(crate) const RULE_IDS_MAX: usize = 4096;
 /// ```
 /// use shardwright_text::{Sampler, SamplingParameters, TokenRules};
 ///
-/// # fn main() -> shardwright_text::Result<()> {
+/// # fn main() -> shardwright_vocabulary::Result<()> {
 /// let rules = TokenRules { suppress_tokens: vec![1], ..TokenRules::default() };
 /// let mut sampler = Sampler::new(SamplingParameters::greedy())?.with_rules(rules, 0);
 /// assert_eq!(sampler.sample(&[0.5, 2.0, 1.0], &[])?, 2);
@@ -62,7 +62,7 @@ impl TokenRules {
     ///
     /// # Errors
     ///
-    /// [`TextError::NoTokenLeft`] if no token is left.
+    /// If no token is left.
     pub(crate) fn apply(&self, logits: &mut [f32], history: &[u32], prompt: usize) -> Result<()> {
         let generated = history.len().saturating_sub(prompt);
         let mut exclude = |id: u32| {
@@ -94,7 +94,13 @@ impl TokenRules {
         }
         match logits.iter().any(|logit| logit.is_finite()) {
             true => Ok(()),
-            false => Err(TextError::NoTokenLeft { tokens: history.len() }),
+            false => {
+                let tokens = history.len();
+                let what = "the rules of `generation_config.json` leave no token to follow";
+                Err(Error::invalid(format!("{what} {tokens} tokens")).with_help(
+                    "remove `suppress_tokens`, `bad_words_ids` or `no_repeat_ngram_size` from the file",
+                ))
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use serde_json::Value;
-use shardwright_vocabulary::{Ignored, Shortage};
+use shardwright_vocabulary::{Error, ErrorKind, Ignored, Result, Shortage};
 use tokenizers::models::ModelWrapper;
 use tokenizers::tokenizer::normalizer::Range as Slice;
 use tokenizers::{
@@ -17,11 +17,10 @@ use tokenizers::{
 use crate::contradictions::{contradictions, prefixes_space};
 use crate::decoding::Decoding;
 use crate::engine::{Engine, each};
-use crate::error::{Result, TextError};
 use crate::gguf::{GgufTexts, TOKENIZER_FILE};
-use crate::growth::{added, growth};
+use crate::growth::{added, growth, unsupported};
 use crate::index::{self, IndexBytes, IndexedTokenizer};
-use crate::input::{TOKENIZER_BYTES_MAX, check_nesting, invalid_json, read_capped, utf8_text};
+use crate::input::{TOKENIZER_BYTES_MAX, check_nesting, invalid_json, read_capped, too_large, utf8_text};
 use crate::panics::{guarded, panic_message};
 use crate::spelled::{ControlTokens, SeparatedText};
 use crate::tokenizer_config::TokenizerConfig;
@@ -75,7 +74,7 @@ impl Tokenizer {
     ///
     /// let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model");
     /// assert!(Tokenizer::from_checkpoint(demo)?.vocabulary_size() > 0);
-    /// # Ok::<(), shardwright_text::TextError>(())
+    /// # Ok::<(), shardwright_vocabulary::Error>(())
     /// ```
     pub fn from_checkpoint(path: impl AsRef<Path>) -> Result<Tokenizer> {
         let path = path.as_ref();
@@ -96,7 +95,7 @@ impl Tokenizer {
     ///
     /// # Errors
     ///
-    /// [`TextError::MissingToken`] if a text should begin or end with a token that does not exist.
+    /// If a text should begin or end with a token that does not exist.
     pub fn with_config(self, config: &TokenizerConfig) -> Result<Tokenizer> {
         let found = contradictions(config, &self)?;
         let ignored = self.ignored.iter().cloned().chain(found).collect();
@@ -143,12 +142,12 @@ impl Tokenizer {
     /// contents'.
     fn from_source(bytes: &[u8], path: &Path, source: Option<[u8; 32]>) -> Result<Tokenizer> {
         if bytes.len() as u64 > TOKENIZER_BYTES_MAX {
-            return Err(TextError::FileTooLarge { path: path.to_owned(), max: TOKENIZER_BYTES_MAX });
+            return Err(too_large(path, TOKENIZER_BYTES_MAX));
         }
         utf8_text(bytes, &path.display().to_string())?;
         check_nesting(bytes, path)?;
 
-        let invalid = |reason: String| TextError::InvalidTokenizer { path: path.to_owned(), reason };
+        let invalid = |reason: String| invalid(path, &reason);
         if let Ok(Some(engine)) = guarded(|| Ok(index::read(bytes, source))) {
             return Tokenizer::of_index(engine, path);
         }
@@ -172,10 +171,7 @@ impl Tokenizer {
         if let ModelWrapper::BPE(model) = engine.get_model()
             && model.dropout.is_some_and(|dropout| dropout > 0.0)
         {
-            return Err(TextError::UnsupportedTokenizer {
-                path: path.to_owned(),
-                what: "dropout of merges (the same text would give different ids)",
-            });
+            return Err(unsupported(path, "dropout of merges (the same text would give different ids)"));
         }
         Tokenizer::of(Engine::Library(Box::new(engine)), &written, path)
     }
@@ -186,7 +182,7 @@ impl Tokenizer {
     pub fn from_index(index: IndexBytes, source: [u8; 32], path: impl AsRef<Path>) -> Result<Tokenizer> {
         let path = path.as_ref();
         let engine = guarded(|| index::open(index, source).map_err(Into::into))
-            .map_err(|reason| TextError::InvalidTokenizer { path: path.to_owned(), reason })?;
+            .map_err(|reason| invalid(path, &reason))?;
         Tokenizer::of_index(engine, path)
     }
 
@@ -196,7 +192,7 @@ impl Tokenizer {
     }
 
     fn of(engine: Engine, written: &Written, path: &Path) -> Result<Tokenizer> {
-        let invalid = |reason: String| TextError::InvalidTokenizer { path: path.to_owned(), reason };
+        let invalid = |reason: String| invalid(path, &reason);
         // The library writes `null` for an absent step.
         let json = |step: serde_json::Result<Value>| step.map_err(|error| invalid(error.to_string()));
         let normalizer = json(each!(&engine, engine => serde_json::to_value(engine.get_normalizer())))?;
@@ -285,11 +281,11 @@ impl Tokenizer {
     /// [`ChatTemplate::encode`](crate::ChatTemplate::encode).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
         if text.len() > self.shared.longest {
-            return Err(TextError::TextTooLong { bytes: text.len(), max: self.shared.longest });
+            return Err(self.too_long(text.len()));
         }
         guarded(|| each!(&self.shared.engine, engine => engine.encode_fast(text, add_special)))
             .map(|encoding| encoding.get_ids().to_vec())
-            .map_err(|reason| TextError::Encode { path: self.shared.path.clone(), reason })
+            .map_err(|reason| self.not_encoded(&reason))
     }
 
     /// Returns the ids that the post-processor adds before and after a text.
@@ -299,8 +295,7 @@ impl Tokenizer {
         let post = each!(&self.shared.engine, engine => engine.get_post_processor());
         let Some(post) = post else { return Ok([Vec::new(), Vec::new()]) };
         let text = Encoding::from_tokens(vec![Token::new(TEXT, "a".to_owned(), (0, 1))], 0);
-        let whole = guarded(|| post.process(text, None, true))
-            .map_err(|reason| TextError::Encode { path: self.shared.path.clone(), reason })?;
+        let whole = guarded(|| post.process(text, None, true)).map_err(|reason| self.not_encoded(&reason))?;
         let ids = whole.get_ids();
         let at = ids.iter().position(|id| *id == TEXT).unwrap_or(ids.len());
         let after = ids.get(at + 1..).unwrap_or_default();
@@ -327,12 +322,22 @@ impl Tokenizer {
     /// Returns the ids of a rendered conversation. The template's own tokens become ids. The text
     /// between two of them is encoded in one piece, as by [`Tokenizer::encode`].
     pub(crate) fn encode_separated(&self, separated: &SeparatedText<'_>) -> Result<Vec<u32>> {
-        let (bytes, max) = (separated.broken().len(), self.shared.longest);
-        if bytes > max {
-            return Err(TextError::TextTooLong { bytes, max });
+        let bytes = separated.broken().len();
+        if bytes > self.shared.longest {
+            return Err(self.too_long(bytes));
         }
-        guarded(|| self.encode_pieces(separated))
-            .map_err(|reason| TextError::Encode { path: self.shared.path.clone(), reason })
+        guarded(|| self.encode_pieces(separated)).map_err(|reason| self.not_encoded(&reason))
+    }
+
+    /// Returns the error of a text that the library cannot encode.
+    pub(crate) fn not_encoded(&self, reason: &str) -> Error {
+        Error::invalid(format!("cannot encode the text: {reason}")).at(self.shared.path.display())
+    }
+
+    fn too_long(&self, bytes: usize) -> Error {
+        let max = self.shared.longest;
+        Error::argument(format!("the text has {bytes} bytes; at most {max} are encoded at once"))
+            .with_help("shorten the text, or encode it in parts")
     }
 
     fn encode_pieces(&self, separated: &SeparatedText<'_>) -> tokenizers::Result<Vec<u32>> {
@@ -362,8 +367,9 @@ impl Tokenizer {
     /// vocabulary give no text, as in Hugging Face. (A model's table may have more rows than its
     /// tokenizer has tokens.)
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        guarded(|| each!(&self.shared.engine, engine => engine.decode(ids, skip_special)))
-            .map_err(|reason| TextError::Decode { path: self.shared.path.clone(), reason })
+        guarded(|| each!(&self.shared.engine, engine => engine.decode(ids, skip_special))).map_err(|reason| {
+            Error::invalid(format!("cannot decode the ids: {reason}")).at(self.shared.path.display())
+        })
     }
 
     /// Returns the number of tokens in the vocabulary, including added ones.
@@ -423,6 +429,12 @@ impl Tokenizer {
     }
 }
 
+fn invalid(path: &Path, reason: &str) -> Error {
+    Error::invalid(format!("not a valid tokenizer: {reason}"))
+        .at(path.display())
+        .with_help("save the tokenizer again with a `tokenizers` release of the 0.2x line")
+}
+
 /// An id that is not the same token in two vocabularies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VocabularyDifference {
@@ -477,23 +489,24 @@ impl TokenizerLoading {
     /// Waits for the tokenizer or its error.
     pub fn join(self) -> Result<Tokenizer> {
         let path = self.path;
+        let failed = |reason: String, shortage: Option<Shortage>| {
+            let kind = shortage.map_or(ErrorKind::Internal, Shortage::kind);
+            let help = shortage.map_or("load the tokenizer on the calling thread instead", Shortage::help);
+            Error::new(kind, format!("cannot load on a separate thread: {reason}"))
+                .at(path.display())
+                .with_help(help)
+        };
         match self.thread {
-            Ok(thread) => thread.join().unwrap_or_else(|panic| {
-                let reason = panic_message(panic.as_ref());
-                Err(TextError::LoadingThread { path, reason, shortage: None })
-            }),
-            Err(error) => {
-                let (reason, shortage) = (error.to_string(), Shortage::of_start(&error));
-                Err(TextError::LoadingThread { path, reason, shortage })
+            Ok(thread) => {
+                thread.join().unwrap_or_else(|panic| Err(failed(panic_message(panic.as_ref()), None)))
             }
+            Err(error) => Err(failed(error.to_string(), Shortage::of_start(&error))),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use shardwright_vocabulary::ErrorKind;
-
     use super::*;
     use crate::spelled::Marks;
 
@@ -531,10 +544,10 @@ mod tests {
         ] {
             let loading = TokenizerLoading { path: path.clone(), thread };
             let error = loading.join().unwrap_err();
-            assert!(matches!(error, TextError::LoadingThread { .. }), "{error}");
-            assert!(error.to_string().contains(words), "{error}");
-            assert!(error.help().is_some_and(|said| said.contains(help)), "{error}");
-            assert_eq!(shardwright_vocabulary::Error::from(error).kind(), kind);
+            assert_eq!((error.kind(), error.place()), (kind, Some("tokenizer.json")));
+            assert!(error.message().starts_with("cannot load on a separate thread: "), "{error}");
+            assert!(error.message().contains(words), "{error}");
+            assert!(error.help().is_some_and(|found| found.contains(help)), "{error}");
         }
     }
 }

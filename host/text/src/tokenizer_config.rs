@@ -4,9 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use shardwright_vocabulary::Ignored;
+use shardwright_vocabulary::{Ignored, Result};
 
-use crate::error::Result;
 use crate::input::{Files, invalid_field};
 use crate::token_files::{END_FLAGS, Role, Statement, TOKEN_FIELDS, TokenFiles};
 
@@ -104,7 +103,7 @@ impl TokenizerConfig {
     ///
     /// # Errors
     ///
-    /// The errors of reading them, and [`TextError::InvalidField`](crate::TextError::InvalidField).
+    /// If a file cannot be read, or a field has a value of the wrong type.
     pub fn from_directory(directory: impl AsRef<Path>) -> Result<TokenizerConfig> {
         TokenizerConfig::read(&Files::of(directory.as_ref())?)
     }
@@ -170,8 +169,9 @@ impl TokenizerConfig {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
-    use crate::TextError;
 
     fn read(text: &str) -> Result<TokenizerConfig> {
         let file = |name: &str| (name == "tokenizer_config.json").then(|| text.as_bytes().to_vec());
@@ -211,8 +211,8 @@ mod tests {
             (r#"{"eos_token": 5}"#, "eos_token"),
         ] {
             let error = read(text).unwrap_err();
-            let named = matches!(&error, TextError::InvalidField { field, .. } if field == expected);
-            assert!(named && error.to_string().contains("tokenizer_config.json"), "{text}: {error}");
+            assert_eq!((error.kind(), error.place()), (ErrorKind::Invalid, Some("m/tokenizer_config.json")));
+            assert!(error.message().starts_with(&format!("`{expected}` should be ")), "{text}: {error}");
             assert!(error.help().is_some(), "{error}");
         }
         let text = r#"{"model_max_length": 1000000000000000019884624838656, "chat_template": null}"#;

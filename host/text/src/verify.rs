@@ -1,7 +1,8 @@
 //! Verifies drafted tokens, so that chosen tokens have the same distribution as without a draft.
 
+use shardwright_vocabulary::Result;
+
 use crate::distribution::Distribution;
-use crate::error::Result;
 use crate::sampler::{Sampler, SamplingParameters, largest};
 
 /// The result of verifying a drafted token.

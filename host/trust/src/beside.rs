@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use shardwright_files::{FileError, Links};
+use shardwright_files::Links;
+use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-use crate::TrustError;
 use crate::envelope::{ENVELOPE_BYTES, SUFFIX};
 
 /// Returns the path of a file's signature, which is the file's own path with [`SUFFIX`] appended.
@@ -18,22 +18,26 @@ pub fn path_of_signature(path: &Path) -> PathBuf {
 ///
 /// # Errors
 ///
-/// [`TrustError::Io`]. A file that is too long is returned truncated, and is refused when it is
-/// parsed.
-pub fn signature_beside(path: &Path) -> Result<Option<Vec<u8>>, TrustError> {
+/// If the signature exists and cannot be read. A file that is too long is returned truncated, and
+/// is refused when it is parsed.
+pub fn signature_beside(path: &Path) -> Result<Option<Vec<u8>>> {
     use std::io::Read;
 
     let path = path_of_signature(path);
-    let failed = |reason: String| TrustError::Io { path: path.clone(), reason };
     match shardwright_files::open(&path, Links::Followed) {
         Ok((file, _)) => {
             let mut bytes = Vec::with_capacity(ENVELOPE_BYTES + 1);
             let read = file.take(ENVELOPE_BYTES as u64 + 1).read_to_end(&mut bytes);
-            read.map_err(|error| failed(error.to_string()))?;
+            read.map_err(|error| unreadable(&path, error))?;
             Ok(Some(bytes))
         }
-        Err(error) if error.is_missing() => Ok(None),
-        Err(error @ FileError::Kind { .. }) => Err(failed(format!("it is {error}"))),
-        Err(error) => Err(failed(error.to_string())),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(unreadable(&path, error)),
     }
+}
+
+/// Returns the error for a signature or a list that cannot be read.
+pub(crate) fn unreadable(path: &Path, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    let help = "check the path and its permissions".to_owned();
+    Error::caused_by(ErrorKind::Missing, error, Some(help)).at(path.display())
 }

@@ -21,14 +21,18 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use shardwright_files::hex;
+use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-use crate::{PublicKey, SecretKey, TrustError};
+use crate::{PublicKey, SecretKey};
 
 /// Size of an envelope in bytes.
 pub const ENVELOPE_BYTES: usize = 256;
 
 /// Suffix of files with an envelope, appended to the name of the signed file.
 pub const SUFFIX: &str = ".sig";
+
+/// Help for a signature that does not belong to its file.
+pub(crate) const AGAIN: &str = "get the file and its signature again from their source";
 
 /// A planner pack's signature covers other first bytes, so that neither can pass for the other.
 const MAGIC: &[u8; 8] = b"SWSIGN\0\x01";
@@ -115,10 +119,12 @@ impl Statement {
     ///
     /// # Errors
     ///
-    /// [`TrustError::IllegalName`] for an invalid name.
-    pub fn of(kind: Kind, name: &str, release: u64, payload: &[u8]) -> Result<Statement, TrustError> {
+    /// [`ErrorKind::Argument`] for an invalid name.
+    pub fn of(kind: Kind, name: &str, release: u64, payload: &[u8]) -> Result<Statement> {
         if !is_name(name) {
-            return Err(TrustError::IllegalName { name: name.chars().take(64).collect() });
+            let name: String = name.chars().take(64).collect();
+            let what = format!("invalid name `{name}`: expected 1 to 64 of a-z, 0-9, `-`, `_`, `.`");
+            return Err(Error::argument(what).with_help("use a name such as `gemma-3-1b`"));
         }
         let hash: [u8; 32] = Sha256::digest(payload).into();
         Ok(Statement {
@@ -175,34 +181,34 @@ impl Envelope {
     ///
     /// # Errors
     ///
-    /// [`TrustError::Damaged`] if a field is invalid.
-    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Envelope, TrustError> {
-        let damaged = |offset: usize, reason: &'static str| TrustError::Damaged {
-            path: path.to_owned(),
-            offset: offset as u64,
-            reason,
+    /// [`ErrorKind::Invalid`] if a field is invalid.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Envelope> {
+        let damaged = |offset: usize, reason: &str| {
+            Error::invalid(format!("the signature is damaged at offset {offset}: {reason}"))
+                .at(path.display())
+                .with_help(AGAIN)
         };
         let bytes: [u8; ENVELOPE_BYTES] =
-            bytes.try_into().map_err(|_| damaged(bytes.len().min(ENVELOPE_BYTES), "it has not 256 bytes"))?;
+            bytes.try_into().map_err(|_| damaged(bytes.len().min(ENVELOPE_BYTES), "expected 256 bytes"))?;
         if bytes[..KIND] != *MAGIC {
-            return Err(damaged(0, "it does not begin as a signature of this version does"));
+            return Err(damaged(0, "not a signature of this version"));
         }
         let number = |at: usize| {
             let field = bytes[at..].first_chunk().copied().unwrap_or_default();
             u64::from_le_bytes(field)
         };
         let kind = Kind::ALL.into_iter().find(|kind| kind.number() == number(KIND));
-        let kind = kind.ok_or_else(|| damaged(KIND, "it is for nothing that is known"))?;
+        let kind = kind.ok_or_else(|| damaged(KIND, "unknown kind of signed file"))?;
         let field = &bytes[NAME..KEY];
         let length = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
         let (name, rest) = field.split_at(length);
         let name = std::str::from_utf8(name).ok().filter(|name| is_name(name));
         let name = name.filter(|_| rest.iter().all(|byte| *byte == 0));
-        let name = name.ok_or_else(|| damaged(NAME, "its name is none"))?.to_owned();
+        let name = name.ok_or_else(|| damaged(NAME, "invalid name"))?.to_owned();
         let key = bytes[KEY..].first_chunk().copied().unwrap_or_default();
-        let key = PublicKey::from_bytes(key).map_err(|_| damaged(KEY, "its key is none"))?;
+        let key = PublicKey::from_bytes(key).map_err(|_| damaged(KEY, "invalid key"))?;
         if bytes[ZEROS..SIGNATURE].iter().any(|byte| *byte != 0) {
-            return Err(damaged(ZEROS, "there is something where zeros must be"));
+            return Err(damaged(ZEROS, "expected zeros"));
         }
         let hash: [u8; 32] = bytes[HASH..].first_chunk().copied().unwrap_or_default();
         let statement = Statement {
@@ -229,6 +235,16 @@ impl Envelope {
     /// Returns the claimed key of the signer.
     pub fn key(&self) -> PublicKey {
         self.key
+    }
+
+    /// Checks that the statement is about these bytes, which were found at `path`.
+    pub(crate) fn expect_about(&self, path: &Path, payload: &[u8]) -> Result<()> {
+        if self.statement.is_about(payload) {
+            return Ok(());
+        }
+        let key = self.key;
+        let what = format!("changed after {key} signed it, or the signature belongs to another file");
+        Err(Error::new(ErrorKind::Untrusted, what).at(path.display()).with_help(AGAIN))
     }
 
     /// Checks whether that key made the signature.
@@ -266,9 +282,17 @@ mod tests {
             }
         }
         for name in ["", "A", "a b", "é", "a/b", &"z".repeat(65)] {
-            let refused = Statement::of(Kind::Bundle, name, 0, b"");
-            assert!(matches!(refused, Err(TrustError::IllegalName { .. })), "{name}");
+            let refused = Statement::of(Kind::Bundle, name, 0, b"").unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Argument, "{name}");
+            assert!(refused.message().starts_with("invalid name"), "{refused}");
         }
+    }
+
+    /// Returns the offset in the error of a damaged signature.
+    fn offset_of(error: &Error) -> usize {
+        assert_eq!((error.kind(), error.place()), (ErrorKind::Invalid, Some("x")), "{error}");
+        let rest = error.message().strip_prefix("the signature is damaged at offset ").unwrap();
+        rest.split(':').next().unwrap().parse().unwrap()
     }
 
     #[test]
@@ -278,16 +302,15 @@ mod tests {
             let mut bytes = sealed;
             bytes[bit / 8] ^= 1 << (bit % 8);
             match Envelope::parse("x".as_ref(), &bytes) {
-                Err(TrustError::Damaged { offset, .. }) => assert!(offset < SIGNATURE as u64, "{bit}"),
-                Err(other) => panic!("{bit}: {other}"),
+                Err(error) => assert!(offset_of(&error) < SIGNATURE, "{bit}: {error}"),
                 Ok(read) => assert!(!read.is_signed(), "{bit}"),
             }
         }
         for length in (0..ENVELOPE_BYTES).chain([ENVELOPE_BYTES + 1]) {
             let mut bytes = sealed.to_vec();
             bytes.resize(length, 0);
-            let refused = Envelope::parse("x".as_ref(), &bytes);
-            assert!(matches!(refused, Err(TrustError::Damaged { .. })), "{length}");
+            let refused = Envelope::parse("x".as_ref(), &bytes).unwrap_err();
+            assert_eq!(offset_of(&refused), length.min(ENVELOPE_BYTES), "{refused}");
         }
     }
 

@@ -4,11 +4,7 @@ use std::str::FromStr;
 use ed25519_dalek::{Signature, Signer, VerifyingKey};
 use serde::{Deserialize, Serialize};
 use shardwright_files::hex;
-
-/// A key or seed that is not 64 hexadecimal digits, or is not a point on the curve.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a key: expected 64 hexadecimal digits")]
-pub struct KeyError;
+use shardwright_vocabulary::{Error, Result};
 
 /// The public half of a signing key, written as 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,8 +50,8 @@ impl PublicKey {
     ///
     /// If they are not a point on the curve. That is detected here instead of at the first
     /// signature.
-    pub fn from_bytes(bytes: [u8; 32]) -> Result<Self, KeyError> {
-        VerifyingKey::from_bytes(&bytes).map_err(|_| KeyError)?;
+    pub fn from_bytes(bytes: [u8; 32]) -> Result<Self> {
+        VerifyingKey::from_bytes(&bytes).map_err(|_| not_a_key())?;
         Ok(Self(bytes))
     }
 
@@ -71,11 +67,17 @@ impl PublicKey {
     }
 }
 
-impl FromStr for SecretKey {
-    type Err = KeyError;
+/// Returns the error for a key or seed that is not 64 hexadecimal digits, or not a point on the
+/// curve. It does not contain the text, which may be a secret.
+fn not_a_key() -> Error {
+    Error::argument("not a key: expected 64 hexadecimal digits")
+}
 
-    fn from_str(text: &str) -> Result<Self, KeyError> {
-        hex::decode(text.trim()).map(Self::from_seed).ok_or(KeyError)
+impl FromStr for SecretKey {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        hex::decode(text.trim()).map(Self::from_seed).ok_or_else(not_a_key)
     }
 }
 
@@ -98,10 +100,10 @@ impl fmt::Debug for PublicKey {
 }
 
 impl FromStr for PublicKey {
-    type Err = KeyError;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, KeyError> {
-        Self::from_bytes(hex::decode(text.trim()).ok_or(KeyError)?)
+    fn from_str(text: &str) -> Result<Self> {
+        Self::from_bytes(hex::decode(text.trim()).ok_or_else(not_a_key)?)
     }
 }
 

@@ -25,7 +25,6 @@
 
 mod beside;
 mod envelope;
-mod error;
 mod keys;
 mod memory;
 mod options;
@@ -34,8 +33,7 @@ mod rules;
 
 pub use beside::{path_of_signature, signature_beside};
 pub use envelope::{ENVELOPE_BYTES, Envelope, Kind, SUFFIX, Statement};
-pub use error::TrustError;
-pub use keys::{KeyError, PublicKey, SecretKey};
+pub use keys::{PublicKey, SecretKey};
 pub use options::TrustOptions;
 pub use revocations::{LeastRelease, REVOCATIONS_BYTES, Revocations};
-pub use rules::{Policy, Trust};
+pub use rules::{Policy, Trust, unbound, unsigned};

@@ -4,12 +4,13 @@
 //! list, which would block that list. Numbers are kept when a key is revoked: a stolen key that
 //! revokes another one must not be able to erase them.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use shardwright_files::own;
+use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-use crate::{PublicKey, Revocations, TrustError};
+use crate::{PublicKey, Revocations};
 
 /// Beginning of the name of each file with a number, before key and name of the list.
 const PREFIX: &str = "revocations-";
@@ -25,6 +26,10 @@ const JUMP_MAX: u64 = 1 << 40;
 /// Largest number of the first list that is used here, because the owner may have signed many
 /// before.
 const FIRST_MAX: u64 = 1 << 53;
+
+/// Help for a list that is too far ahead.
+const AHEAD: &str =
+    "number lists one after the other; a key that signed such a list may be stolen: ask its owner";
 
 /// The stored number of a list.
 pub(crate) struct Memory {
@@ -42,15 +47,12 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// [`TrustError::Memory`] if the folder exists and cannot be read.
-    pub(crate) fn all(folder: &Path) -> Result<Vec<(PublicKey, String, PathBuf)>, TrustError> {
-        let fault = |error: io::Error| TrustError::Memory {
-            path: folder.to_owned(),
-            reason: format!("the numbers of lists cannot be read: {error}"),
-        };
+    /// If the folder exists and cannot be read.
+    pub(crate) fn all(folder: &Path) -> Result<Vec<(PublicKey, String, PathBuf)>> {
+        let fault = |error: io::Error| fault(folder, format!("the numbers of lists cannot be read: {error}"));
         let entries = match std::fs::read_dir(folder) {
             // Storing the first number creates the folder, or reports why it cannot.
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Ok(Vec::new());
             }
             entries => entries.map_err(fault)?,
@@ -70,38 +72,59 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// [`TrustError::OldList`], [`TrustError::Jump`], and [`TrustError::Memory`] if the stored
-    /// number is unreadable or the new one cannot be written.
-    pub(crate) fn advance(&self, path: &Path, list: &Revocations) -> Result<(), TrustError> {
+    /// If the list is refused. If the stored number is unreadable or the new one cannot be written,
+    /// the result of `unremembered` for that error.
+    pub(crate) fn advance(
+        &self,
+        path: &Path,
+        list: &Revocations,
+        unremembered: impl Fn(Error) -> Result<()>,
+    ) -> Result<()> {
         // A folder that is not writable has no number to protect from another process.
         let _lock = own::lock(&self.folder.join("lock")).ok();
-        let (path, sequence) = (|| path.to_owned(), list.sequence);
-        let seen = self.seen()?;
+        let sequence = list.sequence;
+        let refused = |what: String, help: &str| {
+            let what = format!("list of revocations number {sequence} is {what}");
+            Err(Error::new(ErrorKind::Untrusted, what).at(path.display()).with_help(help))
+        };
+        let seen = match self.seen() {
+            Ok(seen) => seen,
+            Err(error) => return unremembered(error),
+        };
         match seen {
-            Some(seen) if sequence < seen => Err(TrustError::OldList { path: path(), sequence, seen }),
+            Some(seen) if sequence < seen => {
+                let help = "get the latest list: an older one would allow keys and releases revoked since";
+                refused(format!("older than number {seen}, which was used here"), help)
+            }
             Some(seen) if sequence == seen => Ok(()),
             Some(seen) if sequence - seen > JUMP_MAX => {
-                Err(TrustError::Jump { path: path(), sequence, seen, limit: JUMP_MAX })
+                refused(format!("more than {JUMP_MAX} after {seen}"), AHEAD)
             }
-            None if sequence > FIRST_MAX => {
-                Err(TrustError::Jump { path: path(), sequence, seen: 0, limit: FIRST_MAX })
-            }
-            _ => own::write_durably(&self.number, sequence.to_string().as_bytes())
-                .map_err(|error| self.fault(format!("the number of the list is not remembered: {error}"))),
+            None if sequence > FIRST_MAX => refused(format!("more than {FIRST_MAX} after 0"), AHEAD),
+            _ => own::write_durably(&self.number, sequence.to_string().as_bytes()).or_else(|error| {
+                let what = format!("the number of the list is not remembered: {error}");
+                unremembered(fault(&self.number, what))
+            }),
         }
     }
 
-    fn seen(&self) -> Result<Option<u64>, TrustError> {
-        let digits = own::read(&self.number, NUMBER_BYTES).map_err(|error| self.fault(error.to_string()))?;
+    fn seen(&self) -> Result<Option<u64>> {
+        let digits = own::read(&self.number, NUMBER_BYTES);
+        let digits = digits.map_err(|error| fault(&self.number, error.to_string()))?;
         let Some(digits) = digits else { return Ok(None) };
         let number = std::str::from_utf8(&digits).ok().and_then(|text| text.trim().parse().ok());
         // Starting at zero instead would allow an old list.
-        number.map(Some).ok_or_else(|| self.fault("the file is damaged: expected a number".to_owned()))
+        let damaged = || fault(&self.number, "the file is damaged: expected a number".to_owned());
+        number.map(Some).ok_or_else(damaged)
     }
+}
 
-    fn fault(&self, reason: String) -> TrustError {
-        TrustError::Memory { path: self.number.clone(), reason }
-    }
+/// Returns the error for numbers that cannot be read or written.
+fn fault(path: &Path, message: String) -> Error {
+    Error::missing(message).at(path.display()).with_help(
+        "check the permissions of its folder; if it is damaged, make sure that you have the latest list, \
+         then remove the file",
+    )
 }
 
 /// Returns key and name of the list whose number is in a file of this name.

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use shardwright_vocabulary::{Error, ErrorKind, Result};
+use shardwright_vocabulary::Result;
 
-use crate::{KeyError, Policy, PublicKey, Trust};
+use crate::{Policy, PublicKey, Trust};
 
 /// Folder in the cache with the numbers of lists.
 const MEMORY: &str = "trust";
@@ -32,14 +32,12 @@ impl TrustOptions {
     /// [`Policy::Require`].
     pub fn rules(&self, cache: Option<&Path>) -> Result<Trust> {
         let key = |text: &String| {
-            text.parse::<PublicKey>().map_err(|error: KeyError| {
-                let help = "`shardwright trust key` prints the public key".to_owned();
-                Error::caused_by(ErrorKind::Argument, error, Some(help))
-            })
+            let key = text.parse::<PublicKey>();
+            key.map_err(|error| error.with_help("`shardwright trust key` prints the public key"))
         };
         let keys: Vec<PublicKey> = self.keys.iter().map(key).collect::<Result<_>>()?;
         let memory = cache.map(|cache| cache.join(MEMORY));
         let rules = Trust::new(self.policy, keys).expecting(self.expected.clone());
-        Ok(rules.with_lists(&self.lists, memory.as_deref())?)
+        rules.with_lists(&self.lists, memory.as_deref())
     }
 }

@@ -8,8 +8,9 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use shardwright_vocabulary::{Error, Result};
 
-use crate::{ENVELOPE_BYTES, Envelope, Kind, PublicKey, SecretKey, Statement, TrustError};
+use crate::{ENVELOPE_BYTES, Envelope, Kind, PublicKey, SecretKey, Statement};
 
 /// Largest size of a list in bytes, enough for some ten thousand entries.
 pub const REVOCATIONS_BYTES: u64 = 1 << 20;
@@ -58,14 +59,14 @@ impl Revocations {
     ///
     /// # Errors
     ///
-    /// [`TrustError::IllegalName`] for an invalid name.
+    /// [`ErrorKind::Argument`](shardwright_vocabulary::ErrorKind) for an invalid name.
     pub fn sign(
         name: &str,
         sequence: u64,
         keys: &[PublicKey],
         least: &[LeastRelease],
         key: &SecretKey,
-    ) -> Result<Vec<u8>, TrustError> {
+    ) -> Result<Vec<u8>> {
         let listed = Listed { revocations: VERSION, keys: keys.to_vec(), least: least.to_vec() };
         // Text, numbers and lists can always be written as JSON.
         let mut payload = serde_json::to_vec(&listed).unwrap_or_default();
@@ -81,7 +82,7 @@ impl Revocations {
     /// # Errors
     ///
     /// If the list is invalid.
-    pub fn inspect(path: &Path, bytes: &[u8]) -> Result<(Revocations, bool), TrustError> {
+    pub fn inspect(path: &Path, bytes: &[u8]) -> Result<(Revocations, bool)> {
         let mut holds = false;
         let list = Revocations::parse(path, bytes, |envelope| {
             holds = envelope.is_signed() && envelope.statement().kind == Kind::Revocations;
@@ -94,28 +95,25 @@ impl Revocations {
     ///
     /// # Errors
     ///
-    /// The errors of `admits`, [`TrustError::Altered`] and [`TrustError::List`].
+    /// The errors of `admits`. Also if the list is not the signed one, or invalid.
     pub(crate) fn parse(
         path: &Path,
         bytes: &[u8],
-        admits: impl FnOnce(&Envelope) -> Result<(), TrustError>,
-    ) -> Result<Revocations, TrustError> {
+        admits: impl FnOnce(&Envelope) -> Result<()>,
+    ) -> Result<Revocations> {
         let (head, payload) = bytes.split_at(bytes.len().min(ENVELOPE_BYTES));
         let envelope = Envelope::parse(path, head)?;
         admits(&envelope)?;
+        envelope.expect_about(path, payload)?;
         let (statement, key) = (envelope.statement(), envelope.key());
-        if !statement.is_about(payload) {
-            return Err(TrustError::Altered { path: path.to_owned(), key });
-        }
-        let invalid = |reason: String| TrustError::List { path: path.to_owned(), reason };
         let listed: Listed =
-            serde_json::from_slice(payload).map_err(|error| invalid(format!("it is none: {error}")))?;
+            serde_json::from_slice(payload).map_err(|error| invalid(path, error.to_string()))?;
         if listed.revocations != VERSION {
             let found = listed.revocations;
-            return Err(invalid(format!("version {found} of the format, this host reads {VERSION}")));
+            return Err(invalid(path, format!("expected version {VERSION} of the format, got {found}")));
         }
         if listed.keys.contains(&key) {
-            return Err(invalid(format!("it revokes {key}, which signed it")));
+            return Err(invalid(path, format!("it revokes {key}, which signed it")));
         }
         Ok(Revocations {
             name: statement.name.clone(),
@@ -131,4 +129,11 @@ impl Revocations {
         let about = |least: &&LeastRelease| least.kind == statement.kind && least.name == statement.name;
         self.least.iter().filter(about).map(|least| least.release).max()
     }
+}
+
+/// Returns the error for an invalid list.
+pub(crate) fn invalid(path: &Path, reason: String) -> Error {
+    Error::invalid(format!("invalid list of revocations: {reason}"))
+        .at(path.display())
+        .with_help("get the list again from its source")
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use shardwright::{
-    Draft, DraftError, GenerationEvent, GenerationOptions, Model, OpenOptions, Proposal, RenderOptions,
+    Draft, GenerationEvent, GenerationOptions, Model, OpenOptions, Proposal, RenderOptions,
     SamplingParameters,
 };
 use shardwright_build::{
@@ -16,7 +16,7 @@ use shardwright_measure::median;
 use shardwright_planning::profile::GENERIC;
 use shardwright_runtime::{Acceptance, DRAFTED_MAX, Session, acceptance_of};
 use shardwright_shims::Watch;
-use shardwright_vocabulary::{Error, ErrorKind, Result};
+use shardwright_vocabulary::{At, Error, ErrorKind, Result};
 
 use crate::timing::interrupted;
 
@@ -75,9 +75,9 @@ pub fn measure_draft(
         }
     }
     if timed.each.is_empty() {
-        let what = format!("{text}: no prompt has a reply that can be drafted in a context of {room} tokens");
+        let what = format!("{text}: no prompt leaves room to draft a reply in a context of {room} tokens");
         return Err(Error::new(ErrorKind::Argument, what)
-            .with_help("pass conversations, one a line, that leave room for a reply, or raise --context"));
+            .with_help("pass conversations, one per line, that leave room for a reply, or raise --context"));
     }
     let steps = |count: &u64| u32::try_from(*count).unwrap_or(u32::MAX);
     let planned = model.plan().map(|plan| plan.soc.as_str());
@@ -97,12 +97,11 @@ pub fn measure_draft(
         memory_bytes: timed.memory_bytes,
     };
     let records = DraftRecords::of_cache(options.cache.as_deref());
-    let unkept = |error: std::io::Error| {
-        let folder = records.folder().unwrap_or(Path::new("")).display().to_string();
-        Error::new(ErrorKind::Missing, format!("{folder}: {error}"))
-            .with_help("what was measured has to be kept: the cache has to be a folder of your own")
-    };
-    records.keep(measured).map_err(unkept)
+    records.keep(measured).map_err(|error| {
+        let folder = records.folder().unwrap_or(Path::new(""));
+        let error = error.with_kind(ErrorKind::Missing).at(folder.display());
+        error.with_help("use a cache folder of your own to store measurements")
+    })
 }
 
 fn first_formats(plan: &PlanReport) -> String {
@@ -130,7 +129,7 @@ fn prompts(model: &Model, line: &str) -> Result<Vec<Vec<u32>>> {
     let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
     let ids = |end: usize| {
         if !model.has_chat_template() {
-            return Ok(model.tokenizer()?.encode(&turns[..end].join("\n"), true)?);
+            return model.tokenizer()?.encode(&turns[..end].join("\n"), true);
         }
         model.encode_chat(&messages_of(&turns[..end]), &options)
     };
@@ -185,14 +184,11 @@ struct Timed<D> {
 impl<D: Draft> Timed<D> {
     /// Counts the acceptance of the draft on a reply.
     fn acceptance(&mut self, prompt: &[u32], reply: &[u32]) -> Result<Acceptance> {
-        let failed = |error: DraftError| {
-            let (kind, help) = (error.kind(), error.help());
-            Error::caused_by(kind, error, Some(help))
-        };
+        let place = format!("the draft `{}`", self.draft.name());
         self.draft.begin(&SamplingParameters::greedy());
         // The draft reads a prompt in parallel with the model, not in a step.
-        self.draft.propose(prompt, 1).map_err(failed)?;
-        let found = acceptance_of(self, prompt, reply).map_err(failed)?;
+        self.draft.propose(prompt, 1).at(&place)?;
+        let found = acceptance_of(self, prompt, reply).at(&place)?;
         self.memory_bytes = self.memory_bytes.max(self.draft.memory_bytes());
         Ok(found)
     }
@@ -203,7 +199,7 @@ impl<D: Draft> Draft for Timed<D> {
         self.draft.name()
     }
 
-    fn propose(&mut self, history: &[u32], most: usize) -> std::result::Result<Proposal, DraftError> {
+    fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal> {
         let begun = Instant::now();
         let proposal = self.draft.propose(history, most)?;
         if !proposal.tokens.is_empty() {
@@ -225,7 +221,7 @@ mod tests {
             "told".to_owned()
         }
 
-        fn propose(&mut self, history: &[u32], most: usize) -> std::result::Result<Proposal, DraftError> {
+        fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal> {
             let tokens = self.0.get(history.len()..).unwrap_or(&[]).iter().copied().take(most).collect();
             Ok(Proposal { tokens, ..Proposal::default() })
         }

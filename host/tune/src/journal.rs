@@ -58,18 +58,17 @@ impl Journal {
     /// Fails with a message if the file is damaged or another user may have written it.
     pub fn recall(&self, plan: Digest, baseline: Digest) -> Result<Option<Trial>, String> {
         let Some(path) = self.path(plan) else { return Ok(None) };
-        let fault =
-            |what: &dyn std::fmt::Display| format!("{}: {what}; it is measured again", path.display());
+        let fault = |what: &dyn std::fmt::Display| format!("{}: {what}. Measuring it again", path.display());
         let Some(bytes) = own::read(&path, FILE_BYTES).map_err(|error| fault(&error))? else {
             return Ok(None);
         };
-        let kept: Kept = serde_json::from_slice(&bytes).map_err(|_| fault(&"is damaged"))?;
+        let kept: Kept = serde_json::from_slice(&bytes).map_err(|_| fault(&"damaged"))?;
         if kept.version != VERSION {
             return Ok(None);
         }
         let check = Kept::of(kept.trial.clone()).map_err(|error| fault(&error))?.check;
         if kept.check != check || kept.trial.plan != plan {
-            return Err(fault(&"is damaged"));
+            return Err(fault(&"damaged"));
         }
         Ok((kept.trial.baseline == baseline).then_some(kept.trial))
     }
@@ -79,9 +78,10 @@ impl Journal {
     /// # Errors
     ///
     /// If the file cannot be written, or if the folder may belong to another user.
-    pub fn keep(&self, trial: &Trial) -> std::io::Result<()> {
+    pub fn keep(&self, trial: &Trial) -> shardwright_vocabulary::Result<()> {
         let Some(path) = self.path(trial.plan) else { return Ok(()) };
-        Ok(own::write(&path, &serde_json::to_vec(&Kept::of(trial.clone())?)?)?)
+        let content = serde_json::to_vec(&Kept::of(trial.clone())?).map_err(std::io::Error::from)?;
+        own::write(&path, &content)
     }
 }
 

@@ -38,7 +38,7 @@ impl Naming {
         match self {
             Naming::Default => "the default plan".to_owned(),
             Naming::Measured => "with the measured times".to_owned(),
-            Naming::Hopeful => "with the best hope for what is not measured".to_owned(),
+            Naming::Hopeful => "with the best case for unmeasured rows".to_owned(),
             Naming::Bundled => "the bundle's plan".to_owned(),
             Naming::Setting(name, value) => format!("--planner-option {name}={value}"),
             Naming::Formats { index, offered } => {

@@ -173,7 +173,7 @@ pub fn time_in_turns(
     let started = Instant::now();
     while turns.len() < LEAST_TURNS || (turns.len() < TURNS && started.elapsed() < LONG) {
         interrupted(watch)?;
-        watch.progress(turns_done(turns.len()), "timing in turns with the default plan");
+        watch.progress(turns_done(turns.len()), "timing alternately with the default plan");
         let turn = match turns.len() % 2 {
             0 => {
                 let before = baseline.run(prompt, false, watch)?;
@@ -203,6 +203,6 @@ pub fn interrupted(watch: &dyn Watch) -> Result<()> {
     match watch.cancelled() {
         false => Ok(()),
         true => Err(Error::new(ErrorKind::Cancelled, "tuning was interrupted")
-            .with_help("run the command again: what was measured is kept, and it goes on from there")),
+            .with_help("run the command again to resume: finished measurements are stored")),
     }
 }

@@ -100,9 +100,9 @@ pub fn tune_bundle(
 ) -> Result<(TuneReport, Vec<Notice>)> {
     let until = until(time);
     let Some(checkpoint) = checkpoint else {
-        let what = format!("{} is a bundle, and other plans are made of its checkpoint", bundle.display());
+        let what = format!("{} is a bundle, and tuning it requires its checkpoint", bundle.display());
         return Err(Error::new(ErrorKind::Argument, what)
-            .with_help("`--checkpoint DIR` says where the checkpoint lies that it was compiled from"));
+            .with_help("name the checkpoint that it was compiled from with `--checkpoint DIR`"));
     };
     let options = open.plan_options();
     let rules = options.rules()?;
@@ -138,13 +138,13 @@ fn begin(mut site: Site<'_>, watch: &mut dyn Watch) -> Result<(TuneReport, Vec<N
     }
     let default = site.plan(&Naming::Default, &BTreeMap::new(), watch)?;
     let request: Request = serde_json::from_slice(&default.request)
-        .map_err(|error| Error::new(ErrorKind::Internal, format!("the planner's request: {error}")))?;
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("invalid planner request: {error}")))?;
     if request.goals.context == 0 {
         return Err(Error::new(
             ErrorKind::Unsupported,
-            "this model embeds; only models that generate are tuned",
+            "this model embeds; only models that generate can be tuned",
         )
-        .with_help("`shardwright plan` plans it by the estimates"));
+        .with_help("plan it from estimates with `shardwright plan`"));
     }
     let measure = Measure { answer_tokens: request.goals.answer_tokens };
     let prompt = prompt(&request)?;
@@ -315,7 +315,8 @@ impl Tuning<'_> {
         let times = self.base.times(&self.trials);
         let settled = self.site.settle(naming, &times, watch)?;
         if *naming == Naming::Bundled && identity(settled.plan.plan()) != plan {
-            let what = "targets, formats or tables mean something else here, or it does not compile as it is";
+            let what =
+                "the plan does not match the targets, formats or tables here, or does not compile unchanged";
             return Err(Error::new(ErrorKind::Incompatible, what));
         }
         let mut own = self.load(plan, &settled)?;
@@ -336,8 +337,8 @@ impl Tuning<'_> {
     fn keep(&self, trial: &Trial) -> Result<()> {
         let Some(directory) = self.journal.directory() else { return Ok(()) };
         self.journal.keep(trial).map_err(|error| {
-            Error::new(ErrorKind::Missing, format!("{}: {error}", directory.display()))
-                .with_help("what was measured has to be kept: the cache has to be a folder of your own")
+            let error = error.with_kind(ErrorKind::Missing).at(directory.display());
+            error.with_help("use a cache folder of your own to store measurements")
         })
     }
 
@@ -355,7 +356,7 @@ impl Tuning<'_> {
                 let is_default = *naming == Naming::Default;
                 let ratio = trial.ratio(self.measure).filter(|_| !is_default);
                 let result = match &ratio {
-                    None => "is what the others are timed beside",
+                    None => "baseline for the others",
                     Some(ratio) if ratio.is_below_one() => "faster",
                     Some(ratio) if ratio.is_above_one() => "slower",
                     Some(_) => "within the spread",
@@ -429,9 +430,9 @@ impl Tuning<'_> {
     fn publish(&self, times: &BTreeMap<Digest, u64>) -> Result<Option<String>> {
         let Some(cache) = &self.site.asked.cache else { return Ok(None) };
         let kept = Times::of_cache(cache);
-        let unkept = |error: std::io::Error| {
-            Error::new(ErrorKind::Missing, format!("{}: {error}", cache.join(TIMES).display()))
-                .with_help("what was measured has to be kept: the cache has to be a folder of your own")
+        let unkept = |error: Error| {
+            let error = error.with_kind(ErrorKind::Missing).at(cache.join(TIMES).display());
+            error.with_help("use a cache folder of your own to store measurements")
         };
         for key in self.base.keys.iter().flatten() {
             match times.get(key) {
@@ -474,7 +475,7 @@ fn explained(mut tried: Vec<Tried>, after: Digest) -> Vec<Tried> {
     for tried in &mut tried {
         let is_faster = tried.ratio.is_some_and(|ratio| ratio.is_below_one());
         if is_faster && tried.plan.as_ref() != Some(&after) && !tried.asked.starts_with("--") {
-            tried.result += "; by its goals and the other times the planner makes another";
+            tried.result += "; with its goals and the other times, the planner makes another plan";
         }
     }
     tried
@@ -514,7 +515,7 @@ fn prompt(request: &Request) -> Result<Vec<u32>> {
     let room = request.goals.context.saturating_sub(STEPS + 1).saturating_sub(verified);
     let rows = rows(EntryKind::Prefill).filter(|rows| *rows <= room).max().unwrap_or(0);
     if request.goals.context <= STEPS {
-        let what = format!("a context of {} tokens leaves nothing to time", request.goals.context);
+        let what = format!("a context of {} tokens is too short for timing", request.goals.context);
         return Err(Error::new(ErrorKind::Context, what).with_help("raise --context"));
     }
     // Ids below the size of any vocabulary, in an order that does not profit from caching table

@@ -203,12 +203,12 @@ impl BoundaryCheck<'_> {
         let most = point.rows;
         match (point.kind, most) {
             (EntryKind::Encode, _) if self.graph.pass != Pass::Step => {
-                format!("no {} that was made has at most {most} rows", self.graph.pass)
+                format!("no generated {} has at most {most} rows", self.graph.pass)
             }
             (EntryKind::Encode, _) => format!("no recorded text has at most {most} tokens"),
-            (_, 1) if self.steps == 0 => "`--steps 0` takes no position of any prompt".to_owned(),
-            _ if self.rows == 0 => "`--rows 0` takes no row of any prompt".to_owned(),
-            _ => "no prompt was recorded that could be run".to_owned(),
+            (_, 1) if self.steps == 0 => "`--steps 0` excludes all positions of prompts".to_owned(),
+            _ if self.rows == 0 => "`--rows 0` excludes all rows of prompts".to_owned(),
+            _ => "no recorded prompt could be run".to_owned(),
         }
     }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use shardwright::{Executor, IgnoredFields, Model, OpenOptions, PlanMeasuring};
 use shardwright_build::{
-    ArtefactStore, BuildError, CheckpointSource, CompiledGraphs, MeasuredLoss, PlanOptions, Purpose,
-    RecordedPlan, TargetExecutor, Trying, open_checkpoint, settle_trying,
+    ArtefactStore, CheckpointSource, CompiledGraphs, MeasuredLoss, PlanOptions, Purpose, RecordedPlan,
+    TargetExecutor, Trying, open_checkpoint, settle_trying,
 };
 use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, TwinEntry, Verification as Proof};
 use shardwright_models::Checkpoint;
@@ -117,7 +117,7 @@ fn first_layer(
 
 /// Returns the notice for a model that cannot be compiled with its layers shown.
 pub(crate) fn no_layer(error: &Error) -> String {
-    format!("which layer differs first is not known, its layers cannot be shown: {error}")
+    format!("the first layer that differs is unknown, because the layers cannot be made visible: {error}")
 }
 
 /// Returns the notice about the first divergent layer of a model that was compiled with its layers
@@ -125,9 +125,9 @@ pub(crate) fn no_layer(error: &Error) -> String {
 pub(crate) fn named_layer(layer: Option<u32>) -> String {
     match layer {
         Some(layer) => {
-            format!("compiled once more with its layers shown, layer {layer} is the first that differs")
+            format!("recompiled with visible layers, layer {layer} is the first that differs")
         }
-        None => "compiled once more with its layers shown, no layer differs: the artefacts of the bundle are not what is compiled today".to_owned(),
+        None => "recompiled with visible layers, no layer differs: compiling no longer produces the artefacts of the bundle".to_owned(),
     }
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn bundle_of(
     let (own, other) = (Digest::from(intact.content_hash()), existing.manifest().model.checkpoint);
     if own != other {
         let (bundle, checkpoint) = (bundle.display(), checkpoint.display());
-        let what = format!("{bundle} was compiled from checkpoint {other}, and {checkpoint} is {own}");
+        let what = format!("{bundle} was compiled from checkpoint {other}, but {checkpoint} is {own}");
         return Err(Error::new(ErrorKind::Incompatible, what)
             .with_help("name the checkpoint the bundle was compiled from"));
     }
@@ -199,7 +199,7 @@ fn twin_of(
         .collect();
     let (plan, plan_id) = (settled.report_now(), settled.plan_id());
     let compiled: Vec<CompiledGraphs> = settled.shards.into_iter().map(|shard| shard.compiled).collect();
-    let differs = device.detail.unwrap_or_else(|| "the shim does not say in what they differ".to_owned());
+    let differs = device.detail.unwrap_or_else(|| "the shim does not report the differences".to_owned());
     let twin = TwinReport { device: device.name, artefacts, differs };
     let model = Model::of_chain(chain, bundle, plan, plan_id)?;
     let name = bundle.variant().chains.first().map(|chain| chain.name.clone()).unwrap_or_default();
@@ -210,17 +210,18 @@ fn twin_of(
 /// chain. Returns the new identity of the bundle.
 pub fn store_verification(bundle: &Path, report: &VerifyReport) -> Result<String> {
     let chain = report.bundle_chain.clone().ok_or_else(|| {
-        Error::new(ErrorKind::Argument, "only what was proved of a bundle is stored in it")
+        Error::new(ErrorKind::Argument, "only the verification of a bundle can be stored in it")
             .with_help("verify the bundle itself")
     })?;
     let mut writer = BundleWriter::create(bundle)?;
     let mut manifest = writer.previous().cloned().ok_or_else(|| {
-        Error::new(ErrorKind::Missing, format!("{}: no bundle that is whole", bundle.display()))
+        Error::new(ErrorKind::Missing, format!("{}: not a complete bundle", bundle.display()))
             .with_help("compile the checkpoint again")
     })?;
     let stored = VerifyReport { signature_notices: Vec::new(), ..report.clone() };
-    let text = serde_json::to_vec(&stored)
-        .map_err(|error| Error::new(ErrorKind::Internal, format!("the report as JSON: {error}")))?;
+    let text = serde_json::to_vec(&stored).map_err(|error| {
+        Error::new(ErrorKind::Internal, format!("cannot write the report as JSON: {error}"))
+    })?;
     let name = format!("verify.{chain}");
     let proof = Proof {
         name: name.clone(),
@@ -233,7 +234,7 @@ pub fn store_verification(bundle: &Path, report: &VerifyReport) -> Result<String
     let mut variants = manifest.variants.iter_mut();
     let proved = report.bundle_variant.as_ref();
     let variant = variants.find(|variant| proved.is_none_or(|soc| variant.soc == *soc)).ok_or_else(|| {
-        Error::new(ErrorKind::Argument, format!("{}: the variant that was proved is gone", bundle.display()))
+        Error::new(ErrorKind::Argument, format!("{}: the verified variant is missing", bundle.display()))
             .with_help("verify the bundle again")
     })?;
     variant.verifications.retain(|existing| existing.name != name);
@@ -243,7 +244,7 @@ pub fn store_verification(bundle: &Path, report: &VerifyReport) -> Result<String
 
 fn stored_twin(twin: &TwinReport) -> Result<TwinEntry> {
     let hash = |artefact: &TwinArtefact| {
-        let what = || format!("{} is no hash of an artefact", artefact.sha256);
+        let what = || format!("`{}` is not the hash of an artefact", artefact.sha256);
         artefact.sha256.parse().map_err(|_| Error::new(ErrorKind::Internal, what()))
     };
     let artefacts = twin.artefacts.iter().map(hash).collect::<Result<_>>()?;
@@ -273,7 +274,7 @@ fn compiled_graphs(
     let settled = match chains.first() {
         Some(first) if first.name == chain => primary,
         _ => {
-            let missing = || Error::new(ErrorKind::Invalid, format!("the options give no chain `{chain}`"));
+            let missing = || Error::invalid(format!("the options do not produce a chain `{chain}`"));
             let mut later = primary.fallbacks(&options).into_iter();
             let fallback = later.find(|later| later.name == chain).ok_or_else(missing)?;
             let own = chains.iter().find(|own| own.name == chain);
@@ -294,20 +295,25 @@ struct Recorded<'b> {
 }
 
 impl ArtefactStore for Recorded<'_> {
-    fn place(&self) -> std::result::Result<Place<'_>, BuildError> {
+    fn place(&self) -> Result<Place<'_>> {
         Ok(Place::Temporary)
     }
 
-    fn recall(
-        &mut self,
-        order: &WorkOrder,
-        executor: &TargetExecutor,
-    ) -> std::result::Result<Option<Artefact>, BuildError> {
+    fn recall(&mut self, order: &WorkOrder, executor: &TargetExecutor) -> Result<Option<Artefact>> {
         let name = order.name();
         let mut shards = self.bundle.manifest().all_chains().flat_map(|chain| &chain.shards);
         let made = shards.find(|shard| shard.work_order.to_string() == name);
-        let device = executor.device.to_string();
-        let shard = made.ok_or(BuildError::NotInBundle { order: name, device })?;
+        let shard = made.ok_or_else(|| {
+            let device = &executor.device;
+            Error::incompatible(format!(
+                "the bundle has no artefact for {device} of work order {name}: it was compiled with different options \
+                 or by a different version"
+            ))
+            .with_help(
+                "drop the compile options, which are recorded in the bundle, or repeat all that it was \
+                 compiled with",
+            )
+        })?;
         if !self.made_here && shard.compiled_by.device != executor.device {
             return Ok(None);
         }
@@ -315,12 +321,7 @@ impl ArtefactStore for Recorded<'_> {
         Ok(Some(Artefact::of_section(section)?))
     }
 
-    fn keep(
-        &mut self,
-        _order: &WorkOrder,
-        _executor: &TargetExecutor,
-        made: Artefact,
-    ) -> std::result::Result<Artefact, BuildError> {
+    fn keep(&mut self, _order: &WorkOrder, _executor: &TargetExecutor, made: Artefact) -> Result<Artefact> {
         Ok(made)
     }
 }

@@ -53,11 +53,13 @@ impl Bound {
             (None, Some(MeasuredLoss { micronats, .. })) => Bound {
                 nats: Some(OF_MEASURED * *micronats as f64 / 1e6 + OF_ARITHMETIC),
                 from: format!(
-                    "{OF_MEASURED} times the {:.2} that these formats lose on the CPU, and 1",
+                    "{OF_MEASURED} times the {:.2} that these formats lose on the CPU, plus 1",
                     *micronats as f64 / 1e3
                 ),
             },
-            (None, None) => Bound { nats: None, from: "what these formats lose was not measured".to_owned() },
+            (None, None) => {
+                Bound { nats: None, from: "the loss of these formats was not measured".to_owned() }
+            }
         }
     }
 
@@ -89,7 +91,8 @@ pub(crate) fn divergence(
     let mut divergences = Vec::new();
     let all = stored.sequences().len() as f64;
     for (sequence, ids) in stored.sequences().iter().enumerate() {
-        progress.step(sequence as f64 / all, || format!("text {sequence} beside the model as stored"))?;
+        progress
+            .step(sequence as f64 / all, || format!("text {sequence}, compared with the stored model"))?;
         if !model.chain().is_generative() {
             divergences.push(stored.divergence(sequence, 0, &session.encode(ids)?)?);
             continue;

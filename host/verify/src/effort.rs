@@ -50,7 +50,7 @@ impl AskedEffort {
         ];
         let unused = asked.into_iter().filter(|(_, asked)| *asked && !is_generative);
         let reported =
-            |name| format!("`{name}` is for models that generate, and is not used: this one embeds");
+            |name| format!("`{name}` is ignored: it is for models that generate, and this one embeds");
         unused.map(|(name, _)| reported(name)).collect()
     }
 
@@ -145,10 +145,10 @@ impl EffortReport {
             }
         }
         let usual = Effort::USUAL;
-        let by_name = "`--rows`, `--steps`, `--greedy` and `--evaluation` set how much is taken of each";
+        let by_name = "`--rows`, `--steps`, `--greedy` and `--evaluation` set how much of each is run";
         let for_more = (!left_out.is_empty()).then(|| match simulated && most != usual {
             true => format!(
-                "`--all` takes what is taken of a model that is not simulated (rows {}, steps {}, greedy {}, all evaluation rows), which may take hours; {by_name}",
+                "`--all` runs as much as without a simulator (rows {}, steps {}, greedy {}, all evaluation rows), which may take hours; {by_name}",
                 usual.rows, usual.steps, usual.greedy
             ),
             false => by_name.to_owned(),

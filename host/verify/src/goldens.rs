@@ -151,9 +151,8 @@ struct File {
 
 impl File {
     fn read(path: PathBuf) -> Result<Self> {
-        let bytes = read_named(&path, GOLDEN_BYTES_MAX).map_err(|error| {
-            error.with_help("name the directory that holds goldens.safetensors with --golden")
-        })?;
+        let bytes = read_named(&path, GOLDEN_BYTES_MAX)
+            .map_err(|error| error.with_help("pass the directory with goldens.safetensors to --golden"))?;
         Ok(File { path, bytes })
     }
 
@@ -188,7 +187,7 @@ impl File {
     fn ids(&self, tensors: &SafeTensors<'_>, name: &str) -> Result<Option<Vec<u32>>> {
         let Some((_, values)) = self.integers(tensors, name)? else { return Ok(None) };
         let ids = values.into_iter().map(u32::try_from).collect::<Result<_, _>>();
-        ids.map(Some).map_err(|_| self.fault(name, "holds a number that is no token id"))
+        ids.map(Some).map_err(|_| self.fault(name, "contains a number that is not a token id"))
     }
 
     /// Reads numbers of one byte, or of eight.
@@ -217,7 +216,7 @@ impl File {
         let mask = name(&format!("{}.mask", kind.name));
         if let Some(valid) = self.flags(tensors, &mask)? {
             if valid.len() != rows.shape[0] {
-                return Err(self.fault(&mask, "is not one number for each row"));
+                return Err(self.fault(&mask, "does not have one number per row"));
             }
             rows = rows.rows((0..valid.len()).filter(|&row| valid[row] != 0));
         }
@@ -227,7 +226,9 @@ impl File {
             (Some(values), Some(given)) if given.len() == kind.places.1 * values.shape[0] => {
                 Some(RecordedFeatures { values, places: given })
             }
-            (Some(_), Some(_)) => return Err(self.fault(&places, "does not say where each feature is")),
+            (Some(_), Some(_)) => {
+                return Err(self.fault(&places, "does not have a position for each feature"));
+            }
             _ => None,
         };
         Ok(Some(RecordedPart { rows: placing.unscaled(rows), features }))
@@ -317,7 +318,7 @@ fn read_evaluation(directory: &Path) -> Result<Option<Evaluation>> {
         .zip(&lengths)
         .map(|(row, &length)| row[..length as usize].iter().map(|&id| u32::try_from(id)).collect())
         .collect::<Result<_, _>>()
-        .map_err(|_| file.fault("input_ids", "holds a number that is no token id"))?;
+        .map_err(|_| file.fault("input_ids", "contains a number that is not a token id"))?;
 
     let path = directory.join("eval.json");
     let invalid =

@@ -4,8 +4,8 @@ use shardwright_graph::{
     Component, ComponentKind, EntryGraph, EntryNode, EntryPoint, Graph, Node, Op, Role, Segment, Tensor,
     TensorId, ValueId, ValueSource, WeightId,
 };
-use shardwright_reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
-use shardwright_vocabulary::EntryKind;
+use shardwright_reference::{Array, Bindings, Evaluator, States, Weights};
+use shardwright_vocabulary::{EntryKind, Result};
 
 /// Number of rows normalised at once.
 const ROWS: usize = 32;
@@ -24,7 +24,7 @@ impl NextNorm {
     /// Finds the norm after cut number `cut`, which has `cut` layers before it: the norm of the
     /// next layer, or of the component after the last layer. Returns `None` if the stream is not
     /// read through a norm.
-    pub(crate) fn after(graph: &Graph, cut: usize) -> Result<Option<NextNorm>, ReferenceError> {
+    pub(crate) fn after(graph: &Graph, cut: usize) -> Result<Option<NextNorm>> {
         let layered = graph.components.iter().find(|component| component.kind.is_layered());
         let inside = layered.and_then(|layered| {
             let stream = *layered.cuts.get(cut)?;
@@ -46,7 +46,7 @@ impl NextNorm {
     }
 
     /// Returns rows after the norm.
-    pub(crate) fn apply(&self, rows: &[f32], width: usize) -> Result<Vec<f32>, ReferenceError> {
+    pub(crate) fn apply(&self, rows: &[f32], width: usize) -> Result<Vec<f32>> {
         let mut normed = Vec::with_capacity(rows.len());
         for some in rows.chunks(ROWS * width) {
             let mut padded = some.to_vec();

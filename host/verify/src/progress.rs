@@ -1,4 +1,3 @@
-use shardwright_reference::ReferenceError;
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
@@ -23,7 +22,6 @@ impl Progress<'_> {
 
 /// Converts an error of the reference. It supports everything that models contain, so an error is a
 /// bug.
-pub(crate) fn reference_fault(error: ReferenceError) -> Error {
-    let help = error.help().map(|help| help.to_string());
-    Error::caused_by(ErrorKind::Internal, error, help)
+pub(crate) fn reference_fault(error: Error) -> Error {
+    error.with_kind(ErrorKind::Internal)
 }

@@ -167,7 +167,7 @@ pub fn repair(
     watch.progress(0, "reading the bundle");
     let (existing, intact, unsigned) = bundle_of(checkpoint, bundle, &open.plan_options())?;
     if is_same(bundle, into) {
-        let what = format!("{} is the bundle to be repaired", into.display());
+        let what = format!("{} is the bundle to repair", into.display());
         return Err(Error::new(ErrorKind::Argument, what)
             .with_help("name another directory with `--output`: the bundle stays as it is"));
     }

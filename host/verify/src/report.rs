@@ -177,7 +177,7 @@ impl VerifyReport {
         }
         if let Some(tokens) = &self.tokens {
             parts.push(format!("{:.4} nats per token ({:+.2} %)", tokens.nll, tokens.loss * 100.0));
-            parts.push(format!("{} of {} tokens as wanted", tokens.greedy_agreed, tokens.greedy_tokens));
+            parts.push(format!("{} of {} tokens as expected", tokens.greedy_agreed, tokens.greedy_tokens));
         }
         if let Some(divergence) = &self.divergence {
             let (nats, tokens) = (1e3 * divergence.nats, divergence.tokens);

@@ -8,7 +8,7 @@ use shardwright_graph::{
     Asset, ComponentKind, EntryGraph, EntryPoint, Graph, Role, Segments, StateId, TensorId, unrounded,
 };
 use shardwright_reference::step::Step;
-use shardwright_reference::{Array, Bindings, Evaluator, ReferenceError, States, Weights};
+use shardwright_reference::{Array, Bindings, Evaluator, States, Weights};
 use shardwright_shims::{Bound, Buffer, Direction, LoadedEntry, LoadedShard, Port, RunOptions, ShimError};
 
 use crate::progress::reference_fault;
@@ -75,20 +75,15 @@ pub(crate) struct Twin {
 
 impl Twin {
     /// Creates evaluators for the graphs that the shard was compiled from.
-    pub(crate) fn new(compiled: &CompiledGraphs) -> Result<Twin, ReferenceError> {
+    pub(crate) fn new(compiled: &CompiledGraphs) -> Result<Twin> {
         let weights = Weights::new(&compiled.weights);
         let name = |graph: &EntryGraph| graph.point.name().to_string();
         let evaluator = |graph: EntryGraph| Ok((name(&graph), Evaluator::new(graph, weights)?));
         let rounding = compiled.graphs.iter().map(|graph| (graph, unrounded(graph)));
         let rounding = rounding.filter(|(graph, unrounded)| *graph != unrounded);
         Ok(Twin {
-            evaluators: compiled
-                .graphs
-                .iter()
-                .cloned()
-                .map(evaluator)
-                .collect::<Result<_, ReferenceError>>()?,
-            unrounded: rounding.map(|(_, graph)| evaluator(graph)).collect::<Result<_, ReferenceError>>()?,
+            evaluators: compiled.graphs.iter().cloned().map(evaluator).collect::<Result<_>>()?,
+            unrounded: rounding.map(|(_, graph)| evaluator(graph)).collect::<Result<_>>()?,
         })
     }
 }
@@ -122,9 +117,9 @@ impl ShardMemory {
         let allocate = |bytes: u64, alignment: u64| -> Result<Buffer> {
             let buffer = executor.allocate(bytes, alignment)?;
             if buffer.length() < bytes || !buffer.is_mapped() {
-                let what = format!("{bytes} bytes on {} cannot be seen by the host", executor.place());
+                let what = format!("the host cannot access {bytes} bytes on {}", executor.place());
                 return Err(Error::new(ErrorKind::Shim, what)
-                    .with_help("verify where memory can be mapped: on the CPU, or with another shim"));
+                    .with_help("verify on the CPU, or with a shim whose memory can be mapped"));
             }
             Ok(buffer)
         };
@@ -307,24 +302,17 @@ fn unusable(port: &Port) -> Error {
     Error::new(
         ErrorKind::Unsupported,
         format!(
-            "port `{}` ({}) holds {}, which verification cannot bind",
+            "port `{}` ({}) has type {}, which verification does not support",
             port.name,
             port.role.name(),
             port.dtype
         ),
     )
-    .with_help("report this: verification is to know every port a graph can have")
+    .with_help("report this as a bug: verification should support every port of a graph")
 }
 
 fn failed(error: ShimError, place: String) -> Error {
-    let error = Error::from(error);
-    let help = error.help().map(str::to_owned);
-    let kind = error.kind();
-    let located = Error::new(kind, format!("{place}: {error}"));
-    match help {
-        Some(help) => located.with_help(help),
-        None => located,
-    }
+    Error::from(error).at(place)
 }
 
 /// Writes bytes to the beginning of a buffer and zeros after them.
@@ -550,7 +538,7 @@ impl<'a> Place<'a> {
         let mut states = States::none();
         for (tensor, role) in &entry.inputs {
             let tensor = entry.tensor(*tensor);
-            let floats = |values: Vec<f32>| -> Result<Array, ReferenceError> {
+            let floats = |values: Vec<f32>| -> Result<Array> {
                 let array = Array::floats_of(&tensor.shape, values)?;
                 Ok(match tensor.encoding() {
                     Some(encoding) => array.encoded(encoding),

@@ -119,7 +119,7 @@ impl<'c> Placing<'c> {
     ) -> std::result::Result<PlacedRows, String> {
         let stands = |id: u32| self.tokens.iter().flatten().any(|tokens| tokens.placeholder == id);
         if let Some(id) = ids.iter().find(|&&id| self.is_placeholder(id) && !stands(id)) {
-            return Err(format!("token {id} stands for a part that no tower makes"));
+            return Err(format!("token {id} is a placeholder that no tower fills"));
         }
         let mut placed = PlacedRows::new();
         for (kind, Kind { pass, name, .. }) in KINDS.iter().enumerate() {
@@ -130,7 +130,7 @@ impl<'c> Placing<'c> {
             let found = rows.map_or(0, |rows| rows.shape[0]);
             if !places.is_empty() && places.len() != found {
                 let places = places.len();
-                let what = format!("{places} placeholders of a {pass}, and `{name}.soft` {found} rows");
+                let what = format!("{places} placeholders of a {pass}, but `{name}.soft` has {found} rows");
                 return Err(format!("its prompt has {what}"));
             }
             let rows = rows.into_iter().flat_map(|rows| (0..found).map(|row| rows.part(row).to_vec()));

@@ -56,13 +56,13 @@ impl Thresholds {
             "greedy" => (&mut self.greedy, 0.0..=1.0),
             "kl" => (self.kl.get_or_insert(0.0), 0.0..=f64::MAX),
             _ => {
-                return Err(Error::new(ErrorKind::Argument, format!("no bound is named `{name}`"))
-                    .with_help(format!("bounds are: {}", Thresholds::NAMES.join(", "))));
+                return Err(Error::new(ErrorKind::Argument, format!("unknown bound `{name}`"))
+                    .with_help(format!("available bounds: {}", Thresholds::NAMES.join(", "))));
             }
         };
         if !range.contains(&value) {
-            return Err(Error::new(ErrorKind::Argument, format!("{value} is no bound for `{name}`"))
-                .with_help(format!("`{name}` takes {} to {}", range.start(), range.end())));
+            return Err(Error::argument(format!("`{value}` is not a valid bound for `{name}`"))
+                .with_help(format!("use a value from {} to {}", range.start(), range.end())));
         }
         *bound = value;
         Ok(())

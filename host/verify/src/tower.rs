@@ -122,7 +122,7 @@ fn prove(
     let compiled: Vec<_> = settled.shards.into_iter().map(|shard| shard.compiled).collect();
     let left = proof.samples.iter().skip(proof.count(&chain)).filter(|sample| sample.wanted.is_some());
     let names =
-        left.map(|sample| format!("{}: its {pass} is left out on a simulator; `--all` runs it", sample.name));
+        left.map(|sample| format!("{}: its {pass} is skipped on a simulator; `--all` runs it", sample.name));
     let skipped = skipped.into_iter().chain(names).collect();
     Ok((proof.run(&chain, &compiled, formats, &mut all)?, skipped))
 }
@@ -175,14 +175,16 @@ impl<'p> TowerProof<'p> {
         let (mut recorded, mut skipped) = (Vec::new(), Vec::new());
         for (prompt, part) in goldens.parts_of(pass) {
             let Some(features) = &part.features else {
-                skipped.push(format!("{prompt}: what its {pass} was made of is not recorded"));
+                skipped.push(format!("{prompt}: the features of its {pass} are not recorded"));
                 continue;
             };
             let sample = Sample::recorded(prompt, features.valid(pass, pool), part)?;
             match sample.features().rows(self.graph) {
                 rows if rows > most => {
                     let prompt = &sample.name;
-                    skipped.push(format!("{prompt}: its {pass} has {rows} rows, and the tower takes {most}"));
+                    skipped.push(format!(
+                        "{prompt}: its {pass} has {rows} rows, but the tower supports at most {most}"
+                    ));
                 }
                 _ => recorded.push(sample),
             }
@@ -256,7 +258,7 @@ fn same_weights(bundle: &Bundle, stored: Digest, graph: &Graph) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "{}: its tower of a {} was compiled from weights {stored}, and the checkpoint's are {own}",
+        "{}: its tower of a {} was compiled from weights {stored}, but the checkpoint has {own}",
         bundle.path().display(),
         graph.pass
     );

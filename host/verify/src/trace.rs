@@ -2,7 +2,8 @@
 
 use shardwright_graph::{Asset, Graph, Role, StateId};
 use shardwright_reference::step::{Features, Step, feature_input, step_input, with_soft_rows};
-use shardwright_reference::{Arrangement, Array, ReferenceError, ReferenceModel, Sequence};
+use shardwright_reference::{Arrangement, Array, ReferenceModel, Sequence};
+use shardwright_vocabulary::Result;
 
 use crate::soft::PlacedRows;
 
@@ -64,7 +65,7 @@ pub(crate) struct Chunk {
 impl<'p, 'g> Trace<'p, 'g> {
     /// Starts before the first row of `given`, which must not be empty. Runs at most `rows` rows at
     /// a time, or all rows of an encoder.
-    pub(crate) fn new(graph: &'g Graph, given: Given<'p>, rows: u64) -> Result<Self, ReferenceError> {
+    pub(crate) fn new(graph: &'g Graph, given: Given<'p>, rows: u64) -> Result<Self> {
         let all = given.rows(graph).max(1) as u64;
         let rows = match graph.is_generative() {
             true => rows.min((LOGITS_AT_ONCE / graph.vocabulary.max(1)).max(ROWS_MIN)).clamp(1, all),
@@ -90,12 +91,7 @@ impl<'p, 'g> Trace<'p, 'g> {
 
     /// Returns the tensor of a step input for a run from row `first` on, or `None` for roles that
     /// are not step inputs.
-    pub(crate) fn step_input(
-        &self,
-        role: &Role,
-        step: Step,
-        assets: &[Asset],
-    ) -> Result<Option<Array>, ReferenceError> {
+    pub(crate) fn step_input(&self, role: &Role, step: Step, assets: &[Asset]) -> Result<Option<Array>> {
         match self.given {
             Given::Tokens { ids, soft } => {
                 let rows = step.first as usize..(step.first + step.rows) as usize;
@@ -117,7 +113,7 @@ impl<'p, 'g> Trace<'p, 'g> {
     }
 
     /// Runs the next rows. Returns `None` after the last.
-    pub(crate) fn next(&mut self) -> Result<Option<Chunk>, ReferenceError> {
+    pub(crate) fn next(&mut self) -> Result<Option<Chunk>> {
         let (first, end) = (self.position, (self.position + self.rows).min(self.all));
         if first == end {
             return Ok(None);

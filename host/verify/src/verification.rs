@@ -28,7 +28,7 @@ pub(crate) const OPENED: u32 = 300;
 /// Progress after the text is proved, in thousandths. Towers follow.
 pub(crate) const TEXT: u32 = 800;
 /// Notice if the reference evaluator is the only reference.
-const NOT_RECORDED: &str = "no outputs of another program are recorded beside the checkpoint, so prompts of a built-in text are compared with the reference evaluator: `--golden DIR` names recorded ones";
+const NOT_RECORDED: &str = "no recorded outputs of another program are next to the checkpoint, so prompts of a built-in text are compared with the reference evaluator; pass recorded outputs with `--golden DIR`";
 /// Progress of a proof after the chain and the stored model have run, in thousandths.
 const DIVERGENCE: u32 = 150;
 /// Progress of a proof after the model has run as a whole, in thousandths. Its shards follow.
@@ -100,7 +100,7 @@ pub fn self_test(
     let first = Verification { model: &sound, compiled, intact, plan, measured, options };
     let first = first.run(goldens, &mut all.then(500))?;
     let broken_layer = break_middle_layer(&mut intact.graph().clone()).ok_or_else(|| {
-        Error::new(ErrorKind::Unsupported, "the model has no layer with a norm scale that could be broken")
+        Error::new(ErrorKind::Unsupported, "the model has no layer with a norm scale to break")
     })?;
     let broken = tapped.altered(|graph| {
         break_middle_layer(graph);
@@ -134,7 +134,7 @@ impl Verification<'_> {
     pub(crate) fn run(&self, goldens: &Goldens, watch: &mut dyn Watch) -> Result<VerifyReport> {
         let graph = self.intact.graph();
         let no_plan =
-            || Error::new(ErrorKind::Unsupported, "the bundle does not hold the report of its plan");
+            || Error::new(ErrorKind::Unsupported, "the bundle does not contain the report of its plan");
         let plan = self.model.plan().ok_or_else(no_plan)?;
         let exact = is_exact(graph, self.compiled, self.model.chain().assets());
         let thresholds = self.options.thresholds(match (exact, is_vendors(self.model.chain())) {

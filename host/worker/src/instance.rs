@@ -25,10 +25,8 @@ impl Opener for Launcher {
         let name = library.display().to_string();
         match Worker::start(&name, self, Library::file(library, sha256), None) {
             Ok(Ok((_, facts))) => Ok(facts),
-            Ok(Err(refusal)) => {
-                Err(LoadError::elsewhere(library.to_owned(), &refusal.reason, refusal.message))
-            }
-            Err(source) => Err(LoadError::Process { path: library.to_owned(), source: Box::new(source) }),
+            Ok(Err(refusal)) => Err(LoadError::elsewhere(&refusal.reason, refusal.message)),
+            Err(error) => Err(LoadError::of_worker(library, error)),
         }
     }
 

@@ -80,10 +80,7 @@ impl Shims {
     /// the reason. A library of a shim that is linked into this program is not reported.
     pub fn skipped_notices(&self, told: &[Notice]) -> Vec<Notice> {
         let is_linked = |name: &str| self.registry.get(name).is_some_and(|shim| shim.manifest().is_none());
-        let expected = |error: &LoadError| match error {
-            LoadError::DuplicateName { name, .. } => is_linked(name),
-            _ => false,
-        };
+        let expected = |error: &LoadError| error.duplicate_name().is_some_and(is_linked);
         let unexpected = self.registry.skipped().iter().filter(|skipped| !expected(&skipped.error));
         let reasons = unexpected.map(|skipped| skipped.error.to_string());
         let untold = reasons.filter(|reason| !told.iter().any(|notice| notice.text.contains(reason)));

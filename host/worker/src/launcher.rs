@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use shardwright_shims::{ProcessError, ShimError};
-use shardwright_vocabulary::{ErrorClass, ErrorKind};
+use shardwright_shims::ShimError;
+use shardwright_vocabulary::{Error, ErrorClass};
 
 use crate::os;
 
@@ -139,15 +139,11 @@ pub fn find_worker() -> Result<PathBuf, ShimError> {
 
 /// Creates the error for requested isolation without a worker program.
 pub(crate) fn no_worker(looked: String) -> ShimError {
-    ShimError::Process(Box::new(ProcessError {
-        kind: ErrorKind::Missing,
-        class: Some(ErrorClass::InvalidArgument),
-        details: Vec::new(),
-        help: Some(
-            "put it beside the program or name it in SHARDWRIGHT_WORKER; without isolation shims run in this process",
-        ),
-        cause: format!("the program `{WORKER}` is not there; looked for {looked}").into(),
-    }))
+    let error = Error::missing(format!("program `{WORKER}` not found; looked for {looked}")).with_help(
+        "put it next to this program or name it in SHARDWRIGHT_WORKER; without isolation shims run in this \
+         process",
+    );
+    ShimError::Other(ErrorClass::InvalidArgument, error)
 }
 
 #[cfg(test)]

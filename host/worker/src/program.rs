@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -268,7 +268,7 @@ fn open(library: &Library, linked: &[(&'static str, SwEntryFunction)]) -> Result
         }
         Library::Linked(name) => match linked.iter().find(|(known, _)| known == name) {
             Some((name, entry)) => Shim::linked(name, *entry),
-            None => Err(LoadError::NotFound { path: PathBuf::from(format!("<linked {name}>")) }),
+            None => Err(LoadError::not_found(Path::new(&format!("<linked {name}>")))),
         },
     }
 }
@@ -398,7 +398,8 @@ fn answer(line: &mut Line, instance: &ShimInstance, ask: Ask, descriptors: Vec<O
         })),
         Ask::Estimate { device, entry } => line.answer(shim.estimate(&device, entry, &|| false)),
         Ask::Compile { device, number } => {
-            let order = one(descriptors).and_then(|order| Ok(WorkOrder::received(File::from(order))?));
+            let order = one(descriptors)
+                .and_then(|file| WorkOrder::received(File::from(file)).map_err(ShimError::work_order));
             let result = order.and_then(|order| {
                 let mut forward = Forward { line, number, reports: 0 };
                 shim.compile(&device, &order, &mut forward)

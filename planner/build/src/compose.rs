@@ -1,12 +1,11 @@
 //! Composes a policy, which calls another planner, with that planner into one component.
 
+use shardwright_vocabulary::{Error, Result};
 use wasm_encoder::{
     ComponentBuilder, ComponentExportKind, ComponentTypeRef, ComponentValType, InstanceType,
     PrimitiveValType, TypeBounds,
 };
 use wasmparser::{Parser, Payload, Validator};
-
-use crate::BuildError;
 
 /// The interface that planners import and the host implements.
 const HOST: &str = "shardwright:planner/host@0.2.0-draft";
@@ -22,13 +21,17 @@ const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
 ///
 /// Fails for an invalid component, a policy that does not import another planner, and two
 /// components that do not fit together.
-pub fn compose(policy: &[u8], solver: &[u8]) -> Result<Vec<u8>, BuildError> {
-    let failed = |what: &str, reason: String| BuildError::Compose { reason: format!("{what}: {reason}") };
+pub fn compose(policy: &[u8], solver: &[u8]) -> Result<Vec<u8>> {
+    let failed = |what: &str, reason: String| {
+        Error::invalid(format!("the planners cannot be joined: {what}: {reason}")).with_help(
+            "build the policy for the world `policy` of `wit/v0.2/planner.wit`, which imports another planner",
+        )
+    };
     for (what, component) in [("the policy", policy), ("the solver", solver)] {
         Validator::new().validate_all(component).map_err(|error| failed(what, error.to_string()))?;
     }
     if !imports_api(policy).map_err(|error| failed("the policy", error.to_string()))? {
-        let reason = format!("it imports no `{API}`, so there is nothing to join it with");
+        let reason = format!("it does not import `{API}`");
         return Err(failed("the policy", reason));
     }
     let mut whole = ComponentBuilder::default();
@@ -79,6 +82,8 @@ fn imports_api(component: &[u8]) -> wasmparser::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
 
     /// Creates a component with these imports, all unused.
@@ -93,12 +98,13 @@ mod tests {
         for (policy, solver, says) in [
             (b"garbage".to_vec(), importing(&[]), "the policy: "),
             (importing(&[API]), b"garbage".to_vec(), "the solver: "),
-            (importing(&[HOST]), importing(&[HOST]), "it imports no `shardwright:planner/api@0.2.0-draft`"),
-            (module, importing(&[HOST]), "it imports no"),
+            (importing(&[HOST]), importing(&[HOST]), "not import `shardwright:planner/api@0.2.0-draft`"),
+            (module, importing(&[HOST]), "it does not import"),
             (importing(&[API]), importing(&[HOST]), "the two do not fit together"),
         ] {
             let error = compose(&policy, &solver).unwrap_err();
-            assert!(matches!(error, BuildError::Compose { .. }), "{error}");
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.message().starts_with("the planners cannot be joined: "), "{error}");
             assert!(error.to_string().contains(says) && error.help().is_some(), "{error}");
         }
     }

@@ -22,82 +22,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub use compose::compose;
+use shardwright_vocabulary::{At, Error, Result};
 
 /// The target that planners are compiled for. It has no system interface, so a planner only has the
 /// imports of our interface.
 pub const TARGET: &str = "wasm32-unknown-unknown";
-
-/// Why a planner could not be built.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// The toolchain has no standard library for WebAssembly.
-    #[error("the Rust toolchain has no {TARGET} target")]
-    MissingTarget,
-    /// The manifest does not exist.
-    #[error("{} is not a Cargo manifest", path.display())]
-    MissingManifest {
-        /// The given path.
-        path: PathBuf,
-    },
-    /// A program could not be started.
-    #[error("cannot run `{program}`: {source}")]
-    Run {
-        /// Name of the program.
-        program: String,
-        /// Error of the system.
-        source: std::io::Error,
-    },
-    /// Cargo could not build the crate.
-    #[error("cargo could not build {}:\n{log}", manifest.display())]
-    Cargo {
-        /// Path of the manifest.
-        manifest: PathBuf,
-        /// The end of cargo's output.
-        log: String,
-    },
-    /// The crate has no `cdylib`.
-    #[error("{} builds no WebAssembly module", manifest.display())]
-    NoModule {
-        /// Path of the manifest.
-        manifest: PathBuf,
-    },
-    /// The module could not be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// Path of the module.
-        path: PathBuf,
-        /// Error of the system.
-        source: std::io::Error,
-    },
-    /// Two components cannot be joined.
-    #[error("the planners cannot be joined: {reason}")]
-    Compose {
-        /// The component that does not fit, and why.
-        reason: String,
-    },
-    /// The module is not a planner: it is damaged, or lacks the sections that the bindings add.
-    #[error("the module cannot be made a component: {reason}")]
-    Componentise {
-        /// Error of the encoder.
-        reason: String,
-    },
-}
-
-impl BuildError {
-    /// Returns advice for a `help:` line.
-    pub fn help(&self) -> Option<&'static str> {
-        match self {
-            BuildError::MissingTarget => Some("rustup target add wasm32-unknown-unknown"),
-            BuildError::NoModule { .. } => Some("add `crate-type = [\"cdylib\"]` under `[lib]`"),
-            BuildError::Compose { .. } => Some(
-                "a policy is built for the world `policy` of `wit/v0.2/planner.wit`, and calls what it imports",
-            ),
-            BuildError::Componentise { .. } => Some("the crate must call `export_planner!`"),
-            _ => None,
-        }
-    }
-}
 
 /// Maximum bytes of cargo's output that an error contains.
 const LOG_BYTES: usize = 16 * 1024;
@@ -108,17 +37,17 @@ const LOG_BYTES: usize = 16 * 1024;
 /// and a separate one for each other workspace. The flags that keep paths out of the module are not
 /// part of the names of cargo's files, so two workspaces would replace each other's dependencies.
 /// Never use the project's own target directory, which is locked while build scripts run.
-pub fn build(manifest: &Path, target_dir: &Path) -> Result<Vec<u8>, BuildError> {
+pub fn build(manifest: &Path, target_dir: &Path) -> Result<Vec<u8>> {
     componentise(&build_module(manifest, target_dir)?)
 }
 
 /// Builds the crate of `manifest` to a core module, without wrapping it.
-pub fn build_module(manifest: &Path, target_dir: &Path) -> Result<Vec<u8>, BuildError> {
+pub fn build_module(manifest: &Path, target_dir: &Path) -> Result<Vec<u8>> {
     let manifest = manifest
         .canonicalize()
         .ok()
         .filter(|path| path.is_file())
-        .ok_or_else(|| BuildError::MissingManifest { path: manifest.to_owned() })?;
+        .ok_or_else(|| Error::missing("not a Cargo manifest").at(manifest.display()))?;
     let directory = manifest.parent().unwrap_or(Path::new("."));
     // Cargo runs in `directory`, where a relative path would mean another folder.
     let target_dir = std::path::absolute(target_dir).unwrap_or_else(|_| target_dir.to_owned());
@@ -154,24 +83,29 @@ pub fn build_module(manifest: &Path, target_dir: &Path) -> Result<Vec<u8>, Build
     ] {
         command.env(format!("CARGO_PROFILE_RELEASE_{name}"), value);
     }
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|source| BuildError::Run { program: "cargo".to_owned(), source })?;
+    let output = command.stdin(Stdio::null()).output().at("cannot run `cargo`")?;
     if !output.status.success() {
         let log = String::from_utf8_lossy(&output.stderr);
         let start = log.len().saturating_sub(LOG_BYTES);
         let start = (start..=log.len()).find(|&start| log.is_char_boundary(start)).unwrap_or(0);
-        return Err(BuildError::Cargo { manifest, log: log[start..].to_owned() });
+        let message = format!("cargo could not build the crate:\n{}", &log[start..]);
+        return Err(Error::invalid(message).at(manifest.display()));
     }
-    let path = artefact(&output.stdout, &manifest).ok_or(BuildError::NoModule { manifest })?;
-    std::fs::read(&path).map_err(|source| BuildError::Read { path, source })
+    let no_module = || {
+        let error = Error::invalid("the crate builds no WebAssembly module").at(manifest.display());
+        error.with_help("add `crate-type = [\"cdylib\"]` under `[lib]`")
+    };
+    let path = artefact(&output.stdout, &manifest).ok_or_else(no_module)?;
+    std::fs::read(&path).at(path.display())
 }
 
 /// Wraps a core module, built against the planner bindings, as a component.
-pub fn componentise(module: &[u8]) -> Result<Vec<u8>, BuildError> {
+pub fn componentise(module: &[u8]) -> Result<Vec<u8>> {
     let encode = || wit_component::ComponentEncoder::default().validate(true).module(module)?.encode();
-    encode().map_err(|error| BuildError::Componentise { reason: format!("{error:#}") })
+    encode().map_err(|error| {
+        Error::invalid(format!("the module cannot be made a component: {error:#}"))
+            .with_help("the crate must call `export_planner!`")
+    })
 }
 
 /// Creates a command without the environment variables of a surrounding Cargo build, whose flags,
@@ -234,18 +168,23 @@ fn workspace(directory: &Path) -> PathBuf {
     roots.last().unwrap_or(directory).to_owned()
 }
 
-fn target_installed(directory: &Path) -> Result<(), BuildError> {
+fn target_installed(directory: &Path) -> Result<()> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = clean(rustc)
         .current_dir(directory)
         .args(["--print", "target-libdir", "--target", TARGET])
         .output()
-        .map_err(|source| BuildError::Run { program: "rustc".to_owned(), source })?;
+        .at("cannot run `rustc`")?;
     let libraries = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
     // The directory exists for every known target, but only an installed one has libraries.
     let installed = output.status.success()
         && std::fs::read_dir(libraries).is_ok_and(|mut entries| entries.next().is_some());
-    if installed { Ok(()) } else { Err(BuildError::MissingTarget) }
+    if installed { Ok(()) } else { Err(missing_target()) }
+}
+
+fn missing_target() -> Error {
+    Error::missing(format!("the Rust toolchain has no {TARGET} target"))
+        .with_help(format!("rustup target add {TARGET}"))
 }
 
 /// Finds the path of the module in the messages of cargo.
@@ -263,6 +202,8 @@ fn artefact(messages: &[u8], manifest: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -271,11 +212,13 @@ mod tests {
         let target = directory.path().join("target");
 
         let missing = build(&directory.path().join("Cargo.toml"), &target).unwrap_err();
-        assert!(matches!(missing, BuildError::MissingManifest { .. }), "{missing}");
+        assert_eq!((missing.kind(), missing.message()), (ErrorKind::Missing, "not a Cargo manifest"));
+        assert!(missing.place().is_some_and(|place| place.ends_with("Cargo.toml")), "{missing}");
 
         for module in [&b"garbage"[..], &b"\0asm\x01\0\0"[..]] {
             let error = componentise(module).unwrap_err();
-            assert!(matches!(error, BuildError::Componentise { .. }), "{error}");
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.message().starts_with("the module cannot be made a component: "), "{error}");
         }
     }
 
@@ -295,17 +238,17 @@ mod tests {
     fn a_crate_that_does_not_compile_shows_the_compilers_words() {
         let broken = crate_with(MANIFEST, "pub fn broken() -> u32 { \"text\" }");
         let error = build(&broken.path().join("Cargo.toml"), &broken.path().join("target")).unwrap_err();
-        assert!(
-            matches!(&error, BuildError::Cargo { log, .. } if log.contains("mismatched types")),
-            "{error}"
-        );
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.message().starts_with("cargo could not build the crate"), "{error}");
+        assert!(error.message().contains("mismatched types"), "{error}");
     }
 
     #[test]
     fn a_crate_without_a_module_is_told_what_to_add() {
         let library = crate_with(MANIFEST, "");
         let error = build(&library.path().join("Cargo.toml"), &library.path().join("target")).unwrap_err();
-        assert!(matches!(error, BuildError::NoModule { .. }), "{error}");
+        let message = "the crate builds no WebAssembly module";
+        assert_eq!((error.kind(), error.message()), (ErrorKind::Invalid, message));
         assert!(error.help().unwrap().contains("cdylib"));
     }
 
@@ -324,6 +267,6 @@ mod tests {
 
     #[test]
     fn a_missing_target_names_the_command() {
-        assert_eq!(BuildError::MissingTarget.help(), Some("rustup target add wasm32-unknown-unknown"));
+        assert_eq!(missing_target().help(), Some("rustup target add wasm32-unknown-unknown"));
     }
 }

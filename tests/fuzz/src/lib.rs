@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use shardwright_build::{Learned, LearnedLimit};
-use shardwright_bundle::{Bundle, BundleError, Digest};
+use shardwright_bundle::{Bundle, Digest};
 use shardwright_files::Section;
 use shardwright_gguf::{Head, Value};
 use shardwright_graph::Graph;
@@ -226,8 +226,11 @@ pub fn packed(bytes: &[u8]) -> bool {
         });
         match section.map(Bundle::open_section) {
             Some(Ok(bundle)) => bundle.verify_all(|_| ()).is_ok(),
-            Some(Err(BundleError::Hash { path, .. })) => !path.ends_with("bundle.json"),
-            Some(Err(_)) | None => false,
+            Some(Err(error)) => {
+                error.message().starts_with("damaged: expected SHA-256")
+                    && error.place().is_some_and(|place| !place.ends_with("bundle.json"))
+            }
+            None => false,
         }
     })
 }

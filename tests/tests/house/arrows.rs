@@ -163,7 +163,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["shardwright-graph", "shardwright-gguf", "shardwright-files", "shardwright-vocabulary"],
     ),
     // A file format. The crates that read it decide the meaning of its keys and tensors.
-    ("shardwright-gguf", &[]),
+    ("shardwright-gguf", &["shardwright-vocabulary"]),
     (
         "shardwright-planning",
         &["shardwright-graph", "shardwright-trust", "shardwright-files", "shardwright-vocabulary"],
@@ -198,7 +198,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardwright-vocabulary", &[]),
     ("shardwright-graph", &["shardwright-vocabulary"]),
     ("shardwright-planner", &[]),
-    ("shardwright-planner-build", &[]),
+    ("shardwright-planner-build", &["shardwright-vocabulary"]),
     ("shardwright-planner-generic", &["shardwright-planner"]),
     ("shardwright-planner-even", &["shardwright-planner"]),
     ("shardwright-planner-policy", &["shardwright-planner"]),

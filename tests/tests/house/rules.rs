@@ -245,23 +245,7 @@ fn no_file_is_large_but_the_demo_models_weights() {
 
 /// Variants that a test identifies by their text instead of their name: enum, variant, test file,
 /// text in it.
-const TESTED_BY_TEXT: &[(&str, &str, &str, &str)] = &[
-    ("LoadError", "NoManifest", "host/shims/tests/shims/loading.rs", "no-manifest"),
-    ("LoadError", "Open", "host/shims/tests/shims/loading.rs", "not-a-library"),
-    ("LoadError", "NotAShim", "host/shims/tests/shims/loading.rs", "not-a-shim"),
-    ("LoadError", "Refused", "host/shims/tests/shims/loading.rs", "\"refused\""),
-    ("LoadError", "Answer", "host/shims/tests/shims/loading.rs", "answer-invalid"),
-    ("LoadError", "TableTooSmall", "host/shims/tests/shims/loading.rs", "table-too-small"),
-    ("LoadError", "OtherDraft", "host/shims/tests/shims/loading.rs", "other-draft"),
-    ("LoadError", "MissingFunction", "host/shims/tests/shims/loading.rs", "function-missing"),
-    // Another crate's opener raises it.
-    ("LoadError", "Elsewhere", "host/worker/tests/worker.rs", "LoadError::Elsewhere"),
-    // Certificates apply to a whole process, so the test starts the program with its own.
-    ("HubError", "Certificates", "tests/tests/program/hub.rs", "no certificate authorities"),
-    ("PackError", "Altered", "host/planning/tests/planning/runtime_only.rs", "was altered"),
-    ("TextError", "TemplateOutOfFuel", "host/text/src/template/tests.rs", "\"steps\""),
-    ("TextError", "TemplateTooLarge", "host/text/src/template/tests.rs", "builds more than"),
-];
+const TESTED_BY_TEXT: &[(&str, &str, &str, &str)] = &[];
 
 /// A variant counts as raised if its name occurs in a test of its own crate or in the tests of the
 /// project. That is weak evidence, but all that a text scan can give: it finds forgotten variants,

@@ -142,7 +142,7 @@ fn what_cannot_be_seen_or_heard_is_said_and_leaves_no_turn() {
     let many = (0..9).map(|_| picture(&goldens)).chain(["?".into()]);
     let (found, says) = kind(session.chat_parts(many));
     assert_eq!(found, ErrorKind::Context, "{says}");
-    assert!(says.contains("the context holds 512"), "{says}");
+    assert!(says.contains("the context of 512"), "{says}");
     session.picture_tokens = Some(4);
     let positions = vec![[0, 0]; 9];
     let (found, says) =
@@ -171,7 +171,7 @@ fn what_cannot_be_seen_or_heard_is_said_and_leaves_no_turn() {
     let model = options().open(deaf.path()).expect("it opens");
     let mut session = greedy(&model);
     let (found, says) = kind(session.chat_parts([sound(&goldens), "?".into()]));
-    assert!(found == ErrorKind::Unsupported && says.contains("no place"), "{says}");
+    assert!(found == ErrorKind::Unsupported && says.contains("a placeholder for each"), "{says}");
     assert!(session.messages().is_empty());
 
     // The settings of another model: patches of another width, or frames with half as many bins.
@@ -186,7 +186,7 @@ fn what_cannot_be_seen_or_heard_is_said_and_leaves_no_turn() {
         });
         let model = options().open(mixed.path()).expect("it opens");
         let (found, says) = kind(greedy(&model).chat_parts([part, "?".into()]));
-        assert!(found == ErrorKind::Incompatible && says.contains("where its tower reads"), "{says}");
+        assert!(found == ErrorKind::Incompatible && says.contains("its tower expects"), "{says}");
     }
 
     // Models and bundles without towers.

@@ -2,13 +2,13 @@
 //! must be true in every format, however many rows a step verifies and wherever the model is cut.
 
 use shardwright_runtime::{
-    Chain, Draft, DraftError, Generation, GenerationEvent, GenerationOptions, Proposal, Session, Speculation,
+    Chain, Draft, Generation, GenerationEvent, GenerationOptions, Proposal, Session, Speculation,
 };
 use shardwright_tests::chain::{Bench, Cut, committed, menu, tokens};
 use shardwright_tests::checkpoints::{DEMO_MODEL, TEXT_FIXTURES};
 use shardwright_tests::tree;
 use shardwright_text::{SamplingParameters, Tokenizer};
-use shardwright_vocabulary::FormatTuple;
+use shardwright_vocabulary::{FormatTuple, Result};
 
 const REPLY: usize = 40;
 
@@ -20,7 +20,7 @@ impl Draft for Knows {
         "knows".to_owned()
     }
 
-    fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal, DraftError> {
+    fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal> {
         let rest = self.0.iter().enumerate().skip(history.len()).take(most);
         let tokens = rest.map(|(at, &id)| if at % 7 == 3 { id ^ 1 } else { id }).collect();
         Ok(Proposal { tokens, ..Proposal::default() })

@@ -95,11 +95,11 @@ fn prompts_that_cannot_be_run_are_named_with_the_reason() {
     let found = report(verifies(goldens.path(), "64"), FAILED);
     let skipped: Vec<&str> =
         found["skipped"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
-    let picture = "its prompt has 63 placeholders of a picture, and `image.soft` 62 rows";
+    let picture = "its prompt has 63 placeholders of a picture, but `image.soft` has 62 rows";
     for wanted in [
         &format!("p1: {picture}"),
         &format!("p3: {picture}"),
-        "p2: what its clip was made of is not recorded",
+        "p2: the features of its clip are not recorded",
     ] {
         assert!(skipped.contains(&wanted), "no `{wanted}` in {skipped:#?}");
     }
@@ -115,8 +115,8 @@ fn prompts_that_cannot_be_run_are_named_with_the_reason() {
 #[test]
 fn recordings_of_another_shape_are_refused() {
     for (tensor, said) in [
-        ("p1.image_position_ids", "does not say where each feature is"),
-        ("p2.audio.mask", "is not one number for each row"),
+        ("p1.image_position_ids", "does not have a position for each feature"),
+        ("p2.audio.mask", "does not have one number per row"),
         ("p2.audio.soft", "is not [rows, width]"),
     ] {
         let goldens = recorded(|tensors| {

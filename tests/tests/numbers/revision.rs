@@ -8,14 +8,14 @@ use std::process::Command;
 
 use serde_json::Value;
 use shardwright_build::{
-    ArtefactStore, BuildError, CheckpointSource, PlanOptions, Purpose, TargetExecutor, open_checkpoint,
-    settle,
+    ArtefactStore, CheckpointSource, PlanOptions, Purpose, TargetExecutor, open_checkpoint, settle,
 };
 use shardwright_shims::{Artefact, Place, ShimRegistry, WorkOrder};
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::{plans, tree};
+use shardwright_vocabulary::Result;
 use shardwright_worker::Isolation;
 use tempfile::TempDir;
 
@@ -312,20 +312,15 @@ fn what_cannot_be_loaded_is_planned_otherwise() {
 struct Compiled(Vec<String>);
 
 impl ArtefactStore for Compiled {
-    fn place(&self) -> Result<Place<'_>, BuildError> {
+    fn place(&self) -> Result<Place<'_>> {
         Ok(Place::Temporary)
     }
 
-    fn recall(&mut self, _: &WorkOrder, _: &TargetExecutor) -> Result<Option<Artefact>, BuildError> {
+    fn recall(&mut self, _: &WorkOrder, _: &TargetExecutor) -> Result<Option<Artefact>> {
         Ok(None)
     }
 
-    fn keep(
-        &mut self,
-        order: &WorkOrder,
-        _: &TargetExecutor,
-        made: Artefact,
-    ) -> Result<Artefact, BuildError> {
+    fn keep(&mut self, order: &WorkOrder, _: &TargetExecutor, made: Artefact) -> Result<Artefact> {
         self.0.push(order.name().to_owned());
         Ok(made)
     }

@@ -97,7 +97,7 @@ fn a_bundle_runs_as_its_plan_says() {
     assert_eq!(logits(&opened, &prompt, &further), logits(&made, &prompt, &further));
     assert_eq!(generate(&path).succeeds(), generate(CHECKPOINT).succeeds());
     let text = shardwright(["inspect", &path]).succeeds();
-    assert!(text.contains("soft-cap 30 of what") && text.contains("head gives: by the runtime"), "{text}");
+    assert!(text.contains("soft-cap 30 of the output of") && text.contains("head: by the runtime"), "{text}");
 
     let few = ["--rows", "8", "--steps", "2"];
     let verify = |more: &[&str]| {

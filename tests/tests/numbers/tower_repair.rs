@@ -98,7 +98,7 @@ fn a_clip_that_overflows_is_found_and_heard_again() {
     let drifts = bench.verifies(&bench.path("bundle")).outcome();
     assert_eq!(drifts.code, Some(1), "{}{}", drifts.stdout, drifts.stderr);
     assert!(
-        drifts.stdout.contains("the tower of a clip: compiled once more")
+        drifts.stdout.contains("the tower of a clip: recompiled with visible layers")
             && drifts.stdout.contains("layer 1 is the first that differs"),
         "{}",
         drifts.stdout

@@ -66,16 +66,16 @@ fn texts_that_cannot_be_drawn_are_refused() {
         let (_, stderr) = run.refuses();
         assert!(stderr.contains(words) && stderr.contains("help:"), "{stderr}");
     };
-    refused(draw(&other), "is no text of these prompts");
+    refused(draw(&other), "was not made from these prompts");
     assert_eq!(std::fs::read_to_string(&other).expect("left alone"), "nothing of this kind\n");
     let fresh = folder.path().join("fresh.txt");
     let prompts = |path: &Path| draw(&fresh).argument("--prompts").argument(path);
-    refused(prompts(&file("empty.txt", " \n\n")), "has no prompt");
+    refused(prompts(&file("empty.txt", " \n\n")), "has no prompts");
     refused(prompts(&folder.path().join("missing.txt")), "missing.txt");
     refused(prompts(folder.path()), "help:");
     let latin = folder.path().join("latin.txt");
     std::fs::write(&latin, b"caf\xe9\n").expect("written");
-    refused(prompts(&latin), "no text in UTF-8");
+    refused(prompts(&latin), "is not UTF-8");
     refused(shardwright(["calibration-text", EMBEDDING_FIXTURE, "-o"]).argument(&fresh), "embed");
     assert!(!fresh.exists());
 }

@@ -49,7 +49,7 @@ fn what_was_measured_is_kept_and_told() {
     let anew = found(&bench(&["--flag", "streams=measured"]));
     let [(Some(value), false)] = &anew[..] else { panic!("{anew:?}") };
     let doctor = run(&["doctor", "--verbose"]).succeeds();
-    assert!(doctor.contains(&format!("cpu: found fastest by measuring: streams={value}")), "{doctor}");
+    assert!(doctor.contains(&format!("cpu: measured as fastest: streams={value}")), "{doctor}");
 }
 
 #[test]

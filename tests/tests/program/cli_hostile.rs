@@ -348,9 +348,9 @@ fn files_that_a_command_did_not_write_are_not_replaced() {
     };
     for (target, is) in [
         (at("thesis"), "thesis"),
-        (at("link"), "is a symbolic link"),
-        (at("pipe"), "is a pipe"),
-        ("/dev/null".into(), "is a device"),
+        (at("link"), "a symbolic link"),
+        (at("pipe"), "a pipe"),
+        ("/dev/null".into(), "a device"),
     ] {
         for command in commands() {
             let shown = format!("{command:?}");
@@ -368,7 +368,10 @@ fn files_that_a_command_did_not_write_are_not_replaced() {
         list().argument("-o").argument(at("revoked")).succeeds();
     }
     let (code, stderr) = plan("--html").argument(at("request.json")).refuses();
-    assert!(code == 2 && stderr.contains("request.json` exists and is not the page of a plan"), "{stderr}");
+    assert!(
+        code == 2 && stderr.contains("request.json: the file exists and is not the page of a plan"),
+        "{stderr}"
+    );
 
     // A suggested command can be pasted.
     let begun = shardwright(["planner", "new", "thrifty", "--within"]).argument(at("my own")).json();

@@ -281,7 +281,7 @@ fn without_recorded_outputs_the_reference_says_what_is_right() {
         let rows = list(judged(&report), "shards").iter().flat_map(outputs);
         assert!(rows.map(|(_, output)| output["rows"].as_u64().unwrap_or(0)).sum::<u64>() > 0, "{report}");
         let text = shardwright(["verify", path]).arguments(few).succeeds();
-        assert!(text.contains("`--golden DIR` names recorded ones"), "{text}");
+        assert!(text.contains("pass recorded outputs with `--golden DIR`"), "{text}");
         // A named folder must contain goldens.
         let (code, stderr) = shardwright(["verify", path, "--golden", path]).refuses();
         assert!(code != 0 && stderr.contains("goldens.safetensors"), "{stderr}");
@@ -416,8 +416,7 @@ fn what_was_not_run_is_not_taken_for_proved() {
     assert!(all.trim_end().ends_with("\npassed"), "{all}");
 }
 
-/// The options of compiling come from the bundle. Other options give other work orders
-/// (`BuildError::NotInBundle`).
+/// The options of compiling come from the bundle. Other options give other work orders.
 #[test]
 fn a_bundle_is_verified_by_the_options_that_it_records() {
     let fixture = TEXT_FIXTURES[3];
@@ -440,7 +439,7 @@ fn a_bundle_is_verified_by_the_options_that_it_records() {
         let report = verify().json();
         assert!(report["passed"] == true && report["bundle_chain"] == "primary", "{options:?}: {report:#}");
         let (code, stderr) = verify().arguments(["--context", "48"]).refuses();
-        let said = ["the bundle has no artefact for", "leave out the options of compiling"];
+        let said = ["the bundle has no artefact for", "drop the compile options"];
         assert!(code == 6 && said.iter().all(|said| stderr.contains(said)), "{options:?}: {stderr}");
     }
     // The bundle only records the digest of a calibration text.

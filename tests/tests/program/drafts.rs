@@ -101,10 +101,10 @@ fn a_draft_that_does_not_fit_is_refused() {
     let other = other_vocabulary();
     let other = other.path().display().to_string();
     let cases: &[(&[&str], i32, &[&str])] = &[
-        (&["--draft", &other], 6, &["another vocabulary", "1000", "▁bet", "▁gl", "help:"]),
+        (&["--draft", &other], 6, &["a different vocabulary", "1000", "▁bet", "▁gl", "help:"]),
         (&["--draft", EMBEDDING_FIXTURE], 5, &["embeds"]),
         (&["--draft", "no/such/model"], 3, &["no/such/model"]),
-        (&["--draft", "off", "--draft", "lookup"], 2, &["stand alone"]),
+        (&["--draft", "off", "--draft", "lookup"], 2, &["cannot be combined"]),
         (&["--draft", ""], 2, &["lookup"]),
     ];
     for (drafts, code, words) in cases {
@@ -190,7 +190,7 @@ fn a_draft_that_fails_is_told_and_under_strict_an_error() {
     let arguments = ["--raw", "--prompt", PROMPT, "-n", "48"];
     let told = verifying(&draft).arguments(arguments).outcome();
     assert_eq!((told.code, told.stdout.trim_end()), (Some(0), expected.as_str()), "{}", told.stderr);
-    for words in ["fallback: the draft", "failed", "goes on without it", "help:"] {
+    for words in ["fallback: the draft", "failed", "continues without it", "help:"] {
         assert!(told.stderr.contains(words), "no `{words}` in {}", told.stderr);
     }
     let json = verifying(&draft).arguments(arguments).arguments(["--format", "json"]).succeeds();
@@ -303,7 +303,7 @@ fn a_smaller_model_that_was_measured_is_what_a_plan_counts_on() {
     assert!(count(&statistics, "accepted_tokens") > 0, "{statistics}");
     let unnamed = run(&[]).arguments(["--raw", "--prompt", PROMPT, "-n", "48"]).outcome();
     assert_eq!((unnamed.code, unnamed.stdout.trim_end()), (Some(0), expected.as_str()));
-    for words in ["verifies what `demo-model` proposes", "lookup proposes in its place"] {
+    for words in ["uses `demo-model` as a draft", "lookup replaces it"] {
         assert!(unnamed.stderr.contains(words), "no `{words}` in {}", unnamed.stderr);
     }
     // A checkpoint that is run with the draft is planned for it.
@@ -347,10 +347,10 @@ fn drafts_that_cannot_be_measured_or_told_apart_are_refused() {
     let long = long.display().to_string();
     let tune = ["tune", DEMO_MODEL, "--minutes", "0", "--context", "128", "--draft"];
     let cases: &[(&[&str], i32, &[&str])] = &[
-        (&[&other], 6, &["another vocabulary", "help:"]),
+        (&[&other], 6, &["a different vocabulary", "help:"]),
         (&[EMBEDDING_FIXTURE], 5, &["embeds"]),
         (&["no/such/model"], 3, &["no/such/model"]),
-        (&["off", "--draft", "lookup"], 2, &["stand alone"]),
+        (&["off", "--draft", "lookup"], 2, &["cannot be combined"]),
         (&[DEMO_MODEL, "--usual-text", &long], 2, &["no prompt", "context of 128", "help:"]),
         (&[DEMO_MODEL, "--draft", DEMO_MODEL], 2, &["two drafts are called `demo-model`", "help:"]),
     ];

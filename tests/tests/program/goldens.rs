@@ -73,7 +73,7 @@ fn an_embedding_model_runs_on_a_sibling_if_its_vectors_are_near() {
         assert!(code == INVALID && said.contains("they are version 1, this host reads 2"), "{code} {said}");
         with_goldens(&bundle, |_| None);
         let (code, said) = embed().argument("--strict").refuses();
-        assert!(code == INCOMPATIBLE && said.contains("no goldens to test it by"), "{code} {said}");
+        assert!(code == INCOMPATIBLE && said.contains("no goldens to test it with"), "{code} {said}");
     }
 }
 
@@ -133,5 +133,5 @@ fn a_tower_runs_on_a_sibling_if_its_rows_are_near_and_falls_back_alone_if_not() 
         Some(goldens)
     });
     let error = reply(&opened(true)).expect_err("there is nothing to test it by");
-    assert!(error.to_string().contains("no goldens to test it by"), "{error}");
+    assert!(error.to_string().contains("no goldens to test it with"), "{error}");
 }

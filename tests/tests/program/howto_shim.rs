@@ -157,9 +157,9 @@ fn a_shim_begun_in_c_runs_a_model() {
 
     let again = shardwright(["shim", "new", "acme-npu", "--within"]).argument(outside.path());
     let (code, stderr) = again.refuses();
-    assert!(code == 2 && stderr.contains("is there already"), "{code}: {stderr}");
+    assert!(code == 2 && stderr.contains("already exists"), "{code}: {stderr}");
     let (code, stderr) = shardwright(["shim", "new", "Acme NPU"]).refuses();
-    assert!(code == 2 && stderr.contains("`Acme NPU` is no name"), "{code}: {stderr}");
+    assert!(code == 2 && stderr.contains("invalid name `Acme NPU`"), "{code}: {stderr}");
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn a_killed_pull_is_continued_and_its_model_runs_by_its_id_without_a_network() {
     // The files are not fetched again, and the output shows their path and licence.
     let text = at(&hub.url, &cache, &["pull", ID]).succeeds();
     assert!(text.contains("licence: apache-2.0") && text.contains(&snapshot.display().to_string()), "{text}");
-    assert!(!text.contains(" fetched") && text.contains("was there"), "{text}");
+    assert!(!text.contains(" fetched") && text.contains("already there"), "{text}");
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn where_the_plan_allows_it_a_chain_is_compiled_here_and_its_cost_is_reported() 
     assert!(ahead.beforehand.is_nothing(), "what was compiled ahead is used: {ahead:?}");
 
     for (what, words) in
-        [("unsupported", "the chip's compiler has moved on"), ("damage", "is damaged: SHA-256")]
+        [("unsupported", "the chip's compiler has moved on"), ("damage", "damaged: expected SHA-256")]
     {
         match what {
             "damage" => {
@@ -146,7 +146,7 @@ fn without_the_checkpoint_the_next_chain_runs_and_a_suggestion_is_reported() {
         outcome.stderr
     );
     let (_, stderr) = shardwright(["run", &shown, "--checkpoint", &shown, "--prompt", "x"]).refuses();
-    assert!(stderr.contains("--checkpoint is for bundles"), "{stderr}");
+    assert!(stderr.contains("--checkpoint needs a bundle"), "{stderr}");
 }
 
 #[test]

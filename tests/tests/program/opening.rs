@@ -105,7 +105,7 @@ fn the_first_opening_hashes_with_progress_and_the_next_hashes_nothing() {
     let model = options.open_watched(compiled.path(), &mut seen).expect("opened");
     let again = verified(&model);
     assert_eq!((again.hashed.bytes, &again.again), (0, &None), "{again}");
-    assert!(again.to_string().contains("nothing was hashed"), "{again}");
+    assert!(again.to_string().contains("no file was hashed"), "{again}");
     assert!(!seen.hashes() && seen.places.is_sorted(), "{:?}", seen.stages);
     assert_eq!(logits(&model, &ids[..4], &ids[4..]), expected);
     drop(model);
@@ -201,7 +201,7 @@ fn without_a_place_for_proofs_every_opening_hashes_and_says_how_to_name_one() {
         for _ in 0..2 {
             let said = verified(&open(&options, &compiled.path()));
             assert!(said.hashed.bytes > 0 && said.again.is_some(), "{said}");
-            assert!(said.to_string().contains("the next opening does so again: "), "{said}");
+            assert!(said.to_string().contains("the next opening hashes them again: "), "{said}");
         }
     }
     let run = |home: &Path, cache: &Path| {
@@ -268,7 +268,7 @@ fn proofs_of_another_user_are_not_believed() {
         let model = open(&options(&proofs), &compiled.path());
         let said = verified(&model);
         assert_eq!(said.hashed.bytes, first.hashed.bytes);
-        assert!(said.to_string().contains("not believed"), "{said}");
+        assert!(said.to_string().contains("were rejected"), "{said}");
         let notice = model.notices_of_opening().iter().find(|notice| notice.text.contains("belongs to user"));
         assert!(notice.is_some(), "{:?}", model.notices_of_opening());
     }
@@ -313,7 +313,7 @@ fn a_policy_says_which_chains_may_take_over() {
                 assert_eq!(model.fallback_policy(), Some(&policy));
             }
             Err(error) if policy != FallbackPolicy::Refuse => {
-                assert!(error.to_string().contains("the fallback policy leaves out `cpu`"), "{error}");
+                assert!(error.to_string().contains("the fallback policy excludes `cpu`"), "{error}");
             }
             Err(_) => {}
         }
@@ -358,7 +358,7 @@ fn a_chain_beyond_the_budget_is_passed_over_before_it_is_read() {
     let error = options.clone().memory_budget(1).open(bundle.path()).err().expect("nothing fits");
     assert_eq!(error.kind(), ErrorKind::Memory, "{error}");
     let said = error.to_string();
-    let least = "of the variant for mt6989 needs least: ";
+    let least = "of the variant for mt6989 needs the least: ";
     assert!(said.contains(least) && said.contains("are mapped and not counted"), "{said}");
     let strict = options.clone().memory_budget(1).strict(true).open(bundle.path()).err().expect("strict");
     assert_eq!(strict.kind(), ErrorKind::Memory, "{strict}");

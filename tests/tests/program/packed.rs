@@ -90,7 +90,7 @@ fn it_runs_from_a_package_and_says_what_it_copies() {
         let doctor = shardwright(["doctor", &within]).json();
         assert_eq!(doctor["bundle"]["copied_bytes"].as_u64() > Some(0), is_copied, "{alignment}: {doctor}");
         let problems = doctor["problems"].to_string();
-        assert_eq!(problems.contains("no multiple of 4096"), is_copied, "{problems}");
+        assert_eq!(problems.contains("not start at a multiple of 4096"), is_copied, "{problems}");
     }
 }
 
@@ -186,7 +186,7 @@ fn what_cannot_be_packed_is_refused_with_help() {
     assert!(!to.exists());
     let bundle = Compiled::from(TEXT_FIXTURES[3], [] as [&str; 0]);
     let (code, said) = pack(&bundle.path(), folder.path()).refuses();
-    assert!(code == 2 && said.contains("is a directory"), "{code} {said}");
+    assert!(code == 2 && said.contains("got a directory"), "{code} {said}");
     let (code, said) = pack(&bundle.path(), Path::new("no/such/folder/to.swb")).refuses();
     assert!(code == 3 && said.contains("no/such/folder"), "{code} {said}");
 }

@@ -165,7 +165,7 @@ fn the_report_has_what_was_run_and_every_figure_with_its_error() {
     // The text report shows it too.
     let shown = place.run(&more).succeeds();
     for words in
-        ["3 of 512 tokens, side by side", "765 tokens, 255 of each", "± ", "top token", "1000 resamples"]
+        ["3 of 512 tokens, without overlap", "765 tokens, 255 of each", "± ", "top token", "1000 resamples"]
     {
         assert!(shown.contains(words), "no `{words}` in {shown}");
     }
@@ -196,7 +196,7 @@ fn what_cannot_be_measured_ends_with_the_code_of_its_kind() {
         let (found, stderr) = place.run(more).refuses();
         assert!(found == code && stderr.contains(words), "{found}: {stderr}");
     };
-    refuses(&["--against", TEXT_FIXTURES[3]], 6, "has another vocabulary than `demo-model`: 0 is");
+    refuses(&["--against", TEXT_FIXTURES[3]], 6, "has a different vocabulary than `demo-model`: id 0 is");
     refuses(&["--window", "1025"], 10, "a context of 1024");
     refuses(&["--window", "2"], 2, "nothing to score");
     refuses(&["--window", "0"], 2, "--window");

@@ -30,7 +30,10 @@ fn a_page_is_written_beside_the_usual_output() {
     let page = folder.path().join("page.html");
     fs::write(&page, "what was there before").expect("written");
     let (code, stderr) = plan(DEMO_MODEL, &page).refuses();
-    assert!(code == 2 && stderr.contains("page.html` exists and is not the page of a plan"), "{stderr}");
+    assert!(
+        code == 2 && stderr.contains("page.html: the file exists and is not the page of a plan"),
+        "{stderr}"
+    );
     assert_eq!(fs::read(&page).expect("left alone"), b"what was there before");
     fs::remove_file(&page).expect("removed");
     let with_page = plan(DEMO_MODEL, &page).json();
@@ -95,7 +98,7 @@ fn two_plans_are_compared() {
         |before: &PathBuf, after: &PathBuf| shardwright(["plan", "diff"]).argument(before).argument(after);
     let same = diff(&one, &one).json();
     assert_eq!((&same["same"], &same["changes"]), (&json!(true), &json!([])));
-    assert!(diff(&one, &one).succeeds().ends_with("nothing changed\n"));
+    assert!(diff(&one, &one).succeeds().ends_with("no changes\n"));
 
     let changed = diff(&one, &other).outcome();
     assert_eq!(changed.code, Some(1), "{}", changed.stderr);

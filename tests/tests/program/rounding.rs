@@ -167,7 +167,7 @@ fn plans_are_run_and_lose_less_by_the_usual_rounding() {
     assert_eq!(measured(&[]), usual);
     assert_eq!(measured(&["--no-measure"]), Value::Null);
     let shown = run(&[]).succeeds();
-    assert!(shown.contains("tokens of built-in text (unseen)") && shown.contains("before that was run"));
+    assert!(shown.contains("tokens of built-in text (unseen)") && shown.contains("before measuring"));
     // Stored formats have no loss, and a quality goal is compared with the measured loss.
     let stored = shardwright(["plan", CHECKPOINT]);
     assert_eq!(stored.environment("XDG_CACHE_HOME", place.cache()).json()["measured"], Value::Null);

@@ -150,7 +150,7 @@ fn a_chat_greets_is_interrupted_reply_by_reply_and_is_left() {
         "--threads",
         "1",
     ]);
-    let mut seen = terminal.until("/bye leaves", 0);
+    let mut seen = terminal.until("/bye quits", 0);
     seen = terminal.until("> ", seen);
     for turn in ["one", "two"] {
         // A random model may finish before it is interrupted.
@@ -175,13 +175,13 @@ fn a_chat_greets_is_interrupted_reply_by_reply_and_is_left() {
     terminal.press("/clear\r");
     seen = terminal.until("the conversation is forgotten", seen);
     terminal.press("/nothing\r");
-    seen = terminal.until("there is no command /nothing", seen);
+    seen = terminal.until("unknown command `/nothing`", seen);
     seen = terminal.until("> ", seen);
     // At the prompt, the first interrupt clears the line, and the second one exits.
     terminal.press("half a sen");
     seen = terminal.until("half a sen", seen);
     terminal.press(INTERRUPT);
-    seen = terminal.until("press Ctrl-C once more to leave", seen);
+    seen = terminal.until("press Ctrl-C again to quit", seen);
     terminal.until("> ", seen);
     terminal.press(INTERRUPT);
     let (code, shown) = terminal.ended();
@@ -192,7 +192,7 @@ fn a_chat_greets_is_interrupted_reply_by_reply_and_is_left() {
 fn a_chat_ends_with_the_input_and_a_prompt_is_announced() {
     for leave in [END_OF_INPUT, "/bye\r"] {
         let mut terminal = Terminal::begin(&["run", TEXT_FIXTURES[0], "--chat"]);
-        let seen = terminal.until("/bye leaves", 0);
+        let seen = terminal.until("/bye quits", 0);
         terminal.until("> ", seen);
         terminal.press(leave);
         let (code, shown) = terminal.ended();

@@ -88,10 +88,10 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     let bench = Bench::new();
     let bundle = bench.bundle.path();
     let expected = bench.generates(&bundle).succeeds();
-    refused(bench.requires(&bundle), UNTRUSTED, &["is not signed", "trust sign"]);
+    refused(bench.requires(&bundle), UNTRUSTED, &["bundle: not signed", "trust sign"]);
     let warned = bench.generates(&bundle).arguments(["--signatures", "warn"]).outcome();
     assert_eq!((warned.code, &warned.stdout), (Some(0), &expected));
-    let notes = |shown: &str| shown.lines().filter(|line| line.contains("is not signed")).count();
+    let notes = |shown: &str| shown.lines().filter(|line| line.contains(": not signed")).count();
     assert!(notes(&warned.stderr) >= 2, "the bundle and the shim: {}", warned.stderr);
     // A warning is not a note that can be silenced.
     let quiet = bench.generates(&bundle).arguments(["--signatures", "warn", "--quiet"]).outcome();
@@ -105,7 +105,7 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     let signed = bench.signs(&bundle).arguments(["--name", "demo", "--release", "3"]).json();
     assert_eq!((&signed["kind"], &signed["name"]), (&"bundle".into(), &"demo".into()), "{signed}");
     // Now the bundle is signed, but the shim is not.
-    refused(bench.requires(&bundle), MISSING, &["no shim is named `cpu`", "shim.json` is not signed"]);
+    refused(bench.requires(&bundle), MISSING, &["no shim is named `cpu`", "shim.json: not signed"]);
     refused(bench.signs(&bench.manifest()), UNTRUSTED, &["hash of its library", "shim hash"]);
     shardwright(["shim", "hash"]).argument(bench.manifest()).succeeds();
     bench.signs(&bench.manifest()).succeeds();
@@ -119,7 +119,7 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     // Another bundle signed with the same key is not the expected one.
     let expects =
         |name: &str| bench.generates(&bundle).arguments(["--trust", &bench.public, "--expect", name]);
-    let words = ["is signed as `demo`", "expected `gemma`"];
+    let words = ["signed as `demo`, expected `gemma`"];
     refused(expects("gemma"), UNTRUSTED, &words);
     refused(expects("gemma").arguments(["--signatures", "off"]), UNTRUSTED, &words);
     assert_eq!(expects("demo").succeeds(), expected);
@@ -210,7 +210,7 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     let manifest = bundle.join("bundle.json");
     let text = fs::read_to_string(&manifest).expect("a manifest");
     fs::write(&manifest, text.replacen("\"family\":\"", "\"family\":\"x", 1)).expect("written");
-    refused(bench.requires(&bundle), UNTRUSTED, &["is not what", &bench.public]);
+    refused(bench.requires(&bundle), UNTRUSTED, &[&format!("changed after {} signed it", bench.public)]);
     let shown = shardwright(["trust", "show"]).argument(bench.manifest()).json();
     assert_eq!((&shown["holds"], &shown["kind"]), (&true.into(), &"shim".into()), "{shown}");
     fs::write(&manifest, text).expect("written");
@@ -234,9 +234,10 @@ fn a_withdrawn_release_a_revoked_key_and_an_older_list_are_refused() {
     let first = bench.revokes(1, &[]);
     let expected = with(&first).succeeds();
     let second = bench.revokes(2, &["--least", "bundle:demo:4"]);
-    refused(with(&second), UNTRUSTED, &["release 3", "`demo`", "least to be used is 4", "later release"]);
+    let withdrawn = "release 3 of bundle `demo` was withdrawn, expected release 4 or later";
+    refused(with(&second), UNTRUSTED, &[withdrawn, "later release"]);
     // The older list, which allowed the bundle, is now refused.
-    refused(with(&first), UNTRUSTED, &["number 1, and number 2 was used here", "latest list"]);
+    refused(with(&first), UNTRUSTED, &["number 1 is older than number 2", "latest list"]);
     bench.signs(&bundle).arguments(["--name", "demo", "--release", "4"]).succeeds();
     assert_eq!(with(&second).succeeds(), expected);
 
@@ -276,7 +277,7 @@ fn the_list_of_one_key_does_not_replace_that_of_another() {
     };
 
     let own = bench.revokes(1, &["--least", "bundle:demo:4"]);
-    let withdrawn = ["release 3", "least to be used is 4"];
+    let withdrawn = ["release 3 of bundle `demo` was withdrawn, expected release 4 or later"];
     refused(with(bench.requires(&bundle), &[&own]), UNTRUSTED, &withdrawn);
     let missing = ["`acme`", &bench.public, "is not given", "help: give the latest list"];
     refused(with(bench.requires(&bundle), &[&theirs]), UNTRUSTED, &missing);
@@ -343,7 +344,7 @@ fn a_planner_that_is_not_signed_as_required_ends_planning() {
     };
     // The shims are not signed either, which did not stop the planner.
     let (code, said) = plans().refuses();
-    assert!(code == UNTRUSTED && said.contains("even.wasm` is not signed"), "{code}: {said}");
+    assert!(code == UNTRUSTED && said.contains("even.wasm: not signed"), "{code}: {said}");
     assert!(!said.contains("shim.json"), "{said}");
     bench.signs(&planner).succeeds();
     let plan = plans().succeeds();
@@ -360,5 +361,5 @@ fn a_planner_that_is_not_signed_as_required_ends_planning() {
 fn a_key_that_exists_is_kept_and_its_public_half_is_shown() {
     let bench = Bench::new();
     let again = shardwright(["trust", "key"]).argument(bench.path("my.key"));
-    refused(again, 2, &["is a key already", &bench.public]);
+    refused(again, 2, &["is already a key", &bench.public]);
 }

@@ -180,7 +180,7 @@ fn a_self_test_ends_between_its_runs_and_is_done_whole_the_next_time() {
     let report = options.compile_for(&variants, tree::root().join(TEXT_FIXTURES[0]), &bundle, &mut ());
     report.unwrap_or_else(|error| panic!("{error}"));
     chip.behaves_as("sibling");
-    const TESTING: &str = "testing what it says";
+    const TESTING: &str = "testing its output";
     let open = |proofs: &str, seen: &mut Seen| {
         let proofs = folder.path().join(proofs);
         let options = BundleOptions::new().search_path(chip.search_path()).isolation(Isolation::Off);

@@ -1,3 +1,5 @@
+use std::fmt::Display;
+
 use crate::raw;
 
 /// Class of an [`Error`]. The planner acts on it: for example, it moves the cut after
@@ -83,10 +85,54 @@ impl Error {
             .detail("max", max)
     }
 
+    /// Creates an [`UnsupportedOp`](ErrorClass::UnsupportedOp) error about a `node`, `input` or
+    /// `port` of this name.
+    pub fn unsupported(what: &'static str, name: &str, reason: impl Display) -> Self {
+        Error::unsupported_op(format!("{what} `{name}`: {reason}")).detail(what, name)
+    }
+
+    /// Creates an error for an entry that contradicts itself.
+    pub fn invalid_graph(entry: &str, reason: impl Display) -> Self {
+        Error::invalid_argument(format!("entry `{entry}`: {reason}")).detail("entry", entry)
+    }
+
+    /// Creates an error for a weight whose bytes do not match its shape or encoding.
+    pub fn invalid_weight(name: &str, reason: impl Display) -> Self {
+        Error::invalid_argument(format!("weight `{name}`: {reason}")).detail("weight", name)
+    }
+
+    /// Creates an error for a flag or option with an invalid value.
+    pub fn invalid_value(name: &str, value: impl Display, expected: impl Display) -> Self {
+        Error::invalid_argument(format!("`{name}` is `{value}`, expected {expected}")).detail("option", name)
+    }
+
+    /// Creates an error for a device that the shim does not have. `help` states how the shim's
+    /// devices are named.
+    pub fn unknown_device(name: &str, help: &str) -> Self {
+        Error::invalid_argument(format!("no device `{name}`")).detail("device", name).help(help)
+    }
+
+    /// Creates an error for an artefact that is damaged at this offset in bytes.
+    pub fn corrupt_at(offset: u64, reason: impl Display) -> Self {
+        Error::corrupt_artefact(format!("artefact at byte {offset}: {reason}"))
+            .detail("offset", offset)
+            .help("compile the work order again")
+    }
+
+    /// Sets the text for a `help:` line: the next step, in the imperative.
+    pub fn help(self, help: impl Into<String>) -> Self {
+        self.detail("help", help.into())
+    }
+
     /// Adds a detail that a program can act on.
     pub fn detail(mut self, key: impl Into<String>, value: impl ToString) -> Self {
         self.details.push((key.into(), value.to_string()));
         self
+    }
+
+    /// Returns the first detail with this key.
+    pub fn detail_of(&self, key: &str) -> Option<&str> {
+        self.details.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
     }
 
     /// Sets the vendor library's code.

@@ -198,7 +198,7 @@ unsafe fn check_quantisation(pointer: *const raw::SwQuantisation, dtype: u32, sh
         return Err(broken(format!("{} zero points beside {count} scales", zero_points.len())));
     }
     match zero_points.iter().find(|zero| !(low..=high).contains(*zero)) {
-        Some(zero) => Err(broken(format!("zero point {zero} is none of the values {low} to {high}"))),
+        Some(zero) => Err(broken(format!("zero point {zero} is not one of the values {low} to {high}"))),
         None => Ok(()),
     }
 }

@@ -18,8 +18,11 @@
 //! are mapped and may be large, so they are verified only on request.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
-use crate::error::CpuError;
+use shardwright_shim_abi::{Error, ErrorClass};
+
+use crate::error::limit;
 use crate::program::{PackedScales, PackedSplit, Program, Step, decode, encode};
 
 const MAGIC: &[u8; 8] = b"SWCPUART";
@@ -97,7 +100,7 @@ fn checksum(parts: &[&[u8]]) -> u64 {
 
 /// Writes an artefact. The `weights` callback streams the weight section of `length` bytes into the
 /// function it receives.
-pub fn write<E: From<CpuError>>(
+pub fn write<E: From<Error>>(
     program: &Program,
     length: u64,
     mut sink: impl FnMut(&[u8]) -> Result<(), E>,
@@ -106,9 +109,7 @@ pub fn write<E: From<CpuError>>(
     let bytes = encode(program);
     let program_length = bytes.len() as u64;
     if program_length > MAX_PROGRAM {
-        return Err(
-            CpuError::Limit { limit: "program-bytes", value: program_length, max: MAX_PROGRAM }.into()
-        );
+        return Err(limit("program-bytes", program_length, MAX_PROGRAM).into());
     }
     let weights_at = (HEADER + program_length).next_multiple_of(PAGE);
     let mut header = Vec::with_capacity(HEADER as usize);
@@ -141,28 +142,28 @@ pub struct Artefact<'m> {
     sum: u64,
 }
 
-fn corrupt(offset: u64, reason: impl Into<String>) -> CpuError {
-    CpuError::CorruptArtefact { offset, reason: reason.into() }
+fn corrupt(offset: u64, reason: impl Display) -> Error {
+    Error::corrupt_at(offset, reason)
 }
 
 impl<'m> Artefact<'m> {
     /// Parses and verifies untrusted bytes.
-    pub fn read(bytes: &'m [u8]) -> Result<Artefact<'m>, CpuError> {
+    pub fn read(bytes: &'m [u8]) -> Result<Artefact<'m>, Error> {
         let total = bytes.len() as u64;
         let part = |offset: u64, length: u64, what: &str| {
             let end = offset.checked_add(length).filter(|end| *end <= total);
             let end = end.ok_or_else(|| {
                 corrupt(offset, format!("{what} of {length} bytes in an artefact of {total}"))
             })?;
-            Ok::<&'m [u8], CpuError>(&bytes[offset as usize..end as usize])
+            Ok::<&'m [u8], Error>(&bytes[offset as usize..end as usize])
         };
         let number = |offset: u64| {
             let mut word = [0; 8];
             word.copy_from_slice(part(offset, 8, "a number")?);
-            Ok::<u64, CpuError>(u64::from_le_bytes(word))
+            Ok::<u64, Error>(u64::from_le_bytes(word))
         };
         if part(0, 8, "a magic number")? != MAGIC {
-            return Err(corrupt(0, "this is no artefact of the CPU shim"));
+            return Err(corrupt(0, "not an artefact of the CPU shim"));
         }
         let format = number(8)?;
         let found = format as u32;
@@ -170,7 +171,9 @@ impl<'m> Artefact<'m> {
             return Err(corrupt(12, "reserved bytes are set"));
         }
         if found != FORMAT {
-            return Err(CpuError::IncompatibleArtefact { found, expected: FORMAT });
+            let message = format!("artefact format {found}, this shim reads {FORMAT}");
+            return Err(Error::new(ErrorClass::IncompatibleArtefact, message)
+                .help("compile the work order again with this shim"));
         }
         let [length, program_length, weights_at, weights_length] =
             [number(16)?, number(24)?, number(32)?, number(40)?];
@@ -203,7 +206,7 @@ impl<'m> Artefact<'m> {
     }
 
     /// Reads all weights and compares their checksum.
-    pub fn verify_weights(&self) -> Result<(), CpuError> {
+    pub fn verify_weights(&self) -> Result<(), Error> {
         if checksum(&[self.weights]) == self.sum {
             return Ok(());
         }

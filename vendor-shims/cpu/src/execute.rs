@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use shardwright_shim_abi::{Buffer, Control, Error, HostBuffer, Run, typed};
 
 use crate::artefact::Artefact;
-use crate::error::CpuError;
+use crate::error::{limit, out_of_memory};
 use crate::kernels::attention::{self, Everyone, Operands, Visible, attention_of_all};
 use crate::kernels::axial::{Tables, axial_rope};
 use crate::kernels::elementwise::{binary, gated, glu, unary};
@@ -41,10 +41,9 @@ struct Values {
 const LINE: usize = 64;
 
 impl Values {
-    fn new(what: &'static str, count: u64) -> Result<Values, CpuError> {
+    fn new(what: &'static str, count: u64) -> Result<Values, Error> {
         let bytes = count * VALUE_BYTES;
-        let buffer =
-            HostBuffer::new(bytes as usize, LINE).map_err(|_| CpuError::OutOfMemory { what, bytes })?;
+        let buffer = HostBuffer::new(bytes as usize, LINE).map_err(|_| out_of_memory(what, bytes))?;
         Ok(Values { buffer, count: count as usize })
     }
 
@@ -102,20 +101,20 @@ impl<'m> Engine<'m> {
         pool: Arc<Pool>,
         level: Level,
         ways: Ways,
-    ) -> Result<Engine<'m>, CpuError> {
+    ) -> Result<Engine<'m>, Error> {
         let Artefact { program, weights, .. } = artefact;
         let dot = DotLevel::within(level);
         let whole = weights.len() / VALUE_BYTES as usize * VALUE_BYTES as usize;
         let constants = typed::<f32>(&weights[..whole])
-            .map_err(|_| CpuError::InvalidRun { reason: "the artefact is not mapped at a page".into() })?;
+            .map_err(|_| Error::invalid_argument("the artefact is not mapped at a page"))?;
         let arena = program.entries.iter().map(|entry| entry.arena).max().unwrap_or(0);
         let mut scratch = 0;
         for entry in &program.entries {
             for step in &entry.steps {
                 let needed =
                     scratch_values(entry, step, pool.threads()).filter(|values| *values as u64 <= MAX_VALUES);
-                let limit = CpuError::Limit { limit: "scratch-values", value: u64::MAX, max: MAX_VALUES };
-                scratch = scratch.max(needed.ok_or(limit)?);
+                let needed = needed.ok_or_else(|| limit("scratch-values", u64::MAX, MAX_VALUES))?;
+                scratch = scratch.max(needed);
             }
         }
         Ok(Engine {
@@ -139,17 +138,15 @@ impl<'m> Engine<'m> {
     }
 
     pub fn run(&mut self, mut run: Run<'_>) -> Result<(), Error> {
-        let invalid = |reason: String| CpuError::InvalidRun { reason };
+        let invalid = |reason: String| Error::invalid_argument(reason);
         let entry =
             self.program.entries.get(run.entry).ok_or_else(|| invalid(format!("no entry {}", run.entry)))?;
         let rows = run.rows;
         if rows == 0 || rows as u64 > entry.rows {
-            return Err(invalid(format!("{rows} rows, 1 to {} are possible", entry.rows)).into());
+            return Err(invalid(format!("{rows} rows, 1 to {} are possible", entry.rows)));
         }
         if run.bound.len() != entry.ports.len() {
-            return Err(
-                invalid(format!("{} bindings, {} expected", run.bound.len(), entry.ports.len())).into()
-            );
+            return Err(invalid(format!("{} bindings, {} expected", run.bound.len(), entry.ports.len())));
         }
         let bases = &mut self.bases.0;
         bases.clear();
@@ -164,17 +161,14 @@ impl<'m> Engine<'m> {
             };
             let width = encoding.element.bytes();
             if !(pointer as usize).is_multiple_of(width) {
-                return Err(
-                    invalid(format!("binding `{}` is not aligned to {width} bytes", port.name)).into()
-                );
+                return Err(invalid(format!("binding `{}` is not aligned to {width} bytes", port.name)));
             }
             let elements = bytes / width;
             if port.elements().is_none_or(|needed| needed > elements as u64) {
                 return Err(invalid(format!(
                     "binding `{}` has {elements} values, {:?} expected",
                     port.name, port.shape
-                ))
-                .into());
+                )));
             }
             bases.push(Base { pointer, elements, encoding });
         }
@@ -585,14 +579,10 @@ impl Stage<'_, '_> {
                 // SAFETY: as `write`.
                 let target = unsafe { memory.stored_mut(*state) };
                 state_update(level, target, *width as usize, read(new), slots).map_err(|outside| {
-                    CpuError::InvalidRun {
-                        reason: format!(
-                            "row {} goes to slot {}, the state has {} rows",
-                            outside.row,
-                            outside.slot,
-                            state.elements / width
-                        ),
-                    }
+                    let (row, slot, rows) = (outside.row, outside.slot, state.elements / width);
+                    Error::invalid_argument(format!(
+                        "row {row} goes to slot {slot}, the state has {rows} rows"
+                    ))
                 })?;
             }
             Step::Decode { source, count, out } => {
@@ -670,16 +660,15 @@ impl Stage<'_, '_> {
         window: u64,
         positions: &[i32],
         rows: usize,
-    ) -> Result<usize, CpuError> {
+    ) -> Result<usize, Error> {
         let window = if window == 0 { u64::MAX } else { window };
         self.visible.clear();
         match keys {
             AttentionKeys::State { capacity } => {
                 for (row, &position) in positions[..rows].iter().enumerate() {
                     let Ok(position) = u64::try_from(position) else {
-                        return Err(CpuError::InvalidRun {
-                            reason: format!("row {row} is at position {position}"),
-                        });
+                        let reason = format!("row {row} is at position {position}");
+                        return Err(Error::invalid_argument(reason));
                     };
                     let count = (position + 1).min(window).min(capacity);
                     self.visible.push(Visible { start: position + 1 - count, count: count as usize });

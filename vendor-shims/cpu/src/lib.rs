@@ -26,7 +26,6 @@ mod shim;
 pub mod simd;
 mod tuning;
 
-pub use error::CpuError;
 pub use shim::CpuShim;
 
 /// Returns the contract's entry function, for programs that link this shim.

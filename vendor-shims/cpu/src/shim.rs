@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use shardwright_shim_abi::raw;
 use shardwright_shim_abi::{
     Artefact as MappedArtefact, Binding, Compatibility, CompileOutput, Description, Device, DeviceKind,
-    Direction, EntryView, Estimate, Flag, FlagKind, FlagOutcome, FlagReport, FlagStage, Limit, LoadedEntry,
-    LoadedShard, MemoryKinds, Options, Provenance, Result, Run, Shim, Verdict, WorkOrderView,
+    Direction, EntryView, Error, Estimate, Flag, FlagKind, FlagOutcome, FlagReport, FlagStage, Limit,
+    LoadedEntry, LoadedShard, MemoryKinds, Options, Provenance, Result, Run, Shim, Verdict, WorkOrderView,
 };
 
 use crate::artefact::{self, Artefact};
-use crate::error::CpuError;
+use crate::error::limit;
 use crate::estimate;
 use crate::execute::{Engine, Ways};
 use crate::kernels::integer::Streams;
@@ -46,18 +46,18 @@ pub struct CpuShim {
 fn thread_count(options: &Options<'_>) -> Result<Option<usize>> {
     let count: Option<usize> = options.number(THREADS)?;
     match count {
-        Some(count) if count > MAX_THREADS => Err(CpuError::InvalidValue {
-            name: THREADS.to_owned(),
-            value: count.to_string(),
-            expected: format!("0 to {MAX_THREADS}"),
+        Some(count) if count > MAX_THREADS => {
+            Err(Error::invalid_value(THREADS, count, format_args!("0 to {MAX_THREADS}")))
         }
-        .into()),
         count => Ok(count),
     }
 }
 
 fn known_device(device: &str) -> Result<()> {
-    if device == DEVICE { Ok(()) } else { Err(CpuError::UnknownDevice { name: device.to_owned() }.into()) }
+    if device == DEVICE {
+        return Ok(());
+    }
+    Err(Error::unknown_device(device, "the only device of this shim is `cpu`"))
 }
 
 impl CpuShim {
@@ -106,9 +106,7 @@ fn way<T: Copy + PartialEq + Display>(
     }
     let Some(&wanted) = all.iter().find(|way| way.to_string() == value) else {
         let expected = choices(all).join(", ");
-        return Err(
-            CpuError::InvalidValue { name: name.to_owned(), value: value.to_owned(), expected }.into()
-        );
+        return Err(Error::invalid_value(name, value, expected));
     };
     let used = nearest(wanted);
     match used == wanted {
@@ -235,7 +233,7 @@ impl Shim for CpuShim {
         }
         if order.entries().len() as u64 > MAX_ENTRIES {
             let value = order.entries().len() as u64;
-            return Err(CpuError::Limit { limit: "entries", value, max: MAX_ENTRIES }.into());
+            return Err(limit("entries", value, MAX_ENTRIES));
         }
         let mut weights = Weights::of(order.entries());
         let mut program = Program { threads, entries: Vec::new() };
@@ -249,9 +247,7 @@ impl Shim for CpuShim {
             program.entries.push(lowered);
         }
         let length = weights.length();
-        program
-            .check(length)
-            .map_err(|reason| CpuError::InvalidGraph { entry: order.name().to_owned(), reason })?;
+        program.check(length).map_err(|reason| Error::invalid_graph(order.name(), reason))?;
         let mut written = 0u64;
         let mut reported = 0u64;
         artefact::write(
@@ -298,15 +294,10 @@ impl Shim for CpuShim {
         known_device(device)?;
         options.only(&[THREADS, STREAMS, PRODUCTS, "simd", "verify-weights"])?;
         let read = Artefact::read(mapped.bytes())?;
-        let choice = |name: &str, value: &str, expected: String| CpuError::InvalidValue {
-            name: name.to_owned(),
-            value: value.to_owned(),
-            expected,
-        };
         match options.get("verify-weights") {
             None | Some("false") => {}
             Some("true") => read.verify_weights()?,
-            Some(other) => return Err(choice("verify-weights", other, "true or false".into()).into()),
+            Some(other) => return Err(Error::invalid_value("verify-weights", other, "true or false")),
         }
         let level = match options.get("simd") {
             None => Level::detect(),
@@ -314,7 +305,7 @@ impl Shim for CpuShim {
                 let levels = Level::available();
                 let names: Vec<&str> = levels.iter().map(|level| level.name()).collect();
                 let found = levels.iter().find(|level| level.name() == name);
-                *found.ok_or_else(|| choice("simd", name, names.join(", ")))?
+                *found.ok_or_else(|| Error::invalid_value("simd", name, names.join(", ")))?
             }
         };
         let dot = DotLevel::within(level);

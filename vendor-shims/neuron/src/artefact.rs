@@ -12,8 +12,8 @@
 
 use serde::{Deserialize, Serialize};
 use shardwright_neuron_adapter::RuntimeVersion;
+use shardwright_shim_abi::Error;
 use shardwright_shim_abi::raw::{SW_DTYPE_F16, SW_DTYPE_F32, SW_DTYPE_I16};
-use shardwright_shim_npu::ShimError;
 use shardwright_shim_npu::artefact::{
     self, Format, Outline, PAGE, check_hash, corrupt, hash, json, payload_at, zeros,
 };
@@ -117,8 +117,8 @@ impl artefact::Entry for Entry {
 ///
 /// # Errors
 ///
-/// [`ShimError::Limit`] if there are more entries or ports than the format allows.
-pub fn write(mut descriptor: Descriptor, blobs: &[Vec<u8>]) -> Result<Written, ShimError> {
+/// `ErrorClass::ResourceLimit` if there are more entries or ports than the format allows.
+pub fn write(mut descriptor: Descriptor, blobs: &[Vec<u8>]) -> Result<Written, Error> {
     for (entry, blob) in descriptor.entries.iter_mut().zip(blobs) {
         entry.blob_bytes = blob.len() as u64;
         entry.blob_sha256 = hash(blob);
@@ -168,9 +168,9 @@ impl<'m> Artefact<'m> {
     ///
     /// # Errors
     ///
-    /// [`ShimError::IncompatibleArtefact`] for another file or another format version,
-    /// [`ShimError::CorruptArtefact`] for damage.
-    pub fn read(bytes: &'m [u8]) -> Result<Artefact<'m>, ShimError> {
+    /// `ErrorClass::IncompatibleArtefact` for another file or another format version,
+    /// `ErrorClass::CorruptArtefact` for damage.
+    pub fn read(bytes: &'m [u8]) -> Result<Artefact<'m>, Error> {
         let opened = FORMAT.open::<Head, Entry>(bytes)?;
         let descriptor = opened.descriptor;
         check(&descriptor, opened.payload_at, bytes.len() as u64).map_err(|reason| corrupt(PAGE, reason))?;
@@ -184,8 +184,8 @@ impl<'m> Artefact<'m> {
     ///
     /// # Errors
     ///
-    /// [`ShimError::CorruptArtefact`] if the hash differs.
-    pub fn blob(&self, entry: &Entry) -> Result<&'m [u8], ShimError> {
+    /// `ErrorClass::CorruptArtefact` if the hash differs.
+    pub fn blob(&self, entry: &Entry) -> Result<&'m [u8], Error> {
         let bytes = &self.bytes[entry.blob_at as usize..(entry.blob_at + entry.blob_bytes) as usize];
         let what = format!("the compiled network of `{}`", entry.name);
         check_hash(bytes, &entry.blob_sha256, &what, entry.blob_at)?;
@@ -242,6 +242,7 @@ fn fits_network(port: &Port) -> bool {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use shardwright_shim_abi::ErrorClass;
     use shardwright_shim_abi::raw::*;
     use shardwright_shim_npu::artefact::{MAX_ENTRIES, MAX_PORTS, ReadHead};
 
@@ -357,13 +358,21 @@ pub(crate) mod tests {
             let mut descriptor = sample(1);
             change(&mut descriptor);
             let refused = Artefact::read(&whole(descriptor, &[vec![1]])).expect_err("refused");
-            assert!(matches!(refused, ShimError::CorruptArtefact { .. }), "{part}: {refused}");
+            assert_eq!(refused.class, ErrorClass::CorruptArtefact, "{part}: {refused}");
             assert!(refused.to_string().contains(part), "`{part}` not in `{refused}`");
         }
         let many = sample(MAX_ENTRIES + 1);
-        assert!(matches!(write(many, &[]), Err(ShimError::Limit { limit: "entries", .. })));
+        let refused = write(many, &[]).expect_err("too many");
+        assert!(
+            refused.class == ErrorClass::ResourceLimit && refused.message.starts_with("entries is"),
+            "{refused}"
+        );
         let mut many = sample(1);
         many.entries[0].ports = vec![many.entries[0].ports[0].clone(); MAX_PORTS + 1];
-        assert!(matches!(write(many, &[]), Err(ShimError::Limit { limit: "ports", .. })));
+        let refused = write(many, &[]).expect_err("too many");
+        assert!(
+            refused.class == ErrorClass::ResourceLimit && refused.message.starts_with("ports is"),
+            "{refused}"
+        );
     }
 }

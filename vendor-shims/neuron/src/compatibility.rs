@@ -26,7 +26,7 @@ fn judge_known(head: &Head, place: Place<'_>) -> Compatibility {
     match (&head.made_by.simulator, &library.simulator) {
         (Some(simulator), None) => {
             return Compatibility::Unsupported(format!(
-                "made by the simulator {simulator} ({made}), which is no code for a chip; the library here is MediaTek's ({here})"
+                "made by the simulator {simulator} ({made}), which is not code for a chip; the library here is MediaTek's ({here})"
             ));
         }
         (None, Some(simulator)) => {

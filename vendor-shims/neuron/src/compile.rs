@@ -5,7 +5,6 @@ use shardwright_neuron_containers::bytes::Bytes;
 use shardwright_neuron_containers::{Version, blob};
 use shardwright_shim_abi::raw::SW_LOG_INFO;
 use shardwright_shim_abi::{CompileOutput, EntryView, Error, Result, WorkOrderView};
-use shardwright_shim_npu::ShimError;
 use shardwright_shim_npu::artefact::entry_count;
 use shardwright_shim_npu::port::{at_node, vanished};
 
@@ -83,7 +82,7 @@ pub(crate) fn compile(
         let absent = lowered.graph.absent();
         if absent > 0 {
             let reason = format!("{absent} weights have no bytes");
-            return Err(ShimError::InvalidGraph { entry: entry.name().to_owned(), reason }.into());
+            return Err(Error::invalid_graph(entry.name(), reason));
         }
         let operations = lowered.graph.operations.len() as u64;
         let constants = lowered.graph.constant_bytes();

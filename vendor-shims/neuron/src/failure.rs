@@ -16,7 +16,7 @@ pub enum NeuronError {
     #[error("{}", .0.of_vendor("MediaTek", "set SHARDWRIGHT_NEURON_LIB to a Neuron adapter"))]
     Library(#[from] LibraryError),
     /// The file is a library, but not a Neuron adapter.
-    #[error("{} is no Neuron adapter: it has no symbol `{symbol}`", path.display())]
+    #[error("{} is not a Neuron adapter: it has no symbol `{symbol}`", path.display())]
     NotAnAdapter {
         path: PathBuf,
         /// A symbol that every Neuron adapter exports.
@@ -45,7 +45,7 @@ pub enum NeuronError {
         bytes: u64,
     },
     /// Memory starts at an address or offset from which the hardware cannot read.
-    #[error("{what} begins at {at}, which is no multiple of {alignment}")]
+    #[error("{what} begins at {at}, which is not a multiple of {alignment}")]
     Misaligned {
         /// The object, and whether its address or offset is misaligned.
         what: String,

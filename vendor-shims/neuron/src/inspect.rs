@@ -7,7 +7,7 @@ use shardwright_neuron_containers::budget::Budget;
 use shardwright_neuron_containers::bytes::Bytes;
 use shardwright_neuron_containers::{ContainerError, inspect as containers};
 use shardwright_shim_abi::{Error, ErrorClass, Inspection, Result};
-use shardwright_shim_npu::ShimError;
+use shardwright_shim_npu::artefact::incompatible;
 
 use crate::artefact::{Artefact, Entry, FORMAT, Head};
 
@@ -54,9 +54,7 @@ pub(crate) fn inspect(bytes: &[u8]) -> Result<Option<Inspection>> {
 fn unreadable(error: ContainerError) -> Error {
     let help = error.help();
     match error {
-        ContainerError::UnknownVersion { .. } => {
-            Error::from(ShimError::IncompatibleArtefact { reason: error.to_string(), help: help.to_owned() })
-        }
-        error => Error::new(ErrorClass::CorruptArtefact, error.to_string()).detail("help", help),
+        ContainerError::UnknownVersion { .. } => incompatible(error.to_string(), help),
+        error => Error::new(ErrorClass::CorruptArtefact, error.to_string()).help(help),
     }
 }

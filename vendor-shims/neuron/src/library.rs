@@ -93,12 +93,12 @@ impl LibraryChoice {
         let path = self.beside.as_ref().map_or_else(|| path.clone(), |folder| folder.join(path));
         let path = if path.is_dir() { path.join(FILE) } else { path };
         if !path.is_file() {
-            steps.say(format!("option `stand-in`: {} is no file", path.display()));
+            steps.say(format!("option `stand-in`: {} is not a file", path.display()));
             return Ok(None);
         }
         let found = load_file(&path)?;
         if !is_simulator(&found) {
-            steps.say(format!("option `stand-in`: {} is no simulator", path.display()));
+            steps.say(format!("option `stand-in`: {} is not a simulator", path.display()));
             return Ok(None);
         }
         steps.say(format!("option `stand-in`: {}", path.display()));
@@ -484,7 +484,7 @@ mod tests {
         };
         let absent = tried(&with("../absent.so"));
         assert!(
-            absent[0].starts_with("option `stand-in`") && absent[0].ends_with("is no file"),
+            absent[0].starts_with("option `stand-in`") && absent[0].ends_with("is not a file"),
             "{absent:?}"
         );
         assert_eq!(absent.len(), 5, "{absent:?}");

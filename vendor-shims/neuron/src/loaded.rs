@@ -4,9 +4,10 @@ use shardwright_neuron_adapter::setting::MEMORY_ALIGNMENT;
 use shardwright_shim_abi::{
     Bound, Buffer, Control, Error, FlagReport, HostBuffer, LoadedEntry, LoadedShard, Result, Run,
 };
+use shardwright_shim_npu::Power;
+use shardwright_shim_npu::artefact::incompatible;
 use shardwright_shim_npu::artefact::{Entry as _, ReadHead, loads};
 use shardwright_shim_npu::port::{PortKind, check_run, element_bytes};
-use shardwright_shim_npu::{Power, ShimError};
 
 use crate::artefact::{Artefact, Entry, Port};
 use crate::compatibility::{self, Place};
@@ -49,7 +50,7 @@ impl Shard {
     ///
     /// # Errors
     ///
-    /// [`ShimError::CorruptArtefact`], [`ShimError::IncompatibleArtefact`], and the library's
+    /// `ErrorClass::CorruptArtefact`, `ErrorClass::IncompatibleArtefact`, and the library's
     /// errors, with both versions.
     pub fn load(driver: &Driver, soc: &str, bytes: &[u8], asked: Option<Power>) -> Result<Shard> {
         let artefact = Artefact::read(bytes)?;
@@ -59,7 +60,7 @@ impl Shard {
         loads(answer, || format!("compile the work order for {soc} with the library that is here")).map_err(
             |error| {
                 let (made, here) = (head.made_by.version(), driver.library().version());
-                Error::from(error).detail("made-by-version", made).detail("adapter-version", here)
+                error.detail("made-by-version", made).detail("adapter-version", here)
             },
         )?;
         let mut entries = Vec::with_capacity(artefact.descriptor.entries.len());
@@ -83,7 +84,7 @@ impl Shard {
 }
 
 fn invalid(reason: String) -> Error {
-    ShimError::InvalidRun { reason }.into()
+    Error::invalid_argument(reason)
 }
 
 impl Loaded {
@@ -187,14 +188,12 @@ impl Way {
             (holds && whole == bytes as u64).then_some(own)
         });
         let Some(padded) = own_shape else {
-            return Err(ShimError::IncompatibleArtefact {
-                reason: format!(
-                    "the library requires {bytes} bytes for `{}` of {:?}, which has {dense}, and reports the dimensions {dimensions:?}, which do not account for them",
-                    port.name, port.place
-                ),
-                help: "this layout is not known; another version of the adapter may pad otherwise".to_owned(),
-            }
-            .into());
+            let reason = format!(
+                "the library requires {bytes} bytes for `{}` of {:?}, which has {dense}, and reports the dimensions {dimensions:?}, which do not account for them",
+                port.name, port.place
+            );
+            let help = "this layout is not known; another version of the adapter may pad otherwise";
+            return Err(incompatible(reason, help));
         };
         Ok(Way { bytes, padded: Some(padded), rows: copy, staged: Some(buffer(bytes)?) })
     }

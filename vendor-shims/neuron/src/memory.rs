@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use shardwright_neuron_adapter::setting::MEMORY_ALIGNMENT;
 use shardwright_shim_abi::{Buffer, HostBuffer, MemoryKinds};
-use shardwright_shim_npu::ShimError;
+use shardwright_shim_npu::error::unsupported_memory;
 
 use crate::failure::NeuronError;
 use crate::library::Library;
@@ -87,7 +87,7 @@ impl SharedBuffer {
     ///
     /// # Errors
     /// [`NeuronError::Misaligned`] for an offset or address that is not a multiple of 64.
-    /// [`ShimError::UnsupportedMemory`] for a length of zero or a range beyond the file's end. Also
+    /// `ErrorClass::InvalidArgument` for a length of zero or a range beyond the file's end. Also
     /// the library's errors.
     pub fn import(
         library: &Arc<Library>,
@@ -95,21 +95,21 @@ impl SharedBuffer {
         offset: u64,
         length: u64,
     ) -> shardwright_shim_abi::Result<SharedBuffer> {
-        let refuse = |reason: String| ShimError::UnsupportedMemory { what: "a descriptor's memory", reason };
+        let refuse = |reason: String| unsupported_memory("a descriptor's memory", &reason);
         let whole = usize::try_from(length).ok().filter(|length| (1..=isize::MAX as usize).contains(length));
         let whole = whole.ok_or_else(|| refuse(format!("{length} bytes are impossible")))?;
         // SAFETY: all zeros is a valid value of a struct of numbers.
         let mut status: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: any number may be passed, and the struct outlives the call.
         if unsafe { libc::fstat(fd, &mut status) } != 0 {
-            return Err(refuse(format!("descriptor {fd}: {}", std::io::Error::last_os_error())).into());
+            return Err(refuse(format!("descriptor {fd}: {}", std::io::Error::last_os_error())));
         }
         // An access beyond the end of a file kills the process. dma-buf heaps report 0 or their
         // size.
         let end = offset.checked_add(length).ok_or_else(|| refuse("its end is impossible".to_owned()))?;
         let is_file = status.st_mode & libc::S_IFMT == libc::S_IFREG;
         if is_file && u64::try_from(status.st_size).unwrap_or(0) < end {
-            return Err(refuse(format!("{} bytes, {end} are needed", status.st_size)).into());
+            return Err(refuse(format!("{} bytes, {end} are needed", status.st_size)));
         }
         let handle = Arc::new(SharedHandle::from_fd(library, fd, offset, whole)?);
         let mapping = Mapping::of(fd, offset, whole);

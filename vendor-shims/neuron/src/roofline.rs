@@ -5,8 +5,8 @@
 //! and elementwise operations are not modelled, and the error of the estimate is unknown.
 
 use shardwright_neuron_adapter::{operand, operation};
-use shardwright_shim_abi::{Chip, Fact, FlagKind};
-use shardwright_shim_npu::ShimError;
+use shardwright_shim_abi::{Chip, Error, Fact, FlagKind};
+use shardwright_shim_npu::error::wrong_fact;
 
 use crate::graph::{NeuronGraph, OperandKind, Operation, OperationKind};
 
@@ -121,12 +121,11 @@ impl Roofline {
     /// Reads the figures of a profile. Returns `None` if the profile has no such facts.
     ///
     /// # Errors
-    /// [`ShimError::WrongFact`] for a value that is not a number in range, and for rates or an
+    /// `ErrorClass::InvalidArgument` for a value that is not a number in range, and for rates or an
     /// efficiency without a bandwidth.
-    pub fn read(chip: &Chip<'_>) -> Result<Option<Roofline>, ShimError> {
-        let wrong =
-            |fact: &'static str, reason| ShimError::WrongFact { chip: chip.name.to_owned(), fact, reason };
-        let number = |fact: &'static str, largest: f64| -> Result<Option<f64>, ShimError> {
+    pub fn read(chip: &Chip<'_>) -> Result<Option<Roofline>, Error> {
+        let wrong = |fact: &'static str, reason: String| wrong_fact(chip.name, fact, &reason);
+        let number = |fact: &'static str, largest: f64| -> Result<Option<f64>, Error> {
             let Some(text) = chip.facts.get(fact) else { return Ok(None) };
             match text.parse::<f64>() {
                 Ok(value) if value > 0.0 && value <= largest => Ok(Some(value)),
@@ -187,7 +186,7 @@ mod tests {
     use super::*;
     use crate::graph::{Channels, Operand, Value};
 
-    fn read(facts: &[(&str, &str)]) -> Result<Option<Roofline>, ShimError> {
+    fn read(facts: &[(&str, &str)]) -> Result<Option<Roofline>, Error> {
         let facts = facts.iter().copied().collect();
         Roofline::read(&Chip { name: "chip", aliases: Vec::new(), facts })
     }
@@ -324,10 +323,8 @@ mod tests {
             (&[memory, ("tera-operations-16x16", "inf")], facts::FIXED_BY_FIXED),
             (&[memory, ("roofline-efficiency", "1.1")], facts::EFFICIENCY),
         ] {
-            match read(given) {
-                Err(ShimError::WrongFact { fact: reported, .. }) => assert_eq!(reported, fact, "{given:?}"),
-                other => panic!("{given:?}: {other:?}"),
-            }
+            let error = read(given).expect_err(fact);
+            assert_eq!(error.detail_of("fact"), Some(fact), "{given:?}: {error}");
         }
     }
 }

@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use shardwright_neuron_containers::Version;
 use shardwright_shim_abi::{
-    Artefact, Buffer, Chip, Compatibility, CompileOutput, Description, Device, DeviceKind, EntryView,
+    Artefact, Buffer, Chip, Compatibility, CompileOutput, Description, Device, DeviceKind, EntryView, Error,
     Estimate, Fact, Flag, Import, Inspection, Limit, LoadedShard, Options, Provenance, Result, Shim, Verdict,
     WorkOrderView,
 };
+use shardwright_shim_npu::Power;
 use shardwright_shim_npu::artefact::{MAX_ENTRIES, MAX_PORTS};
+use shardwright_shim_npu::error::{compiles_only, unsupported_memory};
 use shardwright_shim_npu::instance::{Chips, Lazy, Named, SIMULATED};
 use shardwright_shim_npu::power::POWER;
-use shardwright_shim_npu::{Power, ShimError};
 
 use crate::artefact::FORMAT;
 use crate::compatibility::{self, Place};
@@ -48,18 +49,13 @@ pub struct NeuronShim {
     chips: Chips<Soc>,
 }
 
-fn unknown(name: &str) -> ShimError {
-    let help = "devices are named by the profile of their chip, which is made known before they are asked for: \
-                `mt6989` with MediaTek's library, `mt6989.simulated` with a simulator of it";
-    ShimError::UnknownDevice { name: name.to_owned(), help }
+fn unknown(name: &str) -> Error {
+    let help = "use a chip that the host has registered: `mt6989` with MediaTek's library, `mt6989.simulated` with a simulator of it";
+    Error::unknown_device(name, help)
 }
 
-fn lowering(place: &str, value: &str) -> std::result::Result<Lowering, ShimError> {
-    Lowering::by_name(value).ok_or_else(|| ShimError::InvalidValue {
-        name: place.to_owned(),
-        value: value.to_owned(),
-        expected: "lean, plain".to_owned(),
-    })
+fn lowering(place: &str, value: &str) -> std::result::Result<Lowering, Error> {
+    Lowering::by_name(value).ok_or_else(|| Error::invalid_value(place, value, "lean, plain"))
 }
 
 impl NeuronShim {
@@ -68,7 +64,7 @@ impl NeuronShim {
     }
 
     /// Returns a device of a known chip.
-    fn named(&self, name: &str) -> std::result::Result<Named<Soc>, ShimError> {
+    fn named(&self, name: &str) -> std::result::Result<Named<Soc>, Error> {
         self.chips.named(name).ok_or_else(|| unknown(name))
     }
 
@@ -79,7 +75,7 @@ impl NeuronShim {
         let driver = self.driver()?;
         match named.is_simulated == driver.library().simulator().is_some() {
             true => Ok((named.clone(), driver.playing(&named.soc)?)),
-            false => Err(unknown(name).into()),
+            false => Err(unknown(name)),
         }
     }
 
@@ -264,7 +260,7 @@ impl Shim for NeuronShim {
             let help = format!(
                 "carry the artefact to a phone with {device}, or open a simulator of the library and use `{device}{SIMULATED}`"
             );
-            return Err(ShimError::CompilesOnly { device, help }.into());
+            return Err(compiles_only(&device, &help));
         }
         Ok(Box::new(Shard::load(&driver, &named.soc.platform, artefact.bytes(), power)?))
     }
@@ -281,8 +277,7 @@ impl Shim for NeuronShim {
                 Ok(Box::new(SharedBuffer::import(driver.library(), fd, offset, length)?))
             }
             Import::HardwareBuffer { .. } => {
-                let reason = "it exists on Android alone, and was tried nowhere".to_owned();
-                Err(ShimError::UnsupportedMemory { what: "an AHardwareBuffer", reason }.into())
+                Err(unsupported_memory("an AHardwareBuffer", "it exists only on Android and is untested"))
             }
         }
     }

@@ -2,8 +2,8 @@
 //! whether it is the chip of this phone.
 
 use shardwright_neuron_adapter::RuntimeVersion;
-use shardwright_shim_abi::{Chip, Fact, FlagKind};
-use shardwright_shim_npu::ShimError;
+use shardwright_shim_abi::{Chip, Error, Fact, FlagKind};
+use shardwright_shim_npu::error::wrong_fact;
 
 use crate::roofline::{self, Roofline};
 
@@ -127,14 +127,10 @@ impl Soc {
     /// Reads the chip of a profile.
     ///
     /// # Errors
-    /// [`ShimError::WrongFact`] for an invalid platform name, version or number.
-    pub fn read(chip: &Chip<'_>) -> Result<Soc, ShimError> {
-        let wrong = |fact: &'static str, reason: String| ShimError::WrongFact {
-            chip: chip.name.to_owned(),
-            fact,
-            reason,
-        };
-        let number = |name: &'static str| -> Result<Option<i64>, ShimError> {
+    /// `ErrorClass::InvalidArgument` for an invalid platform name, version or number.
+    pub fn read(chip: &Chip<'_>) -> Result<Soc, Error> {
+        let wrong = |fact: &'static str, reason: String| wrong_fact(chip.name, fact, &reason);
+        let number = |name: &'static str| -> Result<Option<i64>, Error> {
             let value = chip.facts.get(name).map(|value| value.parse());
             value.transpose().map_err(|_| wrong(name, "it is not a number".to_owned()))
         };
@@ -216,7 +212,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// Reads a chip with these facts.
-    fn soc(facts: &[(&str, &str)]) -> Result<Soc, ShimError> {
+    fn soc(facts: &[(&str, &str)]) -> Result<Soc, Error> {
         let facts = facts.iter().copied().collect();
         Soc::read(&Chip { name: "chip", aliases: vec!["Dimensity 8300", "MT8792"], facts })
     }
@@ -285,13 +281,9 @@ pub(crate) mod tests {
             (&[("platform", "mt6989"), ("simulated-adapter", "9.2")], facts::SIMULATED_ADAPTER, "`9.2`"),
             (&[("platform", "mt6989"), ("simulated-adapter", "9.2.256")], facts::SIMULATED_ADAPTER, "255"),
         ] {
-            match soc(facts) {
-                Err(ShimError::WrongFact { fact: reported, reason, .. }) => {
-                    assert_eq!(reported, fact);
-                    assert!(reason.contains(says), "{reason}");
-                }
-                other => panic!("{facts:?}: {other:?}"),
-            }
+            let error = soc(facts).expect_err(fact);
+            assert_eq!(error.detail_of("fact"), Some(fact), "{facts:?}: {error}");
+            assert!(error.message.contains(says), "{error}");
         }
     }
 

@@ -15,12 +15,13 @@
 //! the payload, because vendors' libraries accept damaged bytes. An artefact's head is one line
 //! defined by the shim, followed by JSON.
 
+use std::fmt::Display;
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use shardwright_shim_abi::{Compatibility, LoadedEntry, MemoryKinds, WorkOrderView};
+use shardwright_shim_abi::{Compatibility, Error, ErrorClass, LoadedEntry, MemoryKinds, WorkOrderView};
 
-use crate::ShimError;
 use crate::port::{Port, bindings, check_ports};
 
 /// Alignment of the start of a payload, in bytes.
@@ -88,12 +89,12 @@ impl<H> ReadHead<H> {
 ///
 /// # Errors
 ///
-/// [`ShimError::IncompatibleArtefact`] with advice if it cannot be loaded.
-pub fn loads(answer: Compatibility, help: impl FnOnce() -> String) -> Result<(), ShimError> {
+/// `ErrorClass::IncompatibleArtefact` with advice if it cannot be loaded.
+pub fn loads(answer: Compatibility, help: impl FnOnce() -> String) -> Result<(), Error> {
     match answer {
         Compatibility::Optimal | Compatibility::Recompile(_) => Ok(()),
         Compatibility::NotMine(reason) | Compatibility::Unsupported(reason) => {
-            Err(ShimError::IncompatibleArtefact { reason, help: help() })
+            Err(incompatible(reason, help()))
         }
     }
 }
@@ -163,9 +164,9 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`ShimError::InvalidGraph`] for a head that does not serialise to JSON. A plain struct
+    /// `ErrorClass::InvalidArgument` for a head that does not serialise to JSON. A plain struct
     /// always does.
-    pub fn head_bytes<H: Serialize>(&self, head: &H) -> Result<Vec<u8>, ShimError> {
+    pub fn head_bytes<H: Serialize>(&self, head: &H) -> Result<Vec<u8>, Error> {
         let mut bytes = self.head.as_bytes().to_vec();
         bytes.extend(json(head)?);
         Ok(bytes)
@@ -175,8 +176,8 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`ShimError::CorruptArtefact`] if the first line matches but the rest cannot be parsed.
-    pub fn read_head<H: DeserializeOwned>(&self, bytes: &[u8]) -> Result<ReadHead<H>, ShimError> {
+    /// `ErrorClass::CorruptArtefact` if the first line matches but the rest cannot be parsed.
+    pub fn read_head<H: DeserializeOwned>(&self, bytes: &[u8]) -> Result<ReadHead<H>, Error> {
         let Some(text) = bytes.strip_prefix(self.head.as_bytes()) else { return Ok(ReadHead::Foreign) };
         #[derive(Deserialize)]
         struct OnlyFormat {
@@ -201,13 +202,13 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`ShimError::Limit`] for more entries or ports than the format allows, and for a descriptor
+    /// `ErrorClass::ResourceLimit` for more entries or ports than the format allows, and for a descriptor
     /// longer than [`MAX_DESCRIPTOR`].
     pub fn prefix<H: Head, E: Entry>(
         &self,
         descriptor: &Descriptor<H, E>,
         payload: u64,
-    ) -> Result<Vec<u8>, ShimError> {
+    ) -> Result<Vec<u8>, Error> {
         check_limits(descriptor.entries.iter().map(|entry| entry.outline().ports.len()))?;
         let descriptor = json(descriptor)?;
         limit("descriptor-bytes", descriptor.len() as u64, MAX_DESCRIPTOR)?;
@@ -230,14 +231,12 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`ShimError::IncompatibleArtefact`] for another file or another format version,
-    /// [`ShimError::CorruptArtefact`] for damage.
-    pub fn open<'m, H: Head, E: Entry>(&self, bytes: &'m [u8]) -> Result<Opened<'m, H, E>, ShimError> {
+    /// `ErrorClass::IncompatibleArtefact` for another file or another format version,
+    /// `ErrorClass::CorruptArtefact` for damage.
+    pub fn open<'m, H: Head, E: Entry>(&self, bytes: &'m [u8]) -> Result<Opened<'m, H, E>, Error> {
         if !self.is_ours(bytes) {
-            return Err(ShimError::IncompatibleArtefact {
-                reason: format!("the bytes are no artefact of the {} shim", self.shim),
-                help: self.foreign_help.to_owned(),
-            });
+            let reason = format!("the bytes are not an artefact of the {} shim", self.shim);
+            return Err(incompatible(reason, self.foreign_help));
         }
         let header = bytes.first_chunk::<HEADER>().ok_or_else(|| corrupt(bytes.len() as u64, "cut short"))?;
         let word = |at: usize| {
@@ -247,10 +246,8 @@ impl Format {
         };
         let format = word(8);
         if format != u64::from(self.number) {
-            return Err(ShimError::IncompatibleArtefact {
-                reason: format!("the artefact is of format {format}, this shim reads {}", self.number),
-                help: "compile the work order again with this shim".to_owned(),
-            });
+            let reason = format!("the artefact is of format {format}, this shim reads {}", self.number);
+            return Err(incompatible(reason, "compile the work order again with this shim"));
         }
         let (length, payload_at, payload) = (word(16), word(24), word(32));
         if length > MAX_DESCRIPTOR {
@@ -292,8 +289,8 @@ pub fn payload_at(descriptor: usize) -> u64 {
 ///
 /// # Errors
 ///
-/// [`ShimError::CorruptArtefact`] if a byte is not zero.
-pub fn zeros(bytes: &[u8], range: std::ops::Range<u64>) -> Result<(), ShimError> {
+/// `ErrorClass::CorruptArtefact` if a byte is not zero.
+pub fn zeros(bytes: &[u8], range: std::ops::Range<u64>) -> Result<(), Error> {
     match bytes[range.start as usize..range.end as usize].iter().any(|byte| *byte != 0) {
         true => Err(corrupt(range.start, "padding is not zero")),
         false => Ok(()),
@@ -311,8 +308,8 @@ pub fn hash(bytes: &[u8]) -> String {
 ///
 /// # Errors
 ///
-/// [`ShimError::CorruptArtefact`] if the hash differs from `written`.
-pub fn check_hash(bytes: &[u8], written: &str, what: &str, offset: u64) -> Result<(), ShimError> {
+/// `ErrorClass::CorruptArtefact` if the hash differs from `written`.
+pub fn check_hash(bytes: &[u8], written: &str, what: &str, offset: u64) -> Result<(), Error> {
     let found = hash(bytes);
     match found == written {
         true => Ok(()),
@@ -324,24 +321,32 @@ pub fn check_hash(bytes: &[u8], written: &str, what: &str, offset: u64) -> Resul
 ///
 /// # Errors
 ///
-/// [`ShimError::InvalidGraph`] if the value cannot be serialised, which does not happen for plain
+/// `ErrorClass::InvalidArgument` if the value cannot be serialised, which does not happen for plain
 /// structs of numbers and text.
-pub fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, ShimError> {
-    serde_json::to_vec(value)
-        .map_err(|error| ShimError::InvalidGraph { entry: "all".to_owned(), reason: error.to_string() })
+pub fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(value).map_err(|error| Error::invalid_graph("all", error))
 }
 
-/// Creates a [`ShimError::CorruptArtefact`].
-pub fn corrupt(offset: u64, reason: impl Into<String>) -> ShimError {
-    ShimError::CorruptArtefact { offset, reason: reason.into() }
+/// Creates the error for an intact artefact that cannot be used here.
+pub fn incompatible(reason: impl Into<String>, help: impl Into<String>) -> Error {
+    Error::new(ErrorClass::IncompatibleArtefact, reason).help(help)
 }
 
-fn limit(limit: &'static str, value: u64, max: u64) -> Result<(), ShimError> {
-    if value > max { Err(ShimError::Limit { limit, value, max }) } else { Ok(()) }
+/// Creates the error for an artefact that is damaged at this offset.
+pub fn corrupt(offset: u64, reason: impl Display) -> Error {
+    Error::corrupt_at(offset, reason)
+}
+
+fn limit(limit: &'static str, value: u64, max: u64) -> Result<(), Error> {
+    if value <= max {
+        return Ok(());
+    }
+    let help = "cut the model into smaller shards or use fewer entry points";
+    Err(Error::resource_limit(limit, value, max).help(help))
 }
 
 /// Checks the number of entry points and the number of ports of each.
-fn check_limits(mut ports: impl ExactSizeIterator<Item = usize>) -> Result<(), ShimError> {
+fn check_limits(mut ports: impl ExactSizeIterator<Item = usize>) -> Result<(), Error> {
     limit("entries", ports.len() as u64, MAX_ENTRIES as u64)?;
     ports.try_for_each(|ports| limit("ports", ports as u64, MAX_PORTS as u64))
 }
@@ -387,12 +392,11 @@ pub fn check_name(what: &str, name: &str) -> Result<(), String> {
 ///
 /// # Errors
 ///
-/// [`ShimError::InvalidGraph`] for zero, [`ShimError::Limit`] for too many.
-pub fn entry_count(order: WorkOrderView<'_>) -> Result<usize, ShimError> {
+/// `ErrorClass::InvalidArgument` for zero, `ErrorClass::ResourceLimit` for too many.
+pub fn entry_count(order: WorkOrderView<'_>) -> Result<usize, Error> {
     let count = order.entries().len();
     if count == 0 {
-        let reason = "the order has no entry points".to_owned();
-        return Err(ShimError::InvalidGraph { entry: order.name().to_owned(), reason });
+        return Err(Error::invalid_graph(order.name(), "the order has no entry points"));
     }
     limit("entries", count as u64, MAX_ENTRIES as u64)?;
     Ok(count)

@@ -3,10 +3,11 @@
 //! This module checks operands, shapes and attributes, which mean the same to every compiler.
 //! Further restrictions of a compiler are its [`Rules`].
 
-use shardwright_shim_abi::{EntryView, NodeView, Verdict, WeightView, raw};
+use shardwright_shim_abi::{EntryView, Error, NodeView, Verdict, WeightView, raw};
 
 use crate::constant::check_small;
-use crate::{Encoding, LowerError, Source};
+use crate::error::unsupported;
+use crate::{Encoding, Source};
 
 /// Restrictions of one vendor's compiler. Reasons are shown to users after the name of a node.
 pub trait Rules {
@@ -79,14 +80,10 @@ pub fn verdicts<R: Rules>(entry: EntryView<'_>, rules: &R) -> Vec<Verdict> {
 ///
 /// # Errors
 ///
-/// The first refusal: [`LowerError::Unsupported`] or [`LowerError::UnsupportedPort`].
-pub fn check_all<R: Rules>(source: &Source<'_, R::Encoding>, rules: &R) -> Result<(), LowerError> {
+/// The first refusal, with the class `ErrorClass::UnsupportedOp`.
+pub fn check_all<R: Rules>(source: &Source<'_, R::Encoding>, rules: &R) -> Result<(), Error> {
     for (index, node) in source.nodes.iter().enumerate() {
-        check_node(source, rules, index).map_err(|reason| LowerError::Unsupported {
-            node: node.name().to_owned(),
-            layer: node.layer(),
-            reason,
-        })?;
+        check_node(source, rules, index).map_err(|reason| unsupported(*node, &reason))?;
     }
     for port in source.entry.inputs().chain(source.entry.outputs()) {
         let tensor = source.tensor(port.tensor());
@@ -100,7 +97,8 @@ pub fn check_all<R: Rules>(source: &Source<'_, R::Encoding>, rules: &R) -> Resul
             }
             Ok(_) => continue,
         };
-        return Err(LowerError::UnsupportedPort { port: port.name().to_owned(), reason });
+        return Err(Error::unsupported("port", port.name(), reason)
+            .help("attention and rotary embedding in their lower forms read tables in place of positions"));
     }
     Ok(())
 }
@@ -287,7 +285,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         let encoding = self.value(x)?;
         self.rules.together(&[encoding, self.value(out)?])?;
         let Some(constant) = self.source.weight(weight) else {
-            return Err(format!("`{}` is no constant", self.name(weight)));
+            return Err(format!("`{}` is not a constant", self.name(weight)));
         };
         self.rules.matrix(&constant, encoding)?;
         let (left, right) = (self.shape(x), self.shape(weight));
@@ -354,7 +352,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         self.number("weight_offset")?;
         let Some(weight) = self.node.optional_input(1) else { return Ok(()) };
         let Some(constant) = self.source.weight(weight) else {
-            return Err(format!("`{}` is no constant", self.name(weight)));
+            return Err(format!("`{}` is not a constant", self.name(weight)));
         };
         self.expect(weight, &[width])?;
         check_small(&constant)
@@ -404,7 +402,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         let encoding = self.value(x)?;
         self.rules.together(&[encoding, self.value(out)?])?;
         let Some(constant) = self.source.weight(weight) else {
-            return Err(format!("`{}` is no constant", self.name(weight)));
+            return Err(format!("`{}` is not a constant", self.name(weight)));
         };
         self.rules.convolution(&constant, encoding)?;
         let [kernel, stride, padding] =
@@ -437,7 +435,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         self.rules.together(&[self.value(x)?, self.value(out)?])?;
         for bound in [self.input(1)?, self.input(2)?] {
             let Some(constant) = self.source.weight(bound) else {
-                return Err(format!("`{}` is no constant", self.name(bound)));
+                return Err(format!("`{}` is not a constant", self.name(bound)));
             };
             self.expect(bound, &[1])?;
             check_small(&constant)?;
@@ -468,7 +466,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
                         slot.is_some_and(|slot| !std::mem::replace(slot, true))
                     });
                 if !valid {
-                    return Err(format!("{perm:?} is no order of the axes of {shape:?}"));
+                    return Err(format!("{perm:?} is not an order of the axes of {shape:?}"));
                 }
                 self.expect(out, &perm.iter().map(|axis| shape[*axis as usize]).collect::<Vec<u64>>())
             }
@@ -476,7 +474,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
                 let (axis, start, end) = (self.count("axis")?, self.count("start")?, self.count("end")?);
                 let extent = shape.get(axis as usize).copied().unwrap_or(0);
                 if start >= end || end > extent {
-                    return Err(format!("{start}..{end} is no range of axis {axis} of {shape:?}"));
+                    return Err(format!("{start}..{end} is not a range of axis {axis} of {shape:?}"));
                 }
                 let mut wanted = shape.to_vec();
                 wanted[axis as usize] = end - start;

@@ -1,8 +1,6 @@
 //! Session flags with a fixed set of values: reading a value, and reporting the flag to a host.
 
-use shardwright_shim_abi::{Flag, FlagKind, FlagStage, Options};
-
-use crate::ShimError;
+use shardwright_shim_abi::{Error, Flag, FlagKind, FlagStage, Options};
 
 /// A value of such a flag.
 pub(crate) trait Choice: Copy + 'static {
@@ -27,14 +25,10 @@ pub(crate) fn names<C: Choice>() -> String {
 ///
 /// # Errors
 ///
-/// [`ShimError::InvalidValue`] for an unknown value.
-pub(crate) fn read<C: Choice>(options: &Options<'_>) -> Result<Option<C>, ShimError> {
+/// `ErrorClass::InvalidArgument` for an unknown value.
+pub(crate) fn read<C: Choice>(options: &Options<'_>) -> Result<Option<C>, Error> {
     let Some(value) = options.get(C::FLAG) else { return Ok(None) };
-    named(value).map(Some).ok_or_else(|| ShimError::InvalidValue {
-        name: C::FLAG.to_owned(),
-        value: value.to_owned(),
-        expected: names::<C>(),
-    })
+    named(value).map(Some).ok_or_else(|| Error::invalid_value(C::FLAG, value, names::<C>()))
 }
 
 /// Returns the flag as it is reported to a host.

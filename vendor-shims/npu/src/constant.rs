@@ -81,7 +81,7 @@ pub fn check_small(weight: &WeightView<'_>) -> Result<(), String> {
         (weight.name(), weight.shape().iter().fold(1u64, |product, extent| product.saturating_mul(*extent)));
     if elements > MAX_SMALL {
         return Err(format!(
-            "constant `{name}` {:?} has more than {MAX_SMALL} values and is no matrix",
+            "constant `{name}` {:?} has more than {MAX_SMALL} values and is not a matrix",
             weight.shape()
         ));
     }
@@ -103,7 +103,7 @@ pub fn check_small(weight: &WeightView<'_>) -> Result<(), String> {
             Err(format!("constant `{name}` is {} with scales", dtype_name(weight.dtype())))
         }
         Some(quantisation) if quantisation.kind() != raw::SW_QUANTISATION_PER_TENSOR => {
-            Err(format!("constant `{name}` has many scales and is no matrix"))
+            Err(format!("constant `{name}` has many scales and is not a matrix"))
         }
         Some(quantisation) => {
             scales(&quantisation).map(drop).map_err(|reason| format!("constant `{name}`: {reason}"))

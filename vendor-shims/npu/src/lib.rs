@@ -18,7 +18,7 @@
 //!
 //! let asked = Power::read(&Options::default())?;
 //! assert_eq!(asked, None, "without the option a shim uses its own default");
-//! # Ok::<(), shardwright_shim_npu::ShimError>(())
+//! # Ok::<(), shardwright_shim_abi::Error>(())
 //! ```
 //!
 //! Reading order: [`source`], [`check`], [`work`], [`draft`], [`lowering`], then [`artefact`] and
@@ -31,10 +31,9 @@ mod choice;
 pub mod constant;
 pub mod draft;
 pub mod encoding;
-mod error;
+pub mod error;
 pub mod instance;
 pub mod library;
-mod lower_error;
 pub mod lowering;
 pub mod port;
 pub mod power;
@@ -45,8 +44,6 @@ pub mod work;
 pub use check::Rules;
 pub use draft::{Act, Constant, Draft, Kind, NodeRef, ValueId, ValueKind};
 pub use encoding::Encoding;
-pub use error::ShimError;
-pub use lower_error::LowerError;
 pub use lowering::Lowering;
 pub use power::Power;
 pub use priority::Priority;

@@ -104,7 +104,7 @@ impl Search<'_> {
             };
             let path = if path.is_dir() { path.join(self.file) } else { path.to_owned() };
             if !path.is_file() {
-                steps.say(format!("{place}: {} is no file", path.display()));
+                steps.say(format!("{place}: {} is not a file", path.display()));
                 return Err(LibraryError::NotFound { tried: steps.said.clone() });
             }
             steps.say(format!("{place}: {}", path.display()));
@@ -115,7 +115,7 @@ impl Search<'_> {
                 steps.say(format!("beside the shim: {}", path.display()));
                 return Ok((path.clone(), load_file(&path)?));
             }
-            Some(path) => steps.say(format!("beside the shim: {} is no file", path.display())),
+            Some(path) => steps.say(format!("beside the shim: {} is not a file", path.display())),
             None => steps.say("beside the shim: the loader does not report where the shim is".to_owned()),
         }
         let mut unloadable = None;
@@ -164,7 +164,7 @@ pub fn load_file(path: &Path) -> Result<Dynamic, LibraryError> {
     match open(path) {
         Ok(dynamic) => Ok(dynamic),
         Err(_) if !is_name && !path.is_file() => {
-            Err(LibraryError::NotFound { tried: vec![format!("{name} is no file")] })
+            Err(LibraryError::NotFound { tried: vec![format!("{name} is not a file")] })
         }
         Err(reason) if is_name && is_missing(&name, &reason) => {
             Err(LibraryError::NotFound { tried: vec![format!("the loader's path: it has no {name}")] })

@@ -1,11 +1,11 @@
 //! Lowers an entry's nodes to a vendor's operations, node by node. A recognised attention is
 //! lowered as a whole.
 
-use shardwright_shim_abi::{NodeView, WeightView, raw};
+use shardwright_shim_abi::{Error, NodeView, WeightView, raw};
 
 use crate::attention::{Attention, Step, steps};
 use crate::constant::small_values;
-use crate::{Constant, Encoding, LowerError, ValueId, Work};
+use crate::{Constant, Encoding, ValueId, Work};
 
 /// An elementwise operation with one operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub struct Convolution {
 ///
 /// # Errors
 ///
-/// All methods fail with [`LowerError`] for weights whose bytes violate the promise of their type,
+/// All methods fail with An error of the contract for weights whose bytes violate the promise of their type,
 /// and for everything that `check` refuses.
 pub trait Lowering<'s, 'w: 's>: Sized + 's {
     /// The vendor's encodings of activations.
@@ -142,27 +142,27 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
     fn l2_normalize(&mut self, x: ValueId, target: Self::Encoding) -> ValueId;
 
     /// Adds a product of x `[.., K]` and a constant `[N, K]`. All three are tensors of the entry.
-    fn product(&mut self, x: u32, weight: u32, out: u32) -> Result<ValueId, LowerError>;
+    fn product(&mut self, x: u32, weight: u32, out: u32) -> Result<ValueId, Error>;
 
     /// Adds a convolution that [`Rules::convolution`](crate::check::Rules::convolution) accepted.
-    fn convolution(&mut self, convolution: Convolution) -> Result<ValueId, LowerError>;
+    fn convolution(&mut self, convolution: Convolution) -> Result<ValueId, Error>;
 
     /// Adds an RMS norm.
-    fn rms_norm(&mut self, norm: RmsNorm, target: Self::Encoding) -> Result<ValueId, LowerError>;
+    fn rms_norm(&mut self, norm: RmsNorm, target: Self::Encoding) -> Result<ValueId, Error>;
 
     /// Adds a rotary embedding.
-    fn rotate(&mut self, rotation: Rotation, target: Self::Encoding) -> Result<ValueId, LowerError>;
+    fn rotate(&mut self, rotation: Rotation, target: Self::Encoding) -> Result<ValueId, Error>;
 
     /// Adds an attention and returns its result `[R, kv · group · d]`.
-    fn attention(&mut self, found: &Attention) -> Result<ValueId, LowerError>;
+    fn attention(&mut self, found: &Attention) -> Result<ValueId, Error>;
 
     /// Returns a tensor of the entry as operations read it.
-    fn value(&mut self, tensor: u32) -> Result<ValueId, LowerError> {
+    fn value(&mut self, tensor: u32) -> Result<ValueId, Error> {
         self.work().value(tensor)
     }
 
     /// Returns a tensor of the entry as the second operand of a product.
-    fn second(&mut self, tensor: u32) -> Result<ValueId, LowerError> {
+    fn second(&mut self, tensor: u32) -> Result<ValueId, Error> {
         self.value(tensor)
     }
 
@@ -170,7 +170,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
     fn delivered(&mut self, _tensor: u32, _value: ValueId) {}
 
     /// Lowers all nodes, with each of `attentions` as a whole.
-    fn import(&mut self, attentions: &[Attention]) -> Result<(), LowerError> {
+    fn import(&mut self, attentions: &[Attention]) -> Result<(), Error> {
         for (index, step) in steps(self.work().source, attentions) {
             let node = self.work().begin(index);
             match step {
@@ -185,7 +185,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
     }
 
     /// Binds a value as the result of the current node, in the encoding that the entry specifies.
-    fn deliver(&mut self, tensor: u32, value: ValueId) -> Result<(), LowerError> {
+    fn deliver(&mut self, tensor: u32, value: ValueId) -> Result<(), Error> {
         let encoding = self.work().encoding(tensor)?;
         let value = self.convert(value, encoding);
         self.delivered(tensor, value);
@@ -209,7 +209,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
     }
 
     /// Adds a weight that is not a matrix.
-    fn constant(&mut self, tensor: u32, beside: Self::Encoding, offset: f32) -> Result<ValueId, LowerError> {
+    fn constant(&mut self, tensor: u32, beside: Self::Encoding, offset: f32) -> Result<ValueId, Error> {
         let weight = self.work().weight(tensor)?;
         let constant =
             Self::small(weight, beside, offset).map_err(|reason| self.work().bad_weight(tensor, reason))?;
@@ -217,7 +217,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
     }
 
     /// Returns an operand of an elementwise operation whose result has `rank` axes.
-    fn operand(&mut self, tensor: u32, beside: Self::Encoding, rank: usize) -> Result<ValueId, LowerError> {
+    fn operand(&mut self, tensor: u32, beside: Self::Encoding, rank: usize) -> Result<ValueId, Error> {
         if self.work().source.weight(tensor).is_some() {
             return self.constant(tensor, beside, 0.0);
         }
@@ -243,7 +243,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
     }
 
     /// Lowers a single node.
-    fn node(&mut self, node: NodeView<'w>) -> Result<(), LowerError> {
+    fn node(&mut self, node: NodeView<'w>) -> Result<(), Error> {
         let work = self.work();
         let source = work.source;
         let out = work.read(node.output())?;
@@ -351,12 +351,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
 
     /// Limits a value to the range between two constants. Integers saturate at the ends of their
     /// encoding, so a bound at or beyond these ends needs no operation.
-    fn clamp(
-        &mut self,
-        x: u32,
-        (low, high): (u32, u32),
-        target: Self::Encoding,
-    ) -> Result<ValueId, LowerError> {
+    fn clamp(&mut self, x: u32, (low, high): (u32, u32), target: Self::Encoding) -> Result<ValueId, Error> {
         let mut value = self.value(x)?;
         let ends = self.work().encoding_of(value).ends();
         for (op, bound) in [(Binary::Maximum, low), (Binary::Minimum, high)] {
@@ -375,7 +370,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
     }
 
     /// Returns the value of a constant of one number, or `None` if its bytes are missing.
-    fn small_number(&mut self, tensor: u32) -> Result<Option<f32>, LowerError> {
+    fn small_number(&mut self, tensor: u32) -> Result<Option<f32>, Error> {
         let weight = self.work().weight(tensor)?;
         let values = small_values(&weight).map_err(|reason| self.work().bad_weight(tensor, reason))?;
         Ok(values.and_then(|values| values.first().copied()))
@@ -387,7 +382,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
         node: NodeView<'w>,
         x: ValueId,
         target: Self::Encoding,
-    ) -> Result<ValueId, LowerError> {
+    ) -> Result<ValueId, Error> {
         let fraction = |encoding| if target.is_fixed() { encoding } else { target };
         Ok(match node.op() {
             raw::SW_OP_GELU => self.unary(Unary::Gelu, x, target),
@@ -434,7 +429,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
     }
 
     /// Applies the operations between the first product and the mask to the scores of an attention.
-    fn between(&mut self, found: &Attention, mut scores: ValueId) -> Result<ValueId, LowerError> {
+    fn between(&mut self, found: &Attention, mut scores: ValueId) -> Result<ValueId, Error> {
         for &node in &found.between {
             let work = self.work();
             let node = work.source.nodes[node];

@@ -8,7 +8,6 @@ use shardwright_shim_abi::raw::{
 };
 use shardwright_shim_abi::{Binding, Direction, EntryView, Error, MemoryKinds, PortView};
 
-use crate::ShimError;
 use crate::artefact::check_name;
 
 /// Maximum rank of a port.
@@ -209,19 +208,19 @@ pub fn bindings<P>(
 ///
 /// # Errors
 ///
-/// [`ShimError::InvalidRun`] if a number is wrong.
+/// `ErrorClass::InvalidArgument` if a number is wrong.
 pub fn check_run(
     entry: &str,
     ports: usize,
     bound: usize,
     static_rows: u64,
     rows: usize,
-) -> Result<(), ShimError> {
+) -> Result<(), Error> {
     if bound != ports {
-        return Err(ShimError::InvalidRun { reason: format!("{bound} bindings, `{entry}` has {ports}") });
+        return Err(Error::invalid_argument(format!("{bound} bindings, `{entry}` has {ports}")));
     }
     if rows == 0 || rows as u64 > static_rows {
-        return Err(ShimError::InvalidRun { reason: format!("{rows} rows of {static_rows}") });
+        return Err(Error::invalid_argument(format!("{rows} rows of {static_rows}")));
     }
     Ok(())
 }

@@ -1,9 +1,8 @@
 //! The flag `power`: how much power a session requests. It applies when a shard is loaded, and
 //! artefacts do not depend on it.
 
-use shardwright_shim_abi::{Flag, FlagOutcome, FlagReport, FlagStage, Options};
+use shardwright_shim_abi::{Error, Flag, FlagOutcome, FlagReport, FlagStage, Options};
 
-use crate::ShimError;
 use crate::choice::{self, Choice};
 
 pub const POWER: &str = "power";
@@ -39,8 +38,8 @@ impl Power {
     ///
     /// # Errors
     ///
-    /// [`ShimError::InvalidValue`] for an unknown mode.
-    pub fn read(options: &Options<'_>) -> Result<Option<Power>, ShimError> {
+    /// `ErrorClass::InvalidArgument` for an unknown mode.
+    pub fn read(options: &Options<'_>) -> Result<Option<Power>, Error> {
         choice::read(options)
     }
 

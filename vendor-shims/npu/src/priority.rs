@@ -1,9 +1,8 @@
 //! The flag `priority`: whose work runs first if several applications use the processor. Each shim
 //! defines at which stage its vendor's library accepts the flag.
 
-use shardwright_shim_abi::{Flag, FlagOutcome, FlagReport, FlagStage, Options};
+use shardwright_shim_abi::{Error, Flag, FlagOutcome, FlagReport, FlagStage, Options};
 
-use crate::ShimError;
 use crate::choice::{self, Choice};
 
 pub const PRIORITY: &str = "priority";
@@ -47,8 +46,8 @@ impl Priority {
     ///
     /// # Errors
     ///
-    /// [`ShimError::InvalidValue`] for an unknown priority.
-    pub fn read(options: &Options<'_>) -> Result<Option<Priority>, ShimError> {
+    /// `ErrorClass::InvalidArgument` for an unknown priority.
+    pub fn read(options: &Options<'_>) -> Result<Option<Priority>, Error> {
         choice::read(options)
     }
 

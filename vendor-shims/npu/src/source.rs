@@ -1,8 +1,9 @@
 //! An entry that is checked and indexed for all later steps.
 
-use shardwright_shim_abi::{EntryView, NodeView, WeightView};
+use shardwright_shim_abi::{EntryView, Error, NodeView, WeightView};
 
-use crate::{Encoding, LowerError};
+use crate::Encoding;
+use crate::error::too_large;
 
 /// Maximum number of nodes of an entry: ten times the number in the largest known decoder.
 pub const MAX_NODES: u64 = 1 << 16;
@@ -57,12 +58,12 @@ impl<'a, E: Encoding> Source<'a, E> {
     ///
     /// # Errors
     ///
-    /// [`LowerError::InvalidGraph`] for an entry that contradicts itself, [`LowerError::TooLarge`]
+    /// `ErrorClass::InvalidArgument` for an entry that contradicts itself, `ErrorClass::ResourceLimit`
     /// for an entry that exceeds a limit of this module.
-    pub fn read(entry: EntryView<'a>) -> Result<Source<'a, E>, LowerError> {
-        let invalid = |reason: String| LowerError::InvalidGraph { entry: entry.name().to_owned(), reason };
+    pub fn read(entry: EntryView<'a>) -> Result<Source<'a, E>, Error> {
+        let invalid = |reason: String| Error::invalid_graph(entry.name(), reason);
         let limit = |limit, value: u64, max| match value > max {
-            true => Err(LowerError::TooLarge { limit, value, max }),
+            true => Err(too_large(limit, value, max)),
             false => Ok(()),
         };
         limit("ops", entry.nodes().len() as u64, MAX_NODES)?;

@@ -1,10 +1,11 @@
 //! An entry that is being lowered to a draft: the current node, the values of the entry's tensors,
 //! and the data movements, which every compiler has.
 
-use shardwright_shim_abi::{NodeView, PortView, raw};
+use shardwright_shim_abi::{Error, NodeView, PortView, raw};
 
 use crate::draft::moves_only_ones;
-use crate::{Constant, Draft, Encoding, Kind, LowerError, NodeRef, Source, ValueId, ValueKind};
+use crate::error::{of_layer, unsupported};
+use crate::{Constant, Draft, Encoding, Kind, NodeRef, Source, ValueId, ValueKind};
 
 /// Which data movements without an effect are still added to the draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +34,12 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
     ///
     /// # Errors
     ///
-    /// [`LowerError::InvalidGraph`] for a port without an encoding.
+    /// `ErrorClass::InvalidArgument` for a port without an encoding.
     pub fn new(
         source: &'s Source<'w, E>,
         movements: Movements,
         port_shape: impl Fn(&PortView<'w>, &[u64]) -> Vec<u64>,
-    ) -> Result<Self, LowerError> {
+    ) -> Result<Self, Error> {
         let values = vec![None; source.tensors.len()];
         let mut work = Work { source, draft: Draft::default(), movements, values, node: 0, acts: 0 };
         for port in source.entry.inputs() {
@@ -62,8 +63,8 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
     ///
     /// # Errors
     ///
-    /// [`LowerError::InvalidGraph`] for an output without a value.
-    pub fn finish(mut self) -> Result<Draft<E, C, K>, LowerError> {
+    /// `ErrorClass::InvalidArgument` for an output without a value.
+    pub fn finish(mut self) -> Result<Draft<E, C, K>, Error> {
         for port in self.source.entry.outputs() {
             let value = self.value(port.tensor())?;
             self.draft.outputs.push(value);
@@ -71,30 +72,29 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         Ok(self.draft)
     }
 
-    fn invalid(&self, reason: String) -> LowerError {
-        LowerError::InvalidGraph { entry: self.source.entry.name().to_owned(), reason }
+    fn invalid(&self, reason: String) -> Error {
+        Error::invalid_graph(self.source.entry.name(), reason)
     }
 
     /// Creates the error that the current node violates a condition of `check`.
-    pub fn refused(&self, reason: String) -> LowerError {
-        let node = &self.source.nodes[self.node];
-        LowerError::Unsupported { node: node.name().to_owned(), layer: node.layer(), reason }
+    pub fn refused(&self, reason: String) -> Error {
+        unsupported(self.source.nodes[self.node], &reason)
     }
 
     /// Creates the error that the bytes of a weight violate the promise of its type.
-    pub fn bad_weight(&self, tensor: u32, reason: String) -> LowerError {
+    pub fn bad_weight(&self, tensor: u32, reason: String) -> Error {
         let weight =
             self.source.weight(tensor).map_or(self.source.tensor(tensor).name, |weight| weight.name());
         let layer = self.source.nodes[self.node].layer();
-        LowerError::InvalidEncoding { weight: weight.to_owned(), layer, reason }
+        of_layer(Error::invalid_weight(weight, reason), layer).help("quantise the weight again")
     }
 
     /// Unwraps an attribute that was read from the current node.
     ///
     /// # Errors
     ///
-    /// [`LowerError::Unsupported`] if it is missing.
-    pub fn read<T>(&self, attribute: shardwright_shim_abi::Result<T>) -> Result<T, LowerError> {
+    /// `ErrorClass::UnsupportedOp` if it is missing.
+    pub fn read<T>(&self, attribute: shardwright_shim_abi::Result<T>) -> Result<T, Error> {
         attribute.map_err(|error| self.refused(error.message))
     }
 
@@ -102,9 +102,9 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
     ///
     /// # Errors
     ///
-    /// [`LowerError::Unsupported`] if the tensor is not a weight.
-    pub fn weight(&self, tensor: u32) -> Result<shardwright_shim_abi::WeightView<'w>, LowerError> {
-        let none = || self.refused(format!("`{}` is no constant", self.source.tensor(tensor).name));
+    /// `ErrorClass::UnsupportedOp` if the tensor is not a weight.
+    pub fn weight(&self, tensor: u32) -> Result<shardwright_shim_abi::WeightView<'w>, Error> {
+        let none = || self.refused(format!("`{}` is not a constant", self.source.tensor(tensor).name));
         self.source.weight(tensor).ok_or_else(none)
     }
 
@@ -165,10 +165,10 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
     ///
     /// # Errors
     ///
-    /// [`LowerError::InvalidGraph`] if it does not have a value yet.
-    pub fn stored(&self, tensor: u32) -> Result<ValueId, LowerError> {
+    /// `ErrorClass::InvalidArgument` if it does not have a value yet.
+    pub fn stored(&self, tensor: u32) -> Result<ValueId, Error> {
         self.values[tensor as usize].ok_or_else(|| {
-            self.invalid(format!("`{}` is read before it is there", self.source.tensor(tensor).name))
+            self.invalid(format!("`{}` is read before it is written", self.source.tensor(tensor).name))
         })
     }
 
@@ -177,7 +177,7 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
     /// # Errors
     ///
     /// The errors of [`Work::stored`].
-    pub fn value(&mut self, tensor: u32) -> Result<ValueId, LowerError> {
+    pub fn value(&mut self, tensor: u32) -> Result<ValueId, Error> {
         let value = self.stored(tensor)?;
         Ok(self.reshape(value, self.source.tensor(tensor).shape))
     }
@@ -191,8 +191,8 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
     ///
     /// # Errors
     ///
-    /// [`LowerError::InvalidGraph`] if the encoding is not supported, which `check` refuses.
-    pub fn encoding(&self, tensor: u32) -> Result<E, LowerError> {
+    /// `ErrorClass::InvalidArgument` if the encoding is not supported, which `check` refuses.
+    pub fn encoding(&self, tensor: u32) -> Result<E, Error> {
         let tensor = self.source.tensor(tensor);
         tensor.encoding.clone().map_err(|reason| self.invalid(format!("`{}`: {reason}", tensor.name)))
     }
@@ -283,8 +283,8 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
     ///
     /// # Errors
     ///
-    /// [`LowerError`] for missing operands and attributes.
-    pub fn movement(&mut self, node: NodeView<'w>) -> Result<Option<ValueId>, LowerError> {
+    /// An error of the contract for missing operands and attributes.
+    pub fn movement(&mut self, node: NodeView<'w>) -> Result<Option<ValueId>, Error> {
         let first = self.read(node.input(0))?;
         Ok(Some(match node.op() {
             raw::SW_OP_RESHAPE => {

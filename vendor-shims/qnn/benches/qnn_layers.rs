@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use shardwright_shim_abi::raw::{SW_DTYPE_I4, SW_DTYPE_I8};
-use shardwright_shim_qnn::estimate::{Cost, EstimateError, cost, spelled_out};
+use shardwright_shim_qnn::estimate::{Cost, cost, spelled_out};
 use shardwright_shim_qnn::graph::{
     DataType, Param, QnnEncoding, QnnGraph, QnnNode, QnnTensor, TensorIndex, TensorKind,
 };
@@ -147,7 +147,6 @@ fn trial(driver: &Driver, way: &[String]) -> ExitCode {
         ..GraphOptions::default()
     };
     let cost = lower(tables.view(), &chips::soc("soc-72"), &variants)
-        .map_err(EstimateError::from)
         .and_then(|lowered| Ok(cost(driver, STAND_IN, &lowered.graph, &options)?));
     match cost {
         Ok(cost) => println!("{}", json!(cost)),

@@ -7,7 +7,7 @@
 //! binary's hash.
 
 use serde::{Deserialize, Serialize};
-use shardwright_shim_npu::ShimError;
+use shardwright_shim_abi::Error;
 use shardwright_shim_npu::artefact::{self, Format, Outline, PAGE, check_hash, check_name, corrupt};
 use shardwright_shim_npu::port::{self, MAX_RANK, PortKind};
 
@@ -136,9 +136,9 @@ impl<'m> Artefact<'m> {
     ///
     /// # Errors
     ///
-    /// [`ShimError::IncompatibleArtefact`] if the bytes are not an artefact or have another layout,
-    /// [`ShimError::CorruptArtefact`] if they are damaged.
-    pub fn read(bytes: &'m [u8]) -> Result<Artefact<'m>, ShimError> {
+    /// `ErrorClass::IncompatibleArtefact` if the bytes are not an artefact or have another layout,
+    /// `ErrorClass::CorruptArtefact` if they are damaged.
+    pub fn read(bytes: &'m [u8]) -> Result<Artefact<'m>, Error> {
         let opened = FORMAT.open::<Head, Entry>(bytes)?;
         check(&opened.descriptor).map_err(|reason| corrupt(PAGE, reason))?;
         let (reported, found) = (opened.descriptor.head.binary_bytes, opened.payload.len());
@@ -153,8 +153,8 @@ impl<'m> Artefact<'m> {
     ///
     /// # Errors
     ///
-    /// [`ShimError::CorruptArtefact`] if the bytes differ from the written ones.
-    pub fn binary(&self) -> Result<&'m [u8], ShimError> {
+    /// `ErrorClass::CorruptArtefact` if the bytes differ from the written ones.
+    pub fn binary(&self) -> Result<&'m [u8], Error> {
         let written = &self.descriptor.head.binary_sha256;
         check_hash(self.binary, written, "the context binary", self.binary_at)?;
         Ok(self.binary)
@@ -188,6 +188,7 @@ fn check(descriptor: &Descriptor) -> Result<(), String> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use shardwright_shim_abi::ErrorClass;
     use shardwright_shim_abi::raw::*;
     use shardwright_shim_npu::artefact::{MAX_ENTRIES, MAX_PORTS, ReadHead, hash};
 
@@ -336,14 +337,22 @@ pub(crate) mod tests {
             bytes[32..40].copy_from_slice(&1u64.to_le_bytes());
             bytes.push(1);
             let refused = Artefact::read(&bytes).expect_err("refused");
-            assert!(matches!(refused, ShimError::CorruptArtefact { .. }), "{part}: {refused}");
+            assert_eq!(refused.class, ErrorClass::CorruptArtefact, "{part}: {refused}");
             assert!(refused.to_string().contains(part), "`{part}` not in `{refused}`");
         }
         let mut descriptor = sample(&[1]);
         descriptor.entries = vec![descriptor.entries[0].clone(); MAX_ENTRIES + 1];
-        assert!(matches!(FORMAT.prefix(&descriptor, 1), Err(ShimError::Limit { limit: "entries", .. })));
+        let refused = FORMAT.prefix(&descriptor, 1).expect_err("too many");
+        assert!(
+            refused.class == ErrorClass::ResourceLimit && refused.message.starts_with("entries is"),
+            "{refused}"
+        );
         descriptor.entries.truncate(1);
         descriptor.entries[0].ports = vec![descriptor.entries[0].ports[0].clone(); MAX_PORTS + 1];
-        assert!(matches!(FORMAT.prefix(&descriptor, 1), Err(ShimError::Limit { limit: "ports", .. })));
+        let refused = FORMAT.prefix(&descriptor, 1).expect_err("too many");
+        assert!(
+            refused.class == ErrorClass::ResourceLimit && refused.message.starts_with("ports is"),
+            "{refused}"
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! Compiles a work order to one context with all entry points, and writes it as an artefact.
 
 use shardwright_shim_abi::{CompileOutput, EntryView, Error, FlagOutcome, Result, WorkOrderView};
-use shardwright_shim_npu::ShimError;
 use shardwright_shim_npu::artefact::{entry_count, hash};
+use shardwright_shim_npu::error;
 use shardwright_shim_npu::port::{PortKind, at_node, vanished};
 
 use crate::artefact::{Descriptor, Entry, FORMAT, Head};
@@ -72,7 +72,7 @@ pub fn compile(
         let lowered = lower::lower(entry, target.soc, &variants)?;
         if lowered.stand_ins > 0 {
             let reason = format!("{} weights have no bytes", lowered.stand_ins);
-            return Err(ShimError::InvalidGraph { entry: entry.name().to_owned(), reason }.into());
+            return Err(Error::invalid_graph(entry.name(), reason));
         }
         entries.push(Compiling { entry, lowered, variants, options });
     }
@@ -170,7 +170,7 @@ fn described<'b>(
     code: CodeFor,
 ) -> Result<(&'b BinaryDescription, Made)> {
     let Some(description) = &binary.description else {
-        return Err(wrong_code(soc.described(), "nothing that can be read".to_owned()).into());
+        return Err(wrong_code(&soc.described(), "a binary that cannot be read"));
     };
     let is_chip = match code {
         CodeFor::Chip(id) => description.soc_model == id.0,
@@ -183,14 +183,14 @@ fn described<'b>(
         found => {
             let arch = found.map_or("unknown".to_owned(), |arch| format!("v{arch}"));
             let made = format!("code for id {}, {arch}", description.soc_model);
-            Err(wrong_code(soc.described(), made).into())
+            Err(wrong_code(&soc.described(), &made))
         }
     }
 }
 
-fn wrong_code(asked: String, made: String) -> ShimError {
+fn wrong_code(expected: &str, made: &str) -> Error {
     let help = "the library's interface differs from what this shim was written for; `SHARDWRIGHT_QNN_LIB` names another";
-    ShimError::WrongCode { asked, made, help }
+    error::wrong_code(expected, made, help)
 }
 
 /// Describes an entry with the tensor numbers of the binary. Tensors are matched by the names
@@ -198,13 +198,12 @@ fn wrong_code(asked: String, made: String) -> ShimError {
 fn described_entry(
     compiling: &Compiling<'_>,
     graphs: &[GraphDescription],
-) -> std::result::Result<Entry, ShimError> {
+) -> std::result::Result<Entry, Error> {
     let Compiling { entry, lowered, variants, .. } = compiling;
-    let wrong = |made: String| {
-        wrong_code(format!("graph `{}` of entry `{}`", lowered.graph.name, entry.name()), made)
-    };
+    let wrong =
+        |made: &str| wrong_code(&format!("graph `{}` of entry `{}`", lowered.graph.name, entry.name()), made);
     let graph = graphs.iter().find(|graph| graph.name == lowered.graph.name);
-    let graph = graph.ok_or_else(|| wrong("a binary without it".to_owned()))?;
+    let graph = graph.ok_or_else(|| wrong("a binary without it"))?;
     let mut ports = Vec::with_capacity(lowered.ports.len());
     for port in &lowered.ports {
         let is_output = port.kind == PortKind::Output;
@@ -214,7 +213,7 @@ fn described_entry(
             Some(tensor) => ports.push(port.placed(tensor.id)),
             // No node depends on it, so it is not bound.
             None if !is_output && !is_read(&lowered.graph, port.place.0) => {}
-            None => return Err(wrong(format!("a graph without `{name}` of port `{}`", port.name))),
+            None => return Err(wrong(&format!("a graph without `{name}` of port `{}`", port.name))),
         }
     }
     let described = Entry {
@@ -227,7 +226,7 @@ fn described_entry(
     };
     match described.bound(false).is_some() && described.bound(true).is_some() {
         true => Ok(described),
-        false => Err(wrong("inputs or outputs of other sizes".to_owned())),
+        false => Err(wrong("inputs or outputs of other sizes")),
     }
 }
 

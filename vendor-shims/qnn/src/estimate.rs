@@ -14,9 +14,9 @@ use std::sync::{Arc, PoisonError};
 use shardwright_shim_abi::{EntryView, Estimate, Provenance};
 
 use crate::driver::Driver;
-use crate::failure::{QnnError, Result};
+use crate::failure::Result;
 use crate::graph::{DataType, QnnEncoding, QnnGraph, QnnNode, QnnTensor, TensorIndex, TensorKind};
-use crate::lower::{self, LowerError, Rotary, Variants};
+use crate::lower::{self, Rotary, Variants};
 use crate::recognise::recognise;
 use crate::rules;
 use crate::session::{Context, ContextOptions, Device, GraphOptions, Profile};
@@ -32,26 +32,6 @@ pub struct Cost {
     pub bytes_moved: u64,
     /// Names of the nodes without a cost.
     pub uncosted: Vec<String>,
-}
-
-/// Reason for a missing estimate.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum EstimateError {
-    /// The entry cannot become a graph.
-    #[error(transparent)]
-    Lower(#[from] LowerError),
-    /// The graph cannot be compiled.
-    #[error(transparent)]
-    Compile(#[from] QnnError),
-}
-
-impl From<EstimateError> for shardwright_shim_abi::Error {
-    fn from(error: EstimateError) -> Self {
-        match error {
-            EstimateError::Lower(error) => error.into(),
-            EstimateError::Compile(error) => error.into(),
-        }
-    }
 }
 
 /// Checks whether a node converts internal integers to floats.
@@ -228,7 +208,7 @@ pub fn estimate(
     entry: EntryView<'_>,
     options: &GraphOptions,
     shares_weights: bool,
-) -> std::result::Result<Option<Estimate>, EstimateError> {
+) -> shardwright_shim_abi::Result<Option<Estimate>> {
     let variants = spelled_out(rules::of(entry, options));
     let Some(stand_in) = soc.stand_in else { return Ok(None) };
     let is_alike = recognise(driver, soc)?.stand_in_is_alike == Some(true);
@@ -303,7 +283,6 @@ fn origin(graph: &QnnGraph<'_>, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::LibraryError;
     use crate::graph::{ScaleOffset, StaticData};
 
     fn tensor(name: &str, kind: TensorKind<'static>, dtype: DataType, scale: f32) -> QnnTensor<'static> {
@@ -374,17 +353,6 @@ mod tests {
         let (cut, left_out) = without_final_conversions(&whole);
         assert_eq!((cut.nodes.len(), left_out), (2, vec!["node.2".to_owned()]));
         assert_eq!(kinds(&cut)[3], ("b".to_owned(), "output"));
-    }
-
-    #[test]
-    fn errors_keep_their_class() {
-        use shardwright_shim_abi::{Error, ErrorClass};
-        let lower = EstimateError::Lower(LowerError::TooLarge { limit: "ops", value: 2, max: 1 });
-        let compile =
-            EstimateError::Compile(LibraryError::NotFound { tried: vec!["/nowhere".to_owned()] }.into());
-        assert_eq!(Error::from(lower).class, ErrorClass::ResourceLimit);
-        let compile = Error::from(compile);
-        assert!(compile.class == ErrorClass::InvalidArgument && compile.message.contains("/nowhere"));
     }
 
     #[test]

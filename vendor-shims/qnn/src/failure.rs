@@ -7,7 +7,6 @@
 use crate::ffi::Version;
 use crate::log::{self, Level, Line};
 use shardwright_shim_abi::{self as abi, ErrorClass};
-use shardwright_shim_npu::ShimError;
 pub use shardwright_shim_npu::library::LibraryError;
 use std::path::PathBuf;
 
@@ -89,7 +88,7 @@ pub enum QnnError {
     WrongTarget { asked: u32, made: u32, arch: Option<u32> },
     /// The library cannot generate code for the chip described by the profile.
     #[error(transparent)]
-    Chip(#[from] ShimError),
+    Chip(#[from] abi::Error),
     /// The library does not offer a facility on this platform.
     #[error("the library does not offer {what} on this platform: {reason}")]
     NotOffered { what: &'static str, reason: String },
@@ -218,7 +217,7 @@ impl QnnError {
             QnnError::Call(failure) => failure.class,
             QnnError::BinaryInvalid { .. } => ErrorClass::CorruptArtefact,
             QnnError::GraphMissing { .. } => ErrorClass::IncompatibleArtefact,
-            QnnError::Chip(error) => error.class(),
+            QnnError::Chip(error) => error.class,
             QnnError::MemorySize { .. }
             | QnnError::MemoryCount { .. }
             | QnnError::Library(_)
@@ -237,7 +236,7 @@ impl From<QnnError> for abi::Error {
     fn from(error: QnnError) -> abi::Error {
         let mut answer = abi::Error::new(error.class(), error.to_string());
         match error {
-            QnnError::Chip(error) => error.into(),
+            QnnError::Chip(error) => error,
             QnnError::Library(LibraryError::NotFound { tried }) => {
                 answer.detail("looked at", tried.join(", "))
             }

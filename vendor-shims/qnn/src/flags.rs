@@ -119,7 +119,7 @@ impl Way {
         if value == AUTO {
             return Ok(None);
         }
-        let words = |words: &[&str]| format!("`{value}` is none of {}, {AUTO}", words.join(", "));
+        let words = |words: &[&str]| format!("`{value}` is not one of {}, {AUTO}", words.join(", "));
         let read = match self.values {
             Values::Words(legal) if legal.contains(&value) => Value::from(value),
             Values::Words(legal) => return Err(words(legal)),
@@ -131,7 +131,7 @@ impl Way {
         };
         match with_fields(Variants::default(), [(self.field, &read)]) {
             Some(_) => Ok(Some(read)),
-            None => Err(format!("`{value}` is no value of `{}`", self.flag)),
+            None => Err(format!("`{value}` is not a value of `{}`", self.flag)),
         }
     }
 
@@ -263,7 +263,7 @@ impl Flags {
             "hvx-threads" => Reach::Compiler(CompilerFlag::HvxThreads(number(value, MAX_HVX_THREADS, 1)?)),
             "weights-packing" => match value {
                 "true" | "false" => Reach::Compiler(CompilerFlag::WeightsPacking(value == "true")),
-                _ => return Err(format!("`{value}` is none of true, false")),
+                _ => return Err(format!("`{value}` is not one of true, false")),
             },
             POWER | PRIORITY => return Err("it takes effect when a shard is loaded".to_owned()),
             _ => match name.strip_prefix(FINALIZE_PREFIX) {

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use shardwright_shim_abi::{Error, Inspection, Result};
-use shardwright_shim_npu::ShimError;
+use shardwright_shim_abi::{Error, ErrorClass, Inspection, Result};
 
 use crate::artefact::{Artefact, Entry, FORMAT, Head};
 use crate::driver::Driver;
@@ -45,8 +44,10 @@ pub fn inspect(bytes: &[u8], driver: impl FnOnce() -> Result<Arc<Driver>>) -> Re
     }
     let artefact = match Artefact::read(bytes) {
         Ok(artefact) => artefact,
-        Err(ShimError::IncompatibleArtefact { .. }) if !FORMAT.is_ours(bytes) => return Ok(None),
-        Err(error) => return Err(error.into()),
+        Err(error) if error.class == ErrorClass::IncompatibleArtefact && !FORMAT.is_ours(bytes) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
     };
     let described = artefact.binary()?;
     let (context_binary, unread) = match describe(described) {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use shardwright_shim_abi::{
-    Bound, Control, FlagOutcome, FlagReport, LoadedEntry, LoadedShard, MemoryKinds, Result, Run,
+    Bound, Control, Error, FlagOutcome, FlagReport, LoadedEntry, LoadedShard, MemoryKinds, Result, Run,
 };
-use shardwright_shim_npu::artefact::{Entry as _, ReadHead, loads};
+use shardwright_shim_npu::artefact::{Entry as _, ReadHead, corrupt, loads};
 use shardwright_shim_npu::port::{PortKind, check_run, element_bytes};
-use shardwright_shim_npu::{Power, Priority, ShimError};
+use shardwright_shim_npu::{Power, Priority};
 
 use crate::artefact::{Artefact, Entry, Port};
 use crate::compatibility::{self, Place};
@@ -88,7 +88,7 @@ impl<'m> Shard<'m> {
     ///
     /// # Errors
     ///
-    /// [`ShimError::CorruptArtefact`], [`ShimError::IncompatibleArtefact`], and errors of the
+    /// `ErrorClass::CorruptArtefact`, `ErrorClass::IncompatibleArtefact`, and errors of the
     /// library.
     pub fn load(driver: &Driver, target: Target<'_>, bytes: &'m [u8], wishes: Wishes) -> Result<Shard<'m>> {
         let artefact = Artefact::read(bytes)?;
@@ -114,11 +114,7 @@ impl<'m> Shard<'m> {
             None => true,
         };
         if let Some(entry) = artefact.descriptor.entries.iter().find(|entry| !is_described(entry)) {
-            return Err(ShimError::CorruptArtefact {
-                offset: 0,
-                reason: format!("the graph of entry `{}` is not the binary's", entry.name),
-            }
-            .into());
+            return Err(corrupt(0, format!("the graph of entry `{}` is not the binary's", entry.name)));
         }
         let mut entries = Vec::with_capacity(artefact.descriptor.entries.len());
         for entry in artefact.descriptor.entries {
@@ -216,7 +212,7 @@ impl LoadedShard for Shard<'_> {
         let Run { entry, rows, mut bound, control, .. } = run;
         let count = self.entries.len();
         let Some(loaded) = self.entries.get_mut(entry) else {
-            return Err(ShimError::InvalidRun { reason: format!("entry {entry} of {count}") }.into());
+            return Err(Error::invalid_argument(format!("entry {entry} of {count}")));
         };
         let mut result = loaded.run(&self.context, rows, &mut bound, control);
         for _ in 0..RELOADS {
@@ -259,7 +255,7 @@ impl Loaded {
             };
             if data.is_null() || bytes == 0 {
                 let reason = format!("what is bound to `{}` cannot be mapped", port.name);
-                return Err(ShimError::InvalidRun { reason }.into());
+                return Err(Error::invalid_argument(reason));
             }
             let data = match (&mut staged[index], (rows as u64) < self.entry.rows) {
                 (copy, true) if !copy.is_empty() => {

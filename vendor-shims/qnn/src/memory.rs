@@ -13,8 +13,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use shardwright_shim_abi::{Buffer, HostBuffer};
-use shardwright_shim_npu::ShimError;
+use shardwright_shim_abi::{Buffer, Error, HostBuffer};
+use shardwright_shim_npu::error::unsupported_memory;
 
 /// Library for the transport to the processor. It contains the allocator.
 const TRANSPORT: &str = "libcdsprpc.so";
@@ -47,11 +47,10 @@ impl Allocator {
     ///
     /// # Errors
     ///
-    /// [`ShimError::UnsupportedMemory`] if the transport does not exist. Only phones have it.
-    pub fn open() -> Result<Arc<Allocator>, ShimError> {
-        let refuse = |error: libloading::Error| ShimError::UnsupportedMemory {
-            what: "memory of the processor",
-            reason: format!("{TRANSPORT}: {error}"),
+    /// `ErrorClass::InvalidArgument` if the transport does not exist. Only phones have it.
+    pub fn open() -> Result<Arc<Allocator>, Error> {
+        let refuse = |error: libloading::Error| {
+            unsupported_memory("memory of the processor", &format!("{TRANSPORT}: {error}"))
         };
         // SAFETY: the platform's own library of that name, whose initialisers are meant to run.
         let transport = unsafe { Library::open(Some(TRANSPORT), RTLD_NOW | RTLD_LOCAL) }.map_err(refuse)?;
@@ -93,9 +92,8 @@ unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
     /// Allocates zeroed memory with the transport's allocator.
-    fn allocate(allocator: &Arc<Allocator>, length: usize) -> Result<SharedMemory, ShimError> {
-        let refuse =
-            |reason: String| ShimError::UnsupportedMemory { what: "memory of the processor", reason };
+    fn allocate(allocator: &Arc<Allocator>, length: usize) -> Result<SharedMemory, Error> {
+        let refuse = |reason: String| unsupported_memory("memory of the processor", &reason);
         let size = c_int::try_from(length.max(1)).map_err(|_| refuse(format!("{length} bytes at once")))?;
         // SAFETY: the arguments are plain numbers, and a null result is checked.
         let pointer = unsafe { (allocator.allocate)(SYSTEM_HEAP, CACHED, size) };
@@ -114,8 +112,8 @@ impl SharedMemory {
         Ok(existing)
     }
 
-    fn map(fd: RawFd, offset: u64, length: u64) -> Result<SharedMemory, ShimError> {
-        let refuse = |reason: String| ShimError::UnsupportedMemory { what: "a dma-buf", reason };
+    fn map(fd: RawFd, offset: u64, length: u64) -> Result<SharedMemory, Error> {
+        let refuse = |reason: String| unsupported_memory("a dma-buf", &reason);
         if offset != 0 {
             // The processor identifies memory by the descriptor alone.
             return Err(refuse(format!("it starts at {offset}, only whole buffers are imported")));
@@ -183,7 +181,7 @@ unsafe impl Buffer for SharedBuffer {
 ///
 /// # Errors
 ///
-/// Returns the allocator's error, or [`ShimError::UnsupportedMemory`] if the alignment exceeds a
+/// Returns the allocator's error, or `ErrorClass::InvalidArgument` if the alignment exceeds a
 /// page of the allocator.
 pub fn allocate(
     allocator: Option<&Arc<Allocator>>,
@@ -193,7 +191,7 @@ pub fn allocate(
     let Some(allocator) = allocator else { return Ok(Box::new(HostBuffer::new(length, alignment)?)) };
     if alignment > PAGE {
         let reason = format!("aligned to {alignment}, pages are {PAGE}");
-        return Err(ShimError::UnsupportedMemory { what: "memory of the processor", reason }.into());
+        return Err(unsupported_memory("memory of the processor", &reason));
     }
     Ok(Box::new(SharedBuffer(Arc::new(SharedMemory::allocate(allocator, length)?))))
 }
@@ -202,14 +200,11 @@ pub fn allocate(
 ///
 /// # Errors
 ///
-/// [`ShimError::UnsupportedMemory`] on other machines than phones, and for memory that cannot be
+/// `ErrorClass::InvalidArgument` on other machines than phones, and for memory that cannot be
 /// mapped as a whole.
-pub fn import(fd: RawFd, offset: u64, length: u64) -> Result<Box<dyn Buffer>, ShimError> {
+pub fn import(fd: RawFd, offset: u64, length: u64) -> Result<Box<dyn Buffer>, Error> {
     if !IS_PHONE {
-        return Err(ShimError::UnsupportedMemory {
-            what: "a dma-buf",
-            reason: "only a phone's library registers memory".to_owned(),
-        });
+        return Err(unsupported_memory("a dma-buf", "only a phone's library registers memory"));
     }
     Ok(Box::new(SharedBuffer(Arc::new(SharedMemory::map(fd, offset, length)?))))
 }
@@ -235,7 +230,7 @@ mod tests {
         assert_eq!(byte, [7]);
         for (offset, length) in [(4096, 4096), (0, 0), (0, u64::MAX)] {
             let refused = SharedMemory::map(file.as_raw_fd(), offset, length).expect_err("refused");
-            assert!(matches!(refused, ShimError::UnsupportedMemory { what: "a dma-buf", .. }));
+            assert!(refused.message.starts_with("a dma-buf: "), "{refused}");
         }
         assert!(SharedMemory::map(-1, 0, 4096).is_err());
     }
@@ -245,7 +240,7 @@ mod tests {
         if IS_PHONE {
             return;
         }
-        assert!(matches!(Allocator::open(), Err(ShimError::UnsupportedMemory { .. })));
+        assert!(Allocator::open().is_err_and(|error| error.message.starts_with("memory of the processor: ")));
         let buffer = allocate(None, 100, 256).expect("allocated");
         assert!(buffer.as_any().is::<HostBuffer>() && (buffer.pointer() as usize).is_multiple_of(256));
         assert!(import(0, 0, 4096).is_err());

@@ -8,7 +8,7 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use shardwright_shim_npu::ShimError;
+use shardwright_shim_npu::error::{unprepared, wrong_fact};
 
 use crate::driver::Driver;
 use crate::failure::{QnnError, Result};
@@ -153,13 +153,13 @@ fn made(driver: &Driver, code: CodeFor) -> Result<std::result::Result<Made, Unma
 ///
 /// # Errors
 ///
-/// [`ShimError::WrongFact`] if number and architecture contradict each other or the library
-/// generates no code for the stand-in. [`ShimError::Unprepared`] if the library does not support
+/// `ErrorClass::InvalidArgument` if number and architecture contradict each other or the library
+/// generates no code for the stand-in. `ErrorClass::InvalidArgument` if the library does not support
 /// the number or the architecture.
 pub fn recognise(driver: &Driver, soc: &Soc) -> Result<Recognised> {
-    let chip = || soc.name.clone();
-    let wrong = |fact, reason| QnnError::from(ShimError::WrongFact { chip: chip(), fact, reason });
-    let unprepared = |fact, reason| QnnError::from(ShimError::Unprepared { chip: chip(), fact, reason });
+    let chip = &soc.name;
+    let wrong = |fact, reason: String| QnnError::from(wrong_fact(chip, fact, &reason));
+    let unprepared = |fact, reason: String| QnnError::from(unprepared(chip, fact, &reason));
     let asked = soc.arch;
     let by_number = match soc.id {
         None => None,

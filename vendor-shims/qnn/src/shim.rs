@@ -4,15 +4,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use shardwright_shim_abi::{
-    Artefact, Buffer, Chip, Compatibility, CompileOutput, Description, Device, DeviceKind, EntryView,
+    Artefact, Buffer, Chip, Compatibility, CompileOutput, Description, Device, DeviceKind, EntryView, Error,
     Estimate, Fact, Flag, Import, Inspection, Limit, LoadedShard, Options, Provenance, Result, Shim, Verdict,
     WorkOrderView,
 };
 use shardwright_shim_npu::artefact::{MAX_ENTRIES, MAX_PORTS};
+use shardwright_shim_npu::error::{compiles_only, unsupported_memory};
 use shardwright_shim_npu::instance::{Chips, Lazy, Named, SIMULATED};
 use shardwright_shim_npu::power::POWER;
 use shardwright_shim_npu::priority::PRIORITY;
-use shardwright_shim_npu::{Power, Priority, ShimError};
+use shardwright_shim_npu::{Power, Priority};
 
 use crate::artefact::FORMAT;
 use crate::compatibility::{self, Place};
@@ -52,7 +53,7 @@ fn target(named: &Named<Soc>) -> Target<'_> {
     Target { soc: &named.soc, is_simulated: named.is_simulated }
 }
 
-fn log_level(value: &str) -> std::result::Result<Level, ShimError> {
+fn log_level(value: &str) -> std::result::Result<Level, Error> {
     let levels = [
         ("error", Level::Error),
         ("warning", Level::Warning),
@@ -61,21 +62,13 @@ fn log_level(value: &str) -> std::result::Result<Level, ShimError> {
         ("debug", Level::Debug),
     ];
     let found = levels.iter().find(|(name, _)| *name == value).map(|(_, level)| *level);
-    found.ok_or_else(|| ShimError::InvalidValue {
-        name: LOG_LEVEL.to_owned(),
-        value: value.to_owned(),
-        expected: levels.map(|(name, _)| name).join(", "),
-    })
+    found.ok_or_else(|| Error::invalid_value(LOG_LEVEL, value, levels.map(|(name, _)| name).join(", ")))
 }
 
 /// Passes the folder with the processor's half of the library to the transport. **Untested**,
 /// because no phone is available here.
-fn use_skel(folder: &str) -> std::result::Result<(), ShimError> {
-    let wrong = |expected: &str| ShimError::InvalidValue {
-        name: SKEL.to_owned(),
-        value: folder.to_owned(),
-        expected: expected.to_owned(),
-    };
+fn use_skel(folder: &str) -> std::result::Result<(), Error> {
+    let wrong = |expected: &str| Error::invalid_value(SKEL, folder, expected);
     if !memory::IS_PHONE {
         return Err(wrong("no value: only a phone's processor has its own half of the library"));
     }
@@ -92,13 +85,10 @@ fn use_skel(folder: &str) -> std::result::Result<(), ShimError> {
 
 impl QnnShim {
     /// Looks up a device of a registered chip.
-    fn named(&self, name: &str) -> std::result::Result<Named<Soc>, ShimError> {
+    fn named(&self, name: &str) -> std::result::Result<Named<Soc>, Error> {
         let named = self.chips.named(name).filter(|named| HAS_SIMULATOR || !named.is_simulated);
-        named.ok_or_else(|| ShimError::UnknownDevice {
-            name: name.to_owned(),
-            help: "devices are named by the profile of their chip, which is made known before they are asked \
-                   for: `sm8850`, and `sm8850.simulated` to run on an x86-64 machine",
-        })
+        let help = "use a chip that the host has registered: `sm8850`, or `sm8850.simulated` to run on an x86-64 machine";
+        named.ok_or_else(|| Error::unknown_device(name, help))
     }
 
     fn driver(&self) -> Result<Arc<Driver>> {
@@ -251,7 +241,7 @@ impl Shim for QnnShim {
         let options = Flags::default().graph_options(&named.soc, None);
         // The simulation cannot load graphs that share weights.
         let shares_weights = !named.is_simulated;
-        Ok(estimate::estimate(&*self.driver()?, &named.soc, entry, &options, shares_weights)?)
+        estimate::estimate(&*self.driver()?, &named.soc, entry, &options, shares_weights)
     }
 
     fn compile(&self, device: &str, order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) -> Result<()> {
@@ -285,7 +275,7 @@ impl Shim for QnnShim {
             let help = format!(
                 "compile for `{device}{SIMULATED}` and run it there, or carry the artefact to the phone"
             );
-            return Err(ShimError::CompilesOnly { device, help }.into());
+            return Err(compiles_only(&device, &help));
         }
         Ok(Box::new(Shard::load(&*self.driver()?, target(&named), artefact.bytes(), wishes)?))
     }
@@ -300,8 +290,7 @@ impl Shim for QnnShim {
         match import {
             Import::DmaBuf { fd, offset, length } => Ok(memory::import(fd, offset, length)?),
             Import::HardwareBuffer { .. } => {
-                let reason = "its descriptor is not the library's to read".to_owned();
-                Err(ShimError::UnsupportedMemory { what: "an AHardwareBuffer", reason }.into())
+                Err(unsupported_memory("an AHardwareBuffer", "the library cannot read its descriptor"))
             }
         }
     }

@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use shardwright_shim_abi::{Chip, Fact, FlagKind};
-use shardwright_shim_npu::ShimError;
+use shardwright_shim_abi::{Chip, Error, Fact, FlagKind};
+use shardwright_shim_npu::error::{unprepared, wrong_fact};
 
 /// Upper bound on the fast memory, larger than any chip's.
 pub(crate) const MAX_VTCM_MEGABYTES: i64 = 64;
@@ -121,24 +121,19 @@ impl Soc {
     /// Reads a chip from its profile.
     ///
     /// # Errors
-    /// [`ShimError::WrongFact`] for an invalid value, [`ShimError::Unprepared`] for an architecture
+    /// `ErrorClass::InvalidArgument` for an invalid value, `ErrorClass::InvalidArgument` for an architecture
     /// for which no code can be generated.
-    pub fn read(chip: &Chip<'_>) -> Result<Soc, ShimError> {
-        let wrong = |fact: &'static str, reason: String| ShimError::WrongFact {
-            chip: chip.name.to_owned(),
-            fact,
-            reason,
-        };
-        let number = |name: &'static str| -> Result<Option<u32>, ShimError> {
+    pub fn read(chip: &Chip<'_>) -> Result<Soc, Error> {
+        let wrong = |fact: &'static str, reason: String| wrong_fact(chip.name, fact, &reason);
+        let number = |name: &'static str| -> Result<Option<u32>, Error> {
             let value = chip.facts.get(name).map(|value| value.parse());
             value.transpose().map_err(|_| wrong(name, "it is not a number in range".to_owned()))
         };
         let said = chip.facts.get(facts::ARCHITECTURE).unwrap_or_default();
         let arch: u32 = said.strip_prefix('v').and_then(|digits| digits.parse().ok()).ok_or_else(|| {
-            wrong(facts::ARCHITECTURE, format!("`{said}` is no architecture such as `v81`"))
+            wrong(facts::ARCHITECTURE, format!("`{said}` is not an architecture such as `v81`"))
         })?;
-        let unprepared =
-            |reason| ShimError::Unprepared { chip: chip.name.to_owned(), fact: facts::ARCHITECTURE, reason };
+        let unprepared = |reason: String| unprepared(chip.name, facts::ARCHITECTURE, &reason);
         if arch < OLDEST {
             let reason = format!("{said} has no tensor processor, which v{OLDEST} is the first to have");
             return Err(unprepared(reason));
@@ -176,7 +171,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// Creates a chip with these facts.
-    pub(crate) fn soc(name: &str, facts: &[(&str, &str)]) -> Result<Soc, ShimError> {
+    pub(crate) fn soc(name: &str, facts: &[(&str, &str)]) -> Result<Soc, Error> {
         let facts = facts.iter().copied().collect();
         Soc::read(&Chip { name, aliases: Vec::new(), facts })
     }
@@ -234,23 +229,19 @@ pub(crate) mod tests {
     #[test]
     fn an_invalid_architecture_is_refused_by_name() {
         for (arch, says) in [
-            ("81", "`81` is no architecture"),
+            ("81", "`81` is not an architecture"),
             ("vx", "`vx`"),
             ("v66", "no tensor processor"),
             ("v89", "1002"),
         ] {
-            match soc("chip", &[("hexagon-arch", arch)]) {
-                Err(
-                    ShimError::WrongFact { chip, fact, reason }
-                    | ShimError::Unprepared { chip, fact, reason },
-                ) => {
-                    assert_eq!((chip.as_str(), fact), ("chip", facts::ARCHITECTURE));
-                    assert!(reason.contains(says), "{reason}");
-                }
-                other => panic!("{arch}: {other:?}"),
-            }
+            let error = soc("chip", &[("hexagon-arch", arch)]).expect_err(arch);
+            assert_eq!(
+                error.detail_of("chip").zip(error.detail_of("fact")),
+                Some(("chip", facts::ARCHITECTURE))
+            );
+            assert!(error.message.contains(says), "{error}");
         }
         let number = soc("chip", &[("hexagon-arch", "v81"), ("soc-id", "many")]).expect_err("no number");
-        assert!(matches!(number, ShimError::WrongFact { fact: facts::SOC_ID, .. }), "{number}");
+        assert_eq!(number.detail_of("fact"), Some(facts::SOC_ID), "{number}");
     }
 }

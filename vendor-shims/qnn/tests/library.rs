@@ -69,7 +69,7 @@ fn a_named_library_that_is_missing_is_not_replaced_by_another() {
     }
     let choice = LibraryChoice { variable: Some("/no/such/file".into()), ..LibraryChoice::default() };
     let error = Library::open(&choice).expect_err("there is no such file").to_string();
-    assert!(error.contains("SHARDWRIGHT_QNN_LIB: /no/such/file is no file"), "{error}");
+    assert!(error.contains("SHARDWRIGHT_QNN_LIB: /no/such/file is not a file"), "{error}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use shardwright_bundle::{Bundle, Digest, is_bundle};
 use shardwright_files::{own, shell_quoted};
 use shardwright_models::Checkpoint;
 use shardwright_planning::request::DraftEstimate;
-use shardwright_vocabulary::{Error, Notice, Provenance};
+use shardwright_vocabulary::{Notice, Provenance};
 
 use super::path::{open_checkpoint, plan_checkpoint};
 use crate::drafts::row_bytes;
@@ -137,14 +137,15 @@ impl DraftRecords {
     /// # Errors
     ///
     /// Fails if the file cannot be written, or if the folder is not the user's own.
-    pub fn keep(&self, mut measured: MeasuredDraft) -> std::io::Result<MeasuredDraft> {
+    pub fn keep(&self, mut measured: MeasuredDraft) -> Result<MeasuredDraft> {
         let Some(path) = self.path(measured.model, measured.draft.checkpoint) else { return Ok(measured) };
         if let Ok(Some(before)) = self.recall(measured.model, measured.draft.checkpoint) {
             for (soc, times) in before.times {
                 measured.times.entry(soc).or_insert(times);
             }
         }
-        own::write(&path, &serde_json::to_vec(&Kept::of(measured.clone())?)?)?;
+        let content = serde_json::to_vec(&Kept::of(measured.clone())?).map_err(std::io::Error::from)?;
+        own::write(&path, &content)?;
         Ok(measured)
     }
 }
@@ -218,11 +219,8 @@ fn planned_time(path: &Path, options: &PlanOptions, context: u32) -> Result<Opti
     // The smaller model may have a smaller context.
     let context = u64::from(context).min(open_checkpoint(path)?.facts().context);
     let own = options.of_a_draft(u32::try_from(context).unwrap_or(u32::MAX));
-    let planned = plan_checkpoint(path, &own, &mut ()).map_err(|error| {
-        let (kind, help) = (error.kind(), error.help().map(str::to_owned));
-        Error::new(kind, format!("the draft {}: {error}", path.display()))
-            .with_help(help.unwrap_or_else(|| "leave --draft out".to_owned()))
-    })?;
+    let planned = plan_checkpoint(path, &own, &mut ())
+        .map_err(|error| error.at(format!("the draft {}", path.display())).or_help("leave --draft out"))?;
     Ok(match planned.report.forecast.speed {
         Speed::Tokens { each, .. } => each.map(|each| each.microseconds.saturating_mul(1000)),
         // An embedding model cannot be measured as a draft.

@@ -32,7 +32,6 @@ use shardwright_vocabulary::{
 use self::kept::Kept;
 use self::known::{Formats, Known};
 use self::probe::Probe;
-use super::measuring::calibration_error;
 use super::moments::{engine, moment_text};
 use super::texts::{self, Budget};
 use crate::{LossGround, Losses, PlanOptions, Result, TableFormats, TableLoss};
@@ -167,7 +166,8 @@ fn measure(
     }
     let predicted = sequences.iter().any(|ids| ids.len() > 1);
     if graph.is_generative() && !predicted {
-        return Err(calibration_error(shardwright_quantisation::CalibrationError::NoPredictions));
+        return Err(Error::invalid("no text has two tokens, so there is no likelihood to compare")
+            .with_help("pass a text of at least two tokens"));
     }
     let ranges = ranges_of(&order, means.calibration)?;
     let engine = engine(options, "sensitivities", "losses are measured on the CPU shim")?;
@@ -210,7 +210,7 @@ fn ranges_of(changes: &[Change], calibration: Option<&Calibration>) -> Result<BT
     for change in changes.iter().filter(|change| change.needs_ranges()) {
         let (Change::Values { format, .. }, Some(calibration)) = (change, calibration) else { continue };
         if !found.contains_key(format) {
-            let ranges = calibration.ranges_for([&alone(*format)]).map_err(calibration_error)?;
+            let ranges = calibration.ranges_for([&alone(*format)])?;
             found.insert(*format, ranges);
         }
     }

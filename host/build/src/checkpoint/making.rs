@@ -17,9 +17,9 @@ use super::losses::{self, Means};
 use super::{drafts, measuring, moments, texts};
 use crate::options::{MEASURED_WEIGHTS, weights_of};
 use crate::{
-    AcceptedSteps, BuildError, Download, DownloadBasis, LossGround, Losses, Making, MeasuredLoss,
-    ModelFormats, ModelName, ModelSource, PlanMeasuring, PlanOptions, PlanSource, Result, StatedDraft,
-    TableFormats, WeightRounding, needs_ranges,
+    AcceptedSteps, Download, DownloadBasis, LossGround, Losses, Making, MeasuredLoss, ModelFormats,
+    ModelName, ModelSource, PlanMeasuring, PlanOptions, PlanSource, Result, StatedDraft, TableFormats,
+    WeightRounding, needs_ranges,
 };
 
 /// Largest number of bytes of weights that are quantised in memory. Larger models use a store in
@@ -162,7 +162,7 @@ impl PlanSource for CheckpointSource<'_> {
         let mut losses =
             losses::losses(checkpoint, graph, options, (tuples, ground), &means, notices, &mut rest)?;
         if let Some(calibration) = calibration.as_ref().filter(|_| calibrates) {
-            losses.ranges = calibration.ranges_for(tuples).map_err(measuring::calibration_error)?;
+            losses.ranges = calibration.ranges_for(tuples)?;
         }
         Ok(losses)
     }
@@ -243,7 +243,7 @@ impl ModelSource for CheckpointSource<'_> {
             plan.shards().iter().flat_map(|shard| shard.formats.tuples()).cloned().collect();
         if ModelFormats::needs_ranges(plan) {
             let calibration = self.calibrated(&mut watch.then(CALIBRATED))?;
-            self.ranges = Some(calibration.ranges_for(&used).map_err(measuring::calibration_error)?);
+            self.ranges = Some(calibration.ranges_for(&used)?);
         }
         let rounded = measuring::quantised_formats(&used);
         let moments = self.moments(&rounded, &mut watch.then(MOMENTS_TAKEN))?;
@@ -261,7 +261,7 @@ impl ModelSource for CheckpointSource<'_> {
             let recipe = Recipe { weights, tables: Tables::default(), moments: moments.clone(), compensated };
             make(made, options, from, recipe, &mut Forward { watch: &mut watch.most_of_the_rest(), notices })
         };
-        Ok(counted.made(graph, plan, ranges, make)?)
+        counted.made(graph, plan, ranges, make)
     }
 
     fn tables(&mut self, formats: TableFormats, watch: &mut dyn BuildWatch) -> Result<Vec<Asset>> {
@@ -301,7 +301,7 @@ fn make(
     graph: &Graph,
     recipe: Recipe,
     watch: &mut Forward<'_>,
-) -> std::result::Result<Graph, BuildError> {
+) -> Result<Graph> {
     if let Some((_, made)) = finished.iter().find(|(known, _)| *known == recipe) {
         return Ok(made.clone());
     }
@@ -329,9 +329,9 @@ impl Watch for Forward<'_> {
 
     fn note(&mut self, note: Note) {
         match note {
-            Note::Remade { weight, path, reason } => self
-                .notices
-                .push(Notice::note(format!("{}: {reason}; `{weight}` was made again", path.display()))),
+            Note::Remade { weight, reason, .. } => {
+                self.notices.push(Notice::note(format!("{reason}; `{weight}` was made again")));
+            }
             Note::Damped { weight, percent } => self.notices.push(Notice::note(format!(
                 "moments of what `{weight}` is multiplied with are not positive definite: they are damped by {percent} % of \
                  the mean square of a column"

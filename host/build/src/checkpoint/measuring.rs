@@ -8,7 +8,7 @@ use shardwright_bundle::Digest;
 use shardwright_files::own;
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
-use shardwright_quantisation::{Calibration, CalibrationError, Calibrator};
+use shardwright_quantisation::{Calibration, Calibrator};
 use shardwright_shims::Watch;
 use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Notice, WeightFormat};
 
@@ -39,15 +39,15 @@ pub(super) fn calibrate(
     if let Some(calibration) = kept.read(|path| Calibration::read(path, hash).ok()) {
         return Ok(calibration);
     }
-    let mut calibrator = Calibrator::new(graph, hash).map_err(calibration_error)?;
+    let mut calibrator = Calibrator::new(graph, hash)?;
     for (index, ids) in conversations.iter().enumerate() {
         if watch.cancelled() {
             return Err(Error::new(ErrorKind::Cancelled, "calibration was cancelled"));
         }
         watch.progress((index * 1000 / conversations.len()) as u32, "calibrating");
-        calibrator.add(ids).map_err(calibration_error)?;
+        calibrator.add(ids)?;
     }
-    let calibration = calibrator.finish().map_err(calibration_error)?;
+    let calibration = calibrator.finish()?;
     notices.push(Notice::note(format!(
         "ranges of integers were calibrated on {} tokens of {} in {:.1} s",
         calibration.tokens(),
@@ -103,15 +103,6 @@ impl Kept {
             notices.push(Notice::note(format!("a measurement was not kept in {}: {reason}", path.display())));
         }
     }
-}
-
-pub(super) fn calibration_error(error: CalibrationError) -> Error {
-    let kind = match error {
-        CalibrationError::Cancelled => ErrorKind::Cancelled,
-        _ => ErrorKind::Invalid,
-    };
-    let help = error.help().map(str::to_owned);
-    Error::caused_by(kind, error, help)
 }
 
 #[cfg(all(test, unix))]

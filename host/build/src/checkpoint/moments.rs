@@ -14,7 +14,6 @@ use shardwright_quantisation::{MatrixInputs, MomentSums, Moments, SecondMoments,
 use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{DeviceKind, Error, ErrorKind, Notice};
 
-use super::measuring::calibration_error;
 use super::texts::{self, Budget};
 use crate::places::thread_options;
 use crate::{CPU_SHIM, PlanOptions, Result};
@@ -44,7 +43,7 @@ pub(super) fn moments(
     let started = Instant::now();
     let sequences = text(checkpoint, graph, options)?;
     let identity = Moments::identity_of(checkpoint.content_hash(), &sequences);
-    let inputs = MatrixInputs::new(graph).map_err(calibration_error)?;
+    let inputs = MatrixInputs::new(graph)?;
     let folder = options.cache.as_ref().map(|cache| cache.join(FOLDER).join(name_of(identity)));
     let folder = folder.and_then(|folder| trusted(folder, notices));
     let path = |key: &str| folder.as_ref().map(|folder| SecondMoments::path(folder, key));
@@ -59,9 +58,7 @@ pub(super) fn moments(
         let help = "moments are taken on the CPU shim; `--rounding nearest` rounds without them";
         let engine = engine(options, FOLDER, help)?;
         let mut take = |key: &str, moments: SecondMoments| match path(key) {
-            Some(path) => {
-                moments.write(path).map_err(|error| Error::caused_by(ErrorKind::Invalid, error, None))
-            }
+            Some(path) => moments.write(path),
             None => {
                 in_memory.insert(key.to_owned(), moments);
                 Ok(())

@@ -26,7 +26,7 @@ const FIRST_PLANNED: u32 = 700;
 /// Fails like [`expect_checkpoint`], and with errors of reading the checkpoint.
 pub fn open_checkpoint(path: &Path) -> Result<Checkpoint> {
     expect_checkpoint(path)?;
-    Ok(Checkpoint::open(path)?)
+    Checkpoint::open(path)
 }
 
 /// Plans for a checkpoint without compiling: its text, and each tower that the options request.

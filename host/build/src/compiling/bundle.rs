@@ -13,7 +13,7 @@ use shardwright_gguf::model_at;
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_shims::{Part, Watch};
-use shardwright_text::{TOKENIZER_BYTES_MAX, TextError, Tokenizer, text_file};
+use shardwright_text::{TOKENIZER_BYTES_MAX, Tokenizer, text_file};
 use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
 
 use super::gate::Seat;
@@ -138,7 +138,7 @@ impl<'c> Compiling<'c> {
         all.progress(WRITTEN, "writing tables");
         let add_assets = |graph: &Graph| -> Result<Vec<AssetEntry>> {
             let assets = graph.assets.iter().map(|asset| writer.lock().add_asset(asset));
-            Ok(assets.collect::<std::result::Result<_, _>>()?)
+            assets.collect()
         };
         let assets = add_assets(&graph)?;
         let mut notices = report.notices.clone();
@@ -265,8 +265,8 @@ impl<'c> Compiling<'c> {
 
 /// Adds the text files of a folder, or the text files made from a GGUF file's metadata.
 fn texts_of(checkpoint: &Path, writer: &mut BundleWriter) -> Result<BTreeMap<TextFile, FileReference>> {
-    if checkpoint.is_dir() && model_at(checkpoint).map_err(TextError::from)?.is_none() {
-        return Ok(writer.add_texts(checkpoint)?);
+    if checkpoint.is_dir() && model_at(checkpoint)?.is_none() {
+        return writer.add_texts(checkpoint);
     }
     let mut texts = BTreeMap::new();
     for &text in TextFile::ALL {
@@ -333,7 +333,7 @@ fn tower(
 
 fn chain(store: &mut BundleStore<'_>, name: &str, settled: &Settled) -> Result<ChainEntry> {
     let Settled { request, plan, shards, report, .. } = settled;
-    Ok(store.chain(name, request, plan, shards, report)?)
+    store.chain(name, request, plan, shards, report)
 }
 
 /// Returns all options of the user that differ from the defaults, by name.

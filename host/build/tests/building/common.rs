@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_build::{
-    AcceptedSteps, BuildError, Download, DownloadBasis, EntryMenu, Judge, LossGround, Losses, MeasuredLoss,
-    ModelFormats, ModelName, PlanSource, Question, StatedDraft, TargetOffer, Weighed, make_request,
+    AcceptedSteps, Download, DownloadBasis, EntryMenu, Judge, LossGround, Losses, MeasuredLoss, ModelFormats,
+    ModelName, PlanSource, Question, StatedDraft, TargetOffer, Weighed, make_request,
 };
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
@@ -50,7 +50,7 @@ pub fn offer(name: &str, judge: impl Judge + 'static) -> TargetOffer {
     TargetOffer { summary: TargetSummary::of(target), judge: Box::new(judge) }
 }
 
-pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> Result<Request, BuildError> {
+pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> Answer<Request> {
     let model = ModelName { name: "a model".to_owned(), family: "a family".to_owned() };
     let goals = Goals {
         quality_micronats: None,

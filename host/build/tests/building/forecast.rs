@@ -75,7 +75,7 @@ fn each_phase_is_the_sum_of_its_named_parts() {
         let mapped = Figure::Mapped { bytes: asset.table.bytes() };
         assert_eq!(part(decode, &format!("table {}", asset.name)), mapped);
     }
-    assert_eq!(decode.unknown().collect::<Vec<_>>(), ["the driver, for itself"]);
+    assert_eq!(decode.unknown().collect::<Vec<_>>(), ["overhead of the driver"]);
     let Figure::Estimated { bytes: buffers, .. } = part(decode, "inputs and boundaries") else {
         panic!("{decode:?}")
     };
@@ -100,7 +100,7 @@ fn each_phase_is_the_sum_of_its_named_parts() {
     let twice = graph.weights.iter().map(|weight| weight.bytes()).sum::<u64>() + tables;
     let head = graph.weights.iter().find(|weight| weight.part == "head").unwrap().bytes();
     assert_eq!(part(compile, "checkpoint"), Figure::Mapped { bytes: twice - head });
-    assert!(compile.unknown().eq(["the compiler, for itself"]));
+    assert!(compile.unknown().eq(["overhead of the compiler"]));
 
     let verdict = &forecast.verdict;
     assert_eq!((verdict.fits, verdict.largest), (Fits::Whole, Some(Phase::Decode)));

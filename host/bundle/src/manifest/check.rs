@@ -6,14 +6,15 @@ use std::path::Path;
 
 use shardwright_graph::ComponentKind;
 use shardwright_vocabulary::{
-    ChosenSpeculation, DType, EntryKind, EntryName, FlagVerdict, FormatTuple, Pass, Segment, SegmentFormats,
-    Segments, ShardFormats,
+    ChosenSpeculation, DType, EntryKind, EntryName, FlagVerdict, FormatTuple, Pass, Result, Segment,
+    SegmentFormats, Segments, ShardFormats,
 };
 
 use super::{
     AssetEntry, ChainEntry, FileReference, Manifest, Model, ShardEntry, Structure, TextFile, Variant,
 };
-use crate::{BundleError, Digest};
+use crate::Digest;
+use crate::error::{inconsistent, too_large};
 
 /// Maximum length of a name in bytes.
 pub const NAME_BYTES_MAX: u64 = 1 << 10;
@@ -68,20 +69,23 @@ const NODES: u64 = 1 << 20;
 const REPORTS: u64 = 1 << 12;
 
 /// A problem with a field.
-enum Fault {
-    Invalid { field: String, reason: String },
-    Limit { field: String, value: u64, limit: u64 },
+struct Fault {
+    field: String,
+    reason: String,
 }
 
 type Checked = Result<(), Fault>;
 
 fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Fault {
-    Fault::Invalid { field: field.into(), reason: reason.into() }
+    Fault { field: field.into(), reason: reason.into() }
 }
 
 fn cap(field: &str, value: usize, limit: u64) -> Checked {
-    let value = value as u64;
-    if value <= limit { Ok(()) } else { Err(Fault::Limit { field: field.to_owned(), value, limit }) }
+    cap_bytes(field, value as u64, limit)
+}
+
+fn cap_bytes(field: &str, value: u64, limit: u64) -> Checked {
+    if value <= limit { Ok(()) } else { Err(invalid(field, too_large(value, limit))) }
 }
 
 /// Checks runs of layers, and components without layers, that have their own formats. They must
@@ -95,7 +99,7 @@ fn mixture(runs: &[SegmentFormats], segments: &Segments) -> Result<(), &'static 
                 let (first, end) = run.segment.layers;
                 let alike = place > 0 && runs[place - 1].formats == run.formats;
                 if first != last.layers.1 || end <= first || alike {
-                    return Err("do not hold every layer once and in order, in as few runs as there can be");
+                    return Err("do not cover every layer once and in order, in as few runs as possible");
                 }
                 last.layers.1 = end;
             }
@@ -103,15 +107,15 @@ fn mixture(runs: &[SegmentFormats], segments: &Segments) -> Result<(), &'static 
         }
     }
     if joined != segments.0 {
-        return Err("are not those of every segment");
+        return Err("do not cover every segment");
     }
     let first = runs.first().map(|run| &run.formats);
     if runs.iter().all(|run| Some(&run.formats) == first) {
-        return Err("are listed apart and are all alike");
+        return Err("are listed separately, but are all equal");
     }
     let values = |formats: &FormatTuple| (formats.activations, formats.states);
     if !runs.iter().all(|run| Some(values(&run.formats)) == first.map(values)) {
-        return Err("differ in activations or states, which are one for a shard");
+        return Err("differ in activations or states, which a shard has only once");
     }
     Ok(())
 }
@@ -135,7 +139,7 @@ fn chip(field: &str, text: &str) -> Checked {
     let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     match text.bytes().all(legal) {
         true => Ok(()),
-        false => Err(invalid(field, "has other characters than lower-case letters, digits and hyphens")),
+        false => Err(invalid(field, "has characters other than lower-case letters, digits and hyphens")),
     }
 }
 
@@ -158,13 +162,8 @@ fn unique<'a>(field: &str, names: impl Iterator<Item = &'a str>) -> Checked {
 
 impl Manifest {
     /// Checks everything in the manifest beyond its JSON form. `path` is for messages.
-    pub(crate) fn check(&self, path: &Path) -> Result<(), BundleError> {
-        self.faults().map_err(|fault| match fault {
-            Fault::Invalid { field, reason } => BundleError::Invalid { path: path.to_owned(), field, reason },
-            Fault::Limit { field, value, limit } => {
-                BundleError::Limit { path: path.to_owned(), field, value, limit }
-            }
-        })
+    pub(crate) fn check(&self, path: &Path) -> Result<()> {
+        self.faults().map_err(|Fault { field, reason }| inconsistent(path, field, reason))
     }
 
     fn faults(&self) -> Checked {
@@ -172,29 +171,19 @@ impl Manifest {
         name("model.name", &self.model.name)?;
         name("model.family", &self.model.family)?;
         for (file, reference) in &self.texts {
-            let (field, limit) = (format!("texts.{file}"), TEXT_FILE_BYTES);
-            if reference.bytes > limit {
-                return Err(Fault::Limit { field, value: reference.bytes, limit });
-            }
+            cap_bytes(&format!("texts.{file}"), reference.bytes, TEXT_FILE_BYTES)?;
         }
         if self.tokenizer_index.is_some() && !self.texts.contains_key(&TextFile::Tokenizer) {
-            return Err(invalid("tokenizer_index", "is there, and no tokenizer that it was made of"));
+            return Err(invalid("tokenizer_index", "is set, but `texts` has no tokenizer"));
         }
 
         cap("variants", self.variants.len(), VARIANTS)?;
         if self.variants.is_empty() {
-            return Err(invalid("variants", "there is none"));
+            return Err(invalid("variants", "is empty"));
         }
         let mut names = HashSet::new();
         for (index, entry) in self.variants.iter().enumerate() {
-            let at = |fault| match fault {
-                Fault::Invalid { field, reason } => {
-                    Fault::Invalid { field: format!("variants[{index}].{field}"), reason }
-                }
-                Fault::Limit { field, value, limit } => {
-                    Fault::Limit { field: format!("variants[{index}].{field}"), value, limit }
-                }
-            };
+            let at = |Fault { field, reason }| invalid(format!("variants[{index}].{field}"), reason);
             variant(entry).map_err(at)?;
             if !names.insert(&entry.soc) {
                 return Err(at(invalid("soc", format!("`{}` occurs twice", entry.soc))));
@@ -224,13 +213,10 @@ fn variant(variant: &Variant) -> Checked {
     }
     for (index, entry) in variant.towers.iter().enumerate() {
         if entry.pass == Pass::Step {
-            return Err(invalid(format!("towers[{index}].pass"), "is that of a step, which the text runs"));
+            return Err(invalid(format!("towers[{index}].pass"), "is that of a step of the text model"));
         }
         if entry.structure.is_generative() {
-            return Err(invalid(
-                format!("towers[{index}].structure.states"),
-                "are there, and towers have none",
-            ));
+            return Err(invalid(format!("towers[{index}].structure.states"), "must be empty for a tower"));
         }
     }
     let places = std::iter::once(String::new())
@@ -245,7 +231,7 @@ fn variant(variant: &Variant) -> Checked {
     for (index, entry) in variant.verifications.iter().enumerate() {
         text(&format!("verifications[{index}].summary"), &entry.summary)?;
         if variant.chain(&entry.chain).is_none() {
-            return Err(invalid(format!("verifications[{index}].chain"), "names no chain of this variant"));
+            return Err(invalid(format!("verifications[{index}].chain"), "is not a chain of this variant"));
         }
         if let Some(twin) = &entry.twin {
             name(&format!("verifications[{index}].twin.device"), &twin.device)?;
@@ -276,7 +262,7 @@ fn model<'m>(at: &str, model: Model<'m>, names: &mut HashSet<&'m str>) -> Checke
     let field = format!("{at}chains");
     cap(&field, model.chains.len(), CHAINS)?;
     if model.chains.is_empty() {
-        return Err(invalid(field, "there is none"));
+        return Err(invalid(field, "is empty"));
     }
     unique(&field, model.chains.iter().map(|chain| chain.name.as_str()))?;
     for (index, entry) in model.chains.iter().enumerate() {
@@ -297,7 +283,7 @@ fn structure(at: &str, structure: &Structure, pass: Pass) -> Checked {
         if state.layer >= structure.layers {
             return Err(invalid(
                 format!("{states}[{index}].layer"),
-                format!("is {} of {} layers", state.layer, structure.layers),
+                format!("is {}, but there are {} layers", state.layer, structure.layers),
             ));
         }
         if state.width == 0 {
@@ -331,7 +317,8 @@ fn asset(at: &str, asset: &AssetEntry) -> Checked {
             };
             if !(low..=high).contains(&quantisation.zero_point) {
                 let field = format!("{at}.quantisation.zero_point");
-                return Err(invalid(field, format!("{} is no {}", quantisation.zero_point, asset.dtype)));
+                let reason = format!("{} is not a value of {}", quantisation.zero_point, asset.dtype);
+                return Err(invalid(field, reason));
             }
             if !matches!(quantisation.scale_dtype, DType::F32 | DType::F16) {
                 let field = format!("{at}.quantisation.scale_dtype");
@@ -370,7 +357,7 @@ fn chain(at: &str, chain: &ChainEntry, structure: &Structure) -> Checked {
     let field = format!("{at}.shards");
     cap(&field, chain.shards.len(), SHARDS)?;
     if chain.shards.is_empty() {
-        return Err(invalid(field, "there is none"));
+        return Err(invalid(field, "is empty"));
     }
     unique(&field, chain.shards.iter().map(|shard| shard.name.as_str()))?;
     for (index, entry) in chain.shards.iter().enumerate() {
@@ -391,7 +378,7 @@ fn speculation(at: &str, speculation: &ChosenSpeculation, chain: &ChainEntry) ->
     let verifies = |entry: &EntryName| entry.kind == EntryKind::Decode && entry.rows == rows;
     let field = || format!("{at}.rows");
     if rows < 2 {
-        return Err(invalid(field(), format!("is {rows}, of which the first is the token that is certain")));
+        return Err(invalid(field(), format!("expected at least 2, got {rows}")));
     }
     match chain.shards.iter().find(|shard| !shard.entries.iter().any(verifies)) {
         Some(shard) => Err(invalid(field(), format!("is {rows}, and `{}` has no decode_{rows}", shard.name))),
@@ -438,10 +425,7 @@ fn shard(at: &str, shard: &ShardEntry, structure: &Structure) -> Checked {
     if shard.artefact.bytes == 0 {
         return Err(invalid(format!("{at}.artefact"), "is empty"));
     }
-    if shard.head.bytes > HEAD_BYTES {
-        let field = format!("{at}.head");
-        return Err(Fault::Limit { field, value: shard.head.bytes, limit: HEAD_BYTES });
-    }
+    cap_bytes(&format!("{at}.head"), shard.head.bytes, HEAD_BYTES)?;
     cap(&format!("{at}.flags"), shard.flags.len(), PAIRS)?;
     cap(&format!("{at}.load_flags"), shard.load_flags.len(), PAIRS)?;
     for (index, flag) in shard.load_flags.iter().enumerate() {
@@ -464,7 +448,7 @@ fn shard(at: &str, shard: &ShardEntry, structure: &Structure) -> Checked {
     if let Some(value) = shard.logits_softcap {
         let field = format!("{at}.logits_softcap");
         if !shard.segments.has(ComponentKind::Head) {
-            return Err(invalid(field, format!("`{}` gives no logits", shard.segments)));
+            return Err(invalid(field, format!("is set, but `{}` does not return logits", shard.segments)));
         }
         if !(value.is_finite() && value > 0.0) {
             return Err(invalid(field, format!("is {value}")));
@@ -483,9 +467,7 @@ fn shard(at: &str, shard: &ShardEntry, structure: &Structure) -> Checked {
 fn references(references: &[(String, FileReference)]) -> Checked {
     let mut lengths: BTreeMap<Digest, u64> = BTreeMap::new();
     for (field, file) in references {
-        if file.bytes > FILE_BYTES {
-            return Err(Fault::Limit { field: field.clone(), value: file.bytes, limit: FILE_BYTES });
-        }
+        cap_bytes(field, file.bytes, FILE_BYTES)?;
         let length = *lengths.entry(file.sha256).or_insert(file.bytes);
         if length != file.bytes {
             let reason = format!("{} has {} bytes here and {length} elsewhere", file.sha256, file.bytes);

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use shardwright_vocabulary::{At, Error, Result};
+
 use super::Manifest;
-use crate::envelope::{self, Fault};
-use crate::error::printable;
-use crate::{BundleError, Digest};
+use crate::error::{FOREIGN, beyond, printable};
+use crate::{Digest, envelope};
 
 /// Largest manifest that is read, in bytes. A large decoder whose every operation was decomposed,
 /// in four chains of forty shards, needs about 4 MiB. Parsing uses a small multiple of it in
@@ -13,48 +14,40 @@ use crate::{BundleError, Digest};
 pub(crate) const MANIFEST_BYTES: u64 = 16 << 20;
 
 /// Returns the bytes of a consistent manifest, and their hash. `path` is for messages.
-pub(crate) fn canonical(path: &Path, manifest: &Manifest) -> Result<(Vec<u8>, Digest), BundleError> {
+pub(crate) fn canonical(path: &Path, manifest: &Manifest) -> Result<(Vec<u8>, Digest)> {
     manifest.check(path)?;
     let json = to_json(path, manifest)?;
     let (bytes, sum) = envelope::seal(&json);
     let value = bytes.len() as u64;
     if value > MANIFEST_BYTES {
-        let field = "bytes of the manifest".to_owned();
-        return Err(BundleError::Limit { path: path.to_owned(), field, value, limit: MANIFEST_BYTES });
+        return Err(beyond(path, "bytes of the manifest", value, MANIFEST_BYTES));
     }
     Ok((bytes, sum))
 }
 
 /// Parses and checks the bytes of `bundle.json`. `path` is for messages.
-pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<(Manifest, Digest), BundleError> {
-    let (json, start, sum) = envelope::unseal(bytes).map_err(|fault| {
-        let path = path.to_owned();
-        match fault {
-            Fault::Magic { offset } => BundleError::Magic { path, offset: offset as u64 },
-            Fault::Version(version) => BundleError::Version { path, version },
-            Fault::Hash { expected, found } => BundleError::Hash { path, expected, found },
-        }
-    })?;
-    let manifest: Manifest = serde_json::from_slice(json).map_err(|error| BundleError::Syntax {
-        path: path.to_owned(),
-        offset: (start + offset_of(json, error.line(), error.column())) as u64,
-        reason: cut(&error.to_string()),
+pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<(Manifest, Digest)> {
+    let (json, start, sum) = envelope::unseal(bytes).at(path.display())?;
+    let manifest: Manifest = serde_json::from_slice(json).map_err(|error| {
+        let offset = start + offset_of(json, error.line(), error.column());
+        syntax(path, offset, cut(&error.to_string()))
     })?;
     let canonical = to_json(path, &manifest)?;
     if canonical != json {
         let equal = canonical.iter().zip(json).take_while(|(one, other)| one == other).count();
-        return Err(BundleError::Spelling { path: path.to_owned(), offset: (start + equal) as u64 });
+        return Err(syntax(path, start + equal, "not in canonical spelling"));
     }
     manifest.check(path)?;
     Ok((manifest, sum))
 }
 
-fn to_json(path: &Path, manifest: &Manifest) -> Result<Vec<u8>, BundleError> {
-    serde_json::to_vec(manifest).map_err(|error| BundleError::Syntax {
-        path: path.to_owned(),
-        offset: 0,
-        reason: error.to_string(),
-    })
+fn to_json(path: &Path, manifest: &Manifest) -> Result<Vec<u8>> {
+    serde_json::to_vec(manifest).map_err(|error| syntax(path, 0, error.to_string()))
+}
+
+/// The manifest is not JSON of this form.
+fn syntax(path: &Path, offset: usize, reason: impl Into<String>) -> Error {
+    Error::invalid(reason).at(format_args!("offset {offset}")).at(path.display()).with_help(FOREIGN)
 }
 
 /// Converts a line and column, both counted from one, to a byte offset within the text.

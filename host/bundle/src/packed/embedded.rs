@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_files::{Links, Section};
+use shardwright_vocabulary::Result;
 
 use super::container::{self, END_64_BYTES, END_BYTES, End, Fields, LOCAL, LOCAL_BYTES, LOCATOR_64_BYTES};
-use crate::BundleError;
+use crate::error::{file_at, io_at, not_packed};
 
 /// Separator of an archive's path and the name of its entry: `app.apk!/assets/gemma.bundle`.
 const SEPARATOR: &str = "!/";
@@ -27,29 +28,28 @@ pub(crate) fn split(path: &Path) -> Option<(PathBuf, String)> {
 }
 
 /// Returns the bytes of an entry.
-pub(crate) fn entry(archive: &Path, name: &str) -> Result<Section, BundleError> {
-    let opened = shardwright_files::open(archive, Links::Followed).map_err(Into::into);
-    let whole =
-        opened.and_then(|(file, _)| Section::whole(archive, file)).map_err(BundleError::io(archive))?;
-    let fault =
-        |offset: u64, reason: String| BundleError::Packed { path: archive.to_owned(), offset, reason };
-    let end = end_of(&whole)?.ok_or_else(|| fault(0, "it is no ZIP archive".to_owned()))?;
+pub(crate) fn entry(archive: &Path, name: &str) -> Result<Section> {
+    let opened = shardwright_files::open(archive, Links::Followed);
+    let (file, _) = opened.map_err(|error| file_at(archive, error))?;
+    let whole = Section::whole(archive, file).map_err(io_at(archive))?;
+    let fault = |offset: u64, reason: String| not_packed(archive, offset, reason);
+    let end = end_of(&whole)?.ok_or_else(|| fault(0, "not a ZIP archive".to_owned()))?;
     let directory = whole
         .part(archive, end.offset, end.length)
         .filter(|_| end.length <= DIRECTORY_BYTES)
-        .ok_or_else(|| fault(end.offset, "its central directory is not within it".to_owned()))?;
+        .ok_or_else(|| fault(end.offset, "the central directory is beyond the end of the file".to_owned()))?;
     let mut bytes = vec![0; end.length as usize];
-    directory.read_exact_at(&mut bytes, 0).map_err(BundleError::io(archive))?;
+    directory.read_exact_at(&mut bytes, 0).map_err(io_at(archive))?;
     let mut fields = Fields::new(&bytes);
     while let Some(entry) = container::entry(&mut fields) {
         if entry.name != name.as_bytes() {
             continue;
         }
         if entry.method != 0 || entry.flags & 1 != 0 || entry.stored != entry.length {
-            let reason = format!("`{name}` is compressed or encrypted in it, so that it cannot be mapped");
+            let reason = format!("`{name}` is compressed or encrypted, and cannot be mapped");
             return Err(fault(entry.offset, reason));
         }
-        let beyond = || fault(entry.offset, format!("`{name}` is not within it"));
+        let beyond = || fault(entry.offset, format!("`{name}` is beyond the end of the file"));
         let mut header = [0; LOCAL_BYTES as usize];
         whole.read_exact_at(&mut header, entry.offset).map_err(|_| beyond())?;
         let mut fields = Fields::new(&header);
@@ -62,19 +62,19 @@ pub(crate) fn entry(archive: &Path, name: &str) -> Result<Section, BundleError> 
         return data.and_then(|data| whole.part(path, data, entry.length)).ok_or_else(beyond);
     }
     match fields.is_empty() {
-        true => Err(fault(end.offset, format!("it has no entry `{name}`"))),
+        true => Err(fault(end.offset, format!("no entry `{name}`"))),
         false => {
-            Err(fault(end.offset, format!("its central directory is damaged before any entry `{name}`")))
+            Err(fault(end.offset, format!("the central directory is damaged before any entry `{name}`")))
         }
     }
 }
 
 /// Finds the central directory by the last end record that is followed only by a comment.
-fn end_of(whole: &Section) -> Result<Option<End>, BundleError> {
+fn end_of(whole: &Section) -> Result<Option<End>> {
     let length = (END_BYTES + COMMENT_BYTES).min(whole.length());
     let start = whole.length() - length;
     let mut bytes = vec![0; length as usize];
-    whole.read_exact_at(&mut bytes, start).map_err(BundleError::io(whole.path()))?;
+    whole.read_exact_at(&mut bytes, start).map_err(io_at(whole.path()))?;
     let is_end = |at: &usize| {
         let comment = bytes.get(at + END_BYTES as usize - 2..at + END_BYTES as usize);
         let comment = comment.and_then(|two| two.try_into().ok()).map(u16::from_le_bytes);

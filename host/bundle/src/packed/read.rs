@@ -4,11 +4,13 @@ use std::collections::HashMap;
 
 use shardwright_files::Section;
 use shardwright_trust::ENVELOPE_BYTES;
+use shardwright_vocabulary::Result;
 
 use super::container::{self, END_64_BYTES, END_BYTES, End, Fields, LOCATOR_64_BYTES};
 use super::layout::{self, Part, Place};
+use crate::Digest;
+use crate::error::{beyond, io_at, not_packed};
 use crate::layout::{FILES, Layout, MANIFEST, SIGNATURE};
-use crate::{BundleError, Digest};
 
 /// Maximum size of a central directory in bytes: some hundred thousand parts.
 const DIRECTORY_BYTES: u64 = 16 << 20;
@@ -30,17 +32,12 @@ pub(crate) struct Packed {
 
 impl Packed {
     /// Reads the central directory and the headers.
-    pub(crate) fn open(section: Section) -> Result<Packed, BundleError> {
-        let fault = |offset, reason: &str| BundleError::Packed {
-            path: section.path().to_owned(),
-            offset,
-            reason: reason.to_owned(),
-        };
+    pub(crate) fn open(section: Section) -> Result<Packed> {
+        let fault = |offset, reason: &str| not_packed(section.path(), offset, reason);
         let end = end_of(&section)?;
         if end.length > DIRECTORY_BYTES {
-            let (field, value) = ("bytes of the central directory".to_owned(), end.length);
-            let path = section.path().to_owned();
-            return Err(BundleError::Limit { path, field, value, limit: DIRECTORY_BYTES });
+            let field = "bytes of the central directory";
+            return Err(beyond(section.path(), field, end.length, DIRECTORY_BYTES));
         }
         let rest = section.length().checked_sub(end.offset).filter(|rest| *rest >= end.length);
         // The directory and the records that may follow it.
@@ -48,29 +45,29 @@ impl Packed {
         let rest = rest.filter(|rest| *rest <= most).ok_or_else(|| {
             fault(
                 section.length().saturating_sub(END_BYTES),
-                "its central directory does not end where the file does",
+                "the central directory does not end at the end of the file",
             )
         })?;
         let mut found = vec![0; rest as usize];
-        section.read_exact_at(&mut found, end.offset).map_err(BundleError::io(section.path()))?;
+        section.read_exact_at(&mut found, end.offset).map_err(io_at(section.path()))?;
 
         let parts = parts(&found[..end.length as usize])
-            .ok_or_else(|| fault(end.offset, "its central directory is none of a packed bundle"))?;
-        let overflow = || fault(end.offset, "its parts are beyond any file");
+            .ok_or_else(|| fault(end.offset, "the central directory does not belong to a packed bundle"))?;
+        let overflow = || fault(end.offset, "the parts are too long for a file");
         let (places, offset) = layout::places(&parts).ok_or_else(overflow)?;
         let expected = layout::directory(&parts, &places, offset);
         if offset != end.offset || expected != found {
             let equal = expected.iter().zip(&found).take_while(|(one, other)| one == other).count();
             let at = end.offset + if offset == end.offset { equal as u64 } else { 0 };
-            return Err(fault(at, "its central directory is not the one of these parts in their places"));
+            return Err(fault(at, "the central directory does not match the parts and their offsets"));
         }
         let parts: Vec<(Part, Place)> = parts.into_iter().zip(places).collect();
         for (part, place) in &parts {
             let expected = layout::local(part, *place);
             let mut found = vec![0; expected.len()];
-            section.read_exact_at(&mut found, place.header).map_err(BundleError::io(section.path()))?;
+            section.read_exact_at(&mut found, place.header).map_err(io_at(section.path()))?;
             if found != expected {
-                return Err(fault(place.header, "a local header is not the one of its part"));
+                return Err(fault(place.header, "a local header does not match its part"));
             }
         }
 
@@ -83,7 +80,7 @@ impl Packed {
             let bytes = section.part(whole, place.data, part.length).ok_or_else(overflow)?;
             if part.name == SIGNATURE {
                 if part.length != ENVELOPE_BYTES as u64 {
-                    return Err(fault(place.header, "its signature has not the length of one"));
+                    return Err(fault(place.header, "the signature has a wrong length"));
                 }
                 signature = Some(bytes);
                 continue;
@@ -94,7 +91,7 @@ impl Packed {
             }
             let known = part.name.rsplit('/').next().and_then(|name| name.parse::<Digest>().ok());
             let sha256 = known.filter(|known| Layout::name_of(*known) == part.name);
-            let sha256 = sha256.ok_or_else(|| fault(place.header, "a part has no name of a file"))?;
+            let sha256 = sha256.ok_or_else(|| fault(place.header, "a part has a wrong name"))?;
             files.insert(sha256, bytes);
         }
         Ok(Packed { signature, manifest, files, parts, directory: end.offset, section })
@@ -106,10 +103,10 @@ impl Packed {
     }
 
     /// Returns the bytes of the signature, if there is one.
-    pub(crate) fn signature(&self) -> Result<Option<Vec<u8>>, BundleError> {
+    pub(crate) fn signature(&self) -> Result<Option<Vec<u8>>> {
         let Some(section) = &self.signature else { return Ok(None) };
         let mut bytes = vec![0; ENVELOPE_BYTES];
-        section.read_exact_at(&mut bytes, 0).map_err(BundleError::io(section.path()))?;
+        section.read_exact_at(&mut bytes, 0).map_err(io_at(section.path()))?;
         Ok(Some(bytes))
     }
 
@@ -128,8 +125,7 @@ impl Packed {
 
     /// Checks that all bytes between headers and parts are zeros. Opening does not read these
     /// bytes.
-    pub(crate) fn check_padding(&self) -> Result<(), BundleError> {
-        let io = BundleError::io;
+    pub(crate) fn check_padding(&self) -> Result<()> {
         let mut gaps = Vec::with_capacity(2 * self.parts.len() + 1);
         let mut end = 0;
         for (part, place) in &self.parts {
@@ -140,11 +136,10 @@ impl Packed {
         gaps.push((end, self.directory));
         for (from, to) in gaps {
             let mut padding = vec![0; (to - from) as usize];
-            self.section.read_exact_at(&mut padding, from).map_err(io(self.section.path()))?;
+            self.section.read_exact_at(&mut padding, from).map_err(io_at(self.section.path()))?;
             if let Some(at) = padding.iter().position(|byte| *byte != 0) {
-                let (path, offset) = (self.section.path().to_owned(), from + at as u64);
-                let reason = "padding that is not zero".to_owned();
-                return Err(BundleError::Packed { path, offset, reason });
+                let offset = from + at as u64;
+                return Err(not_packed(self.section.path(), offset, "padding that is not zero"));
             }
         }
         Ok(())
@@ -152,26 +147,22 @@ impl Packed {
 }
 
 /// Finds the central directory from the end of the file.
-fn end_of(section: &Section) -> Result<End, BundleError> {
-    let fault = |reason: &str| BundleError::Packed {
-        path: section.path().to_owned(),
-        offset: section.length().saturating_sub(END_BYTES),
-        reason: reason.to_owned(),
-    };
-    let read = |before_end: u64, length: u64| -> Result<Vec<u8>, BundleError> {
-        let at = section.length().checked_sub(before_end).ok_or_else(|| fault("it is cut"))?;
+fn end_of(section: &Section) -> Result<End> {
+    let fault = |reason: &str| not_packed(section.path(), section.length().saturating_sub(END_BYTES), reason);
+    let read = |before_end: u64, length: u64| -> Result<Vec<u8>> {
+        let at = section.length().checked_sub(before_end).ok_or_else(|| fault("the file is truncated"))?;
         let mut bytes = vec![0; length as usize];
-        section.read_exact_at(&mut bytes, at).map_err(BundleError::io(section.path()))?;
+        section.read_exact_at(&mut bytes, at).map_err(io_at(section.path()))?;
         Ok(bytes)
     };
     let (short, is_large) = container::end(&read(END_BYTES, END_BYTES)?)
-        .ok_or_else(|| fault("it does not end as an archive does"))?;
+        .ok_or_else(|| fault("the file does not end like a ZIP archive"))?;
     if !is_large {
         return Ok(short);
     }
     // The locator's offset is determined by the rest, and compared with it.
     let large = read(END_BYTES + LOCATOR_64_BYTES + END_64_BYTES, END_64_BYTES)?;
-    container::end_64(&large).ok_or_else(|| fault("it does not end as a large archive does"))
+    container::end_64(&large).ok_or_else(|| fault("the file does not end like a large archive"))
 }
 
 /// Parses the parts in a central directory: `bundle.json`, which further volumes lack, and then
@@ -198,6 +189,8 @@ fn parts(directory: &[u8]) -> Option<Vec<Part>> {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
     use crate::packed::container::{CENTRAL_BYTES, END_BYTES};
 
@@ -223,7 +216,7 @@ mod tests {
         bytes
     }
 
-    fn open(bytes: &[u8]) -> Result<Packed, BundleError> {
+    fn open(bytes: &[u8]) -> Result<Packed> {
         use std::io::Write;
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
@@ -232,8 +225,9 @@ mod tests {
 
     fn refused(bytes: &[u8], word: &str) {
         let error = open(bytes).unwrap_err();
-        assert!(matches!(error, BundleError::Packed { .. }), "{error}");
-        assert!(error.to_string().contains(word) && error.help().is_some(), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.place().is_some_and(|place| place.starts_with("made.swb: offset ")), "{error}");
+        assert!(error.message().contains(word) && error.help().is_some(), "{error}");
     }
 
     #[test]
@@ -247,24 +241,24 @@ mod tests {
 
     #[test]
     fn names_that_lead_elsewhere_repeat_or_are_out_of_order_are_refused() {
-        let none = "is none of a packed bundle";
+        let none = "does not belong to a packed bundle";
         for (names, word) in [
             (&["bundle.json", "bundle.json"][..], none),
             (&["bundle.json", "bundle.json.sig"], none),
             (&["bundle.json.sig", HASH], none),
             (&["bundle.json.sig", "bundle.json.sig"], none),
-            (&["bundle.json.sig", "bundle.json"], "length of one"),
-            (&["bundle.json.sig"], "length of one"),
+            (&["bundle.json.sig", "bundle.json"], "wrong length"),
+            (&["bundle.json.sig"], "wrong length"),
             (&[HASH, "bundle.json"], none),
             (&[HASH, "bundle.json.sig"], none),
             (&["bundle.json", HASH, HASH], none),
             (&["bundle.json", HASH, "files/0"], none),
             (&["bundle.json", "../files/x"], none),
             (&["bundle.json", "/etc/passwd"], none),
-            (&["bundle.json", "files/../x"], "no name of a file"),
-            (&["bundle.json", "files/"], "no name of a file"),
+            (&["bundle.json", "files/../x"], "wrong name"),
+            (&["bundle.json", "files/"], "wrong name"),
             (&["bundle.json", "files"], none),
-            (&["bundle.json", &HASH.to_uppercase().replace("FILES", "files")], "no name of a file"),
+            (&["bundle.json", &HASH.to_uppercase().replace("FILES", "files")], "wrong name"),
         ] {
             let parts: Vec<Part> = names.iter().map(|name| part(name, 3)).collect();
             refused(&archive(&parts, |_, _| ()), word);
@@ -276,7 +270,7 @@ mod tests {
     #[test]
     fn parts_that_overlap_or_lie_elsewhere_are_refused() {
         let parts = [part("bundle.json", 70_000), part(HASH, 70_000)];
-        let word = "not the one of these parts";
+        let word = "does not match the parts";
         refused(&archive(&parts, |places, _| places[1].header = places[0].header), word);
         refused(&archive(&parts, |places, _| places.swap(0, 1)), word);
         refused(&archive(&parts, |places, _| places[1].header += 64), word);

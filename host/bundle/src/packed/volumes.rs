@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use shardwright_files::{Links, Section};
 use shardwright_trust::Trust;
+use shardwright_vocabulary::Result;
 
 use super::embedded;
 use super::read::Packed;
 use super::signed;
-use crate::{BundleError, Digest, file};
+use crate::Digest;
+use crate::error::{file_at, io_at, not_packed};
 
 /// Maximum number of volumes to search for. Four gigabytes need three of the largest files that
 /// Google Play accepts.
@@ -31,28 +33,24 @@ pub(crate) struct Volumes {
 impl Volumes {
     /// Opens volumes in any order, after checking the signature by the rules of `trust`. The volume
     /// with the manifest has the signature.
-    pub(crate) fn open(sections: Vec<Section>, trust: &Trust) -> Result<Volumes, BundleError> {
+    pub(crate) fn open(sections: Vec<Section>, trust: &Trust) -> Result<Volumes> {
         if let Some(section) = sections.iter().find(|section| signed::is_signed(section)).or(sections.first())
         {
             signed::expect(section, trust)?;
         }
-        let fault = |path: &Path, reason: &str| BundleError::Packed {
-            path: path.to_owned(),
-            offset: 0,
-            reason: reason.to_owned(),
-        };
+        let fault = |path: &Path, reason: &str| not_packed(path, 0, reason);
         let mut volumes = sections.into_iter().map(Packed::open).collect::<Result<Vec<Packed>, _>>()?;
         let Some(at) = volumes.iter().position(|volume| volume.manifest().is_some()) else {
             let named = volumes.first().map_or(Path::new(""), |volume| volume.section().path());
             return Err(match volumes.len() {
                 0 => fault(named, "no volume was named"),
-                1 => fault(named, "it has no manifest: it is a further volume of a bundle"),
+                1 => fault(named, "the manifest is missing: this is a further volume of a bundle"),
                 _ => fault(named, "no volume has the manifest"),
             });
         };
         volumes.swap(0, at);
         if let Some(second) = volumes.iter().skip(1).find(|volume| volume.manifest().is_some()) {
-            return Err(fault(second.section().path(), "it has a manifest too: these are several bundles"));
+            return Err(fault(second.section().path(), "a second manifest: these are several bundles"));
         }
         let manifest = volumes.first().and_then(|volume| volume.manifest().cloned());
         let manifest = manifest.ok_or_else(|| fault(Path::new(""), "no volume was named"))?;
@@ -61,10 +59,10 @@ impl Volumes {
 
     /// Opens the volumes of a folder, starting with the first. Returns `None` if the first is
     /// missing.
-    pub(crate) fn in_folder(folder: &Path, trust: &Trust) -> Result<Option<Volumes>, BundleError> {
+    pub(crate) fn in_folder(folder: &Path, trust: &Trust) -> Result<Option<Volumes>> {
         let paths = (1..=VOLUMES).map(|number| folder.join(volume_name(number)));
         let sections = paths.take_while(|path| path.exists()).map(|path| section(&path));
-        let sections = sections.collect::<Result<Vec<Section>, BundleError>>()?;
+        let sections = sections.collect::<Result<Vec<Section>>>()?;
         if sections.is_empty() { Ok(None) } else { Volumes::open(sections, trust).map(Some) }
     }
 
@@ -74,7 +72,7 @@ impl Volumes {
     }
 
     /// Returns the bytes of the signature, if there is one.
-    pub(crate) fn signature(&self) -> Result<Option<Vec<u8>>, BundleError> {
+    pub(crate) fn signature(&self) -> Result<Option<Vec<u8>>> {
         self.volumes.first().map_or(Ok(None), Packed::signature)
     }
 
@@ -96,17 +94,17 @@ impl Volumes {
         crate::layout::Layout::of(self.path()).file(sha256)
     }
 
-    pub(crate) fn check_padding(&self) -> Result<(), BundleError> {
+    pub(crate) fn check_padding(&self) -> Result<()> {
         self.volumes.iter().try_for_each(Packed::check_padding)
     }
 }
 
 /// Opens a file, or an uncompressed entry `archive!/entry`.
-pub(crate) fn section(path: &Path) -> Result<Section, BundleError> {
+pub(crate) fn section(path: &Path) -> Result<Section> {
     if let Some((archive, entry)) = embedded::split(path).filter(|_| fs::metadata(path).is_err()) {
         return embedded::entry(&archive, &entry);
     }
     let opened = shardwright_files::open(path, Links::Followed);
-    let (file, _) = opened.map_err(|error| file::open_error(path, error))?;
-    Section::whole(path, file).map_err(BundleError::io(path))
+    let (file, _) = opened.map_err(|error| file_at(path, error))?;
+    Section::whole(path, file).map_err(io_at(path))
 }

@@ -9,12 +9,14 @@ use serde::Serialize;
 use shardwright_files::Section;
 use shardwright_files::output::OutputKind;
 use shardwright_trust::Envelope;
+use shardwright_vocabulary::{Error, Result};
 
 use super::container::{Fields, LOCAL, LOCAL_BYTES};
 use super::layout::{self, PART, Part};
 use crate::digest::{CHUNK, Hasher};
+use crate::error::{beyond, busy, io_at, wrong_length};
 use crate::layout::{FILES, Layout, MANIFEST, SIGNATURE};
-use crate::{Bundle, BundleError, Digest, FileReference, Progress, envelope, file};
+use crate::{Bundle, Digest, FileReference, Progress, envelope, file};
 
 /// The result of packing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -104,7 +106,7 @@ pub(crate) fn pack_content(
     content: Content<'_>,
     to: &Path,
     mut progress: impl FnMut(Progress) -> ControlFlow<()>,
-) -> Result<PackReport, BundleError> {
+) -> Result<PackReport> {
     PACKED.expect_at(to)?;
     let of = |bytes: &[u8]| FileReference { sha256: Digest::of(bytes), bytes: bytes.len() as u64 };
     let signature = content.signature.map(|bytes| Ok((of(bytes), Source::Signature(bytes))));
@@ -112,7 +114,7 @@ pub(crate) fn pack_content(
     let file = |file: &FileReference| Ok((*file, Source::File(content.bundle.section(file)?)));
     let files = content.files.iter().map(file);
     let sources: Vec<(FileReference, Source<'_>)> =
-        signature.into_iter().chain(manifest).chain(files).collect::<Result<_, BundleError>>()?;
+        signature.into_iter().chain(manifest).chain(files).collect::<Result<_>>()?;
     let name = |(reference, source): &(FileReference, Source<'_>)| match source {
         Source::Signature(_) => SIGNATURE.to_owned(),
         Source::Manifest(_) => MANIFEST.to_owned(),
@@ -121,16 +123,11 @@ pub(crate) fn pack_content(
     let mut parts: Vec<Part> =
         sources.iter().map(|each| Part { name: name(each), length: each.0.bytes, crc: 0 }).collect();
     let total = parts.iter().map(|part| part.length).fold(0, u64::saturating_add);
-    let limit = |value| BundleError::Limit {
-        path: to.to_owned(),
-        field: "bytes of a packed bundle".to_owned(),
-        value,
-        limit: u64::MAX,
-    };
-    let (places, directory) = layout::places(&parts).ok_or_else(|| limit(total))?;
+    let (places, directory) =
+        layout::places(&parts).ok_or_else(|| beyond(to, "bytes of a packed bundle", total, u64::MAX))?;
 
     let partial = Partial::create(to)?;
-    let io = |error| BundleError::io(&partial.path)(error);
+    let io = io_at(&partial.path);
     let mut writer = BufWriter::with_capacity(CHUNK, &partial.file);
     let mut done = 0;
     for ((part, place), (reference, source)) in parts.iter_mut().zip(&places).zip(&sources) {
@@ -165,20 +162,20 @@ fn copy(
     path: &Path,
     reference: FileReference,
     to: &mut impl Write,
-    io: impl Fn(io::Error) -> BundleError,
+    io: impl Fn(io::Error) -> Error,
     copied: &mut dyn FnMut(u64) -> ControlFlow<()>,
-) -> Result<u32, BundleError> {
+) -> Result<u32> {
     let (mut hasher, mut crc) = (Hasher::default(), crc32fast::Hasher::new());
     let mut chunk = vec![0; CHUNK];
     loop {
         if copied(hasher.bytes()).is_break() {
-            return Err(BundleError::Cancelled);
+            return Err(Error::cancelled());
         }
         let count = match reader.read(&mut chunk) {
             Ok(0) => break,
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(BundleError::io(path)(error)),
+            Err(error) => return Err(io_at(path)(error)),
         };
         hasher.update(&chunk[..count]);
         crc.update(&chunk[..count]);
@@ -186,8 +183,7 @@ fn copy(
     }
     let (found, bytes) = hasher.finish();
     if bytes != reference.bytes {
-        let (path, expected) = (path.to_owned(), reference.bytes);
-        return Err(BundleError::Length { path, expected, found: bytes });
+        return Err(wrong_length(path, reference.bytes, bytes));
     }
     file::expect_hash(path, reference.sha256, found)?;
     Ok(crc.finalize())
@@ -211,22 +207,22 @@ impl Drop for Partial {
 }
 
 impl Partial {
-    fn create(to: &Path) -> Result<Partial, BundleError> {
+    fn create(to: &Path) -> Result<Partial> {
         let mut path = to.as_os_str().to_owned();
         path.push(".partial");
         let path = PathBuf::from(path);
-        let io = |error| BundleError::io(&path)(error);
         UNFINISHED.expect_at(&path)?;
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(io)?;
+        let file =
+            OpenOptions::new().write(true).create(true).truncate(false).open(&path).map_err(io_at(&path))?;
         Partial::locked(path, file)
     }
 
     /// Locks the file, checks that `path` still names it, and empties it.
-    fn locked(path: PathBuf, file: File) -> Result<Partial, BundleError> {
-        let io = |error| BundleError::io(&path)(error);
+    fn locked(path: PathBuf, file: File) -> Result<Partial> {
+        let io = io_at(&path);
         match file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(BundleError::Busy { directory: path }),
+            Err(TryLockError::WouldBlock) => return Err(busy(&path)),
             // On file systems without locks, two concurrent writers may leave the file of one of
             // them, or a damaged one. Opening it verifies the bytes.
             Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
@@ -235,15 +231,15 @@ impl Partial {
         // The previous owner of the lock may have finished and renamed the file. Then it is
         // complete and possibly mapped.
         if !shardwright_files::is_at(&file, &path) {
-            return Err(BundleError::Busy { directory: path });
+            return Err(busy(&path));
         }
         file.set_len(0).map_err(io)?;
         Ok(Partial { path, file, kept: false })
     }
 
-    fn keep(mut self, to: &Path) -> Result<(), BundleError> {
-        self.file.sync_all().map_err(BundleError::io(&self.path))?;
-        fs::rename(&self.path, to).map_err(BundleError::io(to))?;
+    fn keep(mut self, to: &Path) -> Result<()> {
+        self.file.sync_all().map_err(io_at(&self.path))?;
+        fs::rename(&self.path, to).map_err(io_at(to))?;
         self.kept = true;
         // If its folder is writable but not readable, the name may be lost in a power failure.
         if let Some(parent) = to.parent() {
@@ -255,9 +251,16 @@ impl Partial {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use shardwright_files::output::OutputError;
+    use shardwright_vocabulary::ErrorKind;
 
     use super::*;
+
+    /// Returns the error of a refusal to write.
+    fn refused(result: Result<Partial>) -> String {
+        let Err(error) = result else { panic!("not refused") };
+        assert_eq!(error.kind(), ErrorKind::Argument);
+        error.to_string()
+    }
 
     #[test]
     fn an_unfinished_file_is_replaced_and_no_other() {
@@ -267,8 +270,8 @@ mod tests {
         fs::write(&partial, [0; 4096]).unwrap();
         drop(Partial::create(&to).unwrap());
         fs::write(&partial, "a download of another program").unwrap();
-        let refused = Partial::create(&to);
-        assert!(matches!(refused, Err(BundleError::Output(OutputError::Unrelated { .. }))));
+        let said = refused(Partial::create(&to));
+        assert!(said.contains("an unfinished packed bundle"), "{said}");
         assert_eq!(fs::read(&partial).unwrap(), b"a download of another program");
     }
 
@@ -280,10 +283,10 @@ mod tests {
         let (to, partial) = (folder.path().join("out.swb"), folder.path().join("out.swb.partial"));
         let mut first = Partial::create(&to).unwrap();
         let opened = OpenOptions::new().write(true).open(&partial).unwrap();
-        assert!(matches!(Partial::create(&to), Err(BundleError::Busy { .. })));
+        assert!(refused(Partial::create(&to)).contains("being written"));
         first.file.write_all(b"whole").unwrap();
         first.keep(&to).unwrap();
-        assert!(matches!(Partial::locked(partial.clone(), opened), Err(BundleError::Busy { .. })));
+        assert!(refused(Partial::locked(partial.clone(), opened)).contains("being written"));
         assert_eq!(fs::read(&to).unwrap(), b"whole");
         Partial::create(&to).unwrap().keep(&to).unwrap();
         assert_eq!(fs::read(&to).unwrap(), b"");

@@ -5,15 +5,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use shardwright_bundle::{
-    Bundle, BundleError, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, ShardEntry, Structure,
-    Variant, Verification,
+    Bundle, BundleWriter, ChainEntry, Digest, Manifest, ModelIdentity, ShardEntry, Structure, Variant,
+    Verification,
 };
 use shardwright_graph::{
     Asset, ComponentKind, Segment, State, StateKind, Weight, WeightData, WeightQuantisation,
 };
 use shardwright_vocabulary::{
-    DType, Flag, FlagOutcome, FlagVerdict, FormatTuple, Granularity, NodePlacement, Notice, NoticeKind,
-    PlannerIdentity, Rewrite, RewriteKind, ShimIdentity, Target, TargetKind,
+    At, DType, Flag, FlagOutcome, FlagVerdict, FormatTuple, Granularity, NodePlacement, Notice, NoticeKind,
+    PlannerIdentity, Result, Rewrite, RewriteKind, ShimIdentity, Target, TargetKind,
 };
 
 /// Returns an empty directory and the path for a bundle in it.
@@ -91,7 +91,7 @@ pub struct Recipe {
 pub const RECIPE: Recipe = Recipe { seed: 3, layers: 2, fallback: true };
 
 /// Adds everything and returns the manifest, as a build would.
-pub fn fill(writer: &mut BundleWriter, recipe: Recipe) -> Result<Manifest, BundleError> {
+pub fn fill(writer: &mut BundleWriter, recipe: Recipe) -> Result<Manifest> {
     let assets = tables().iter().map(|table| writer.add_asset(table)).collect::<Result<_, _>>()?;
     let texts = {
         let parent = tempfile::tempdir().unwrap();
@@ -158,12 +158,7 @@ pub fn fill(writer: &mut BundleWriter, recipe: Recipe) -> Result<Manifest, Bundl
     })
 }
 
-fn chain(
-    writer: &mut BundleWriter,
-    recipe: Recipe,
-    name: &str,
-    kind: TargetKind,
-) -> Result<ChainEntry, BundleError> {
+fn chain(writer: &mut BundleWriter, recipe: Recipe, name: &str, kind: TargetKind) -> Result<ChainEntry> {
     let mut shards = vec![shard(writer, recipe, "embed", ComponentKind::Embed, (0, 0), kind)?];
     for layer in 0..recipe.layers {
         let layers = (layer, layer + 1);
@@ -189,7 +184,7 @@ fn shard(
     component: ComponentKind,
     layers: (u32, u32),
     kind: TargetKind,
-) -> Result<ShardEntry, BundleError> {
+) -> Result<ShardEntry> {
     let shim = if kind == TargetKind::Cpu { "cpu" } else { "neuron" }.to_owned();
     let payload =
         [format!("{shim} {name} {}", recipe.seed).into_bytes(), noise(recipe.seed, 70_000)].concat();
@@ -199,8 +194,7 @@ fn shard(
         Some(artefact) => artefact,
         None => {
             let compiled = writer.staging()?.join(format!("{work_order}.swa"));
-            fs::write(&compiled, &payload)
-                .map_err(|source| BundleError::Io { path: compiled.clone(), source })?;
+            fs::write(&compiled, &payload).at(compiled.display())?;
             let artefact = writer.adopt(&compiled)?;
             writer.remember(&key, artefact)?;
             artefact
@@ -244,7 +238,7 @@ fn shard(
     })
 }
 
-pub fn write(directory: &Path, recipe: Recipe) -> Result<Bundle, BundleError> {
+pub fn write(directory: &Path, recipe: Recipe) -> Result<Bundle> {
     let mut writer = BundleWriter::create(directory)?;
     let manifest = fill(&mut writer, recipe)?;
     writer.finish(&manifest)

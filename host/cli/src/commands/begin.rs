@@ -106,7 +106,7 @@ impl Name {
         match legal {
             true => Ok(Name(name.to_owned())),
             false => Err(Failure::Arguments(format!(
-                "`{name}` is no name to begin with: a letter of a-z, then letters, digits and `-`, at most {NAME_MOST}"
+                "invalid name `{name}`: expected a letter a-z, then letters, digits and `-`, at most {NAME_MOST} characters"
             ))),
         }
     }
@@ -154,8 +154,8 @@ fn write(folder: PathBuf, mut files: Vec<(String, String)>, next: Vec<String>) -
     if folder.symlink_metadata().is_ok() {
         return Err(Failure::Refused {
             kind: ErrorKind::Argument,
-            message: format!("{} is there already", folder.display()),
-            help: "give another name, or another folder with `--within`".to_owned(),
+            message: format!("{} already exists", folder.display()),
+            help: "choose another name, or another folder with `--within`".to_owned(),
         });
     }
     files.sort();

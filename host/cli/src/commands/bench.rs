@@ -98,7 +98,7 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     let works = Work::asked(arguments)?;
     let threads = arguments.execution.threads.unwrap_or_else(cores);
     if arguments.probe_mebibytes == 0 {
-        return Err(Failure::Arguments("--probe-mebibytes takes a size of at least 1".to_owned()));
+        return Err(Failure::Arguments("--probe-mebibytes must be at least 1".to_owned()));
     }
 
     let mut execution = arguments.execution.clone();
@@ -106,7 +106,7 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     let opening = Instant::now();
     let prompt = arguments.draft_prompt.as_deref().map(super::text_of).transpose()?;
     if prompt.is_none() && !arguments.drafts.drafts.is_empty() {
-        let what = "--draft is measured on a reply: give a text to reply to with --draft-prompt FILE";
+        let what = "--draft needs a text to reply to: set --draft-prompt FILE";
         return Err(Failure::Arguments(what.to_owned()));
     }
     let with_text = arguments.text || prompt.is_some();
@@ -210,7 +210,7 @@ fn with_drafts(
         Drafts::These(speculation) => *speculation,
         Drafts::Planned => Speculation::new().lookup(),
         Drafts::Off => {
-            let what = "--draft off has nothing to be measured with --draft-prompt";
+            let what = "--draft off cannot be measured with --draft-prompt";
             return Err(Failure::Arguments(what.to_owned()));
         }
     };
@@ -238,8 +238,8 @@ fn measure(
 fn prober(mebibytes: u32) -> Result<Prober, Failure> {
     Prober::new(mebibytes).map_err(|error| Failure::Refused {
         kind: ErrorKind::Argument,
-        message: format!("no {mebibytes} MiB to read for a probe: {error}"),
-        help: "--probe-mebibytes takes less, as long as it is more than the caches hold".to_owned(),
+        message: format!("cannot allocate {mebibytes} MiB for a probe: {error}"),
+        help: "set --probe-mebibytes to a smaller size that still exceeds the caches".to_owned(),
     })
 }
 
@@ -248,7 +248,7 @@ fn check(model: &Model, works: &[Work], first_tokens: u32) -> Result<(), Failure
     if !model.chain().is_generative() {
         return Err(Failure::Refused {
             kind: ErrorKind::Unsupported,
-            message: "this model embeds; it neither takes prompts nor generates".to_owned(),
+            message: "this model computes embeddings and cannot generate text".to_owned(),
             help: "measure a model that generates text".to_owned(),
         });
     }

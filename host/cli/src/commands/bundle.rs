@@ -29,7 +29,7 @@ pub fn compile(
     };
     if let Some(jobs) = arguments.jobs {
         if socs.len() < 2 {
-            let what = "--jobs is for several chips (`--soc sm8850,sm8750`), and there is one";
+            let what = "--jobs needs several chips (`--soc sm8850,sm8750`), got one";
             return Err(Failure::Arguments(what.to_owned()));
         }
         options = options.jobs(usize::try_from(jobs).unwrap_or(usize::MAX));
@@ -196,7 +196,7 @@ pub fn inspect(
     let inspected = shardwright_doctor::inspect(path, verify, soc, search, rules, |_| ())?;
     drop(busy);
     if let Some(unused) = unused(&inspected, verify, soc) {
-        return Err(Failure::Arguments(format!("{unused}, and {} is none", path.display())));
+        return Err(Failure::Arguments(format!("{unused}, and {} is not one", path.display())));
     }
     print_by(rules, format, &inspected, views::inspected)?;
     Ok(if inspected.is_damaged() { Outcome::Failed(ErrorKind::Invalid) } else { Outcome::Done })
@@ -207,9 +207,9 @@ fn unused(inspected: &Inspected, verify: bool, soc: Option<&str>) -> Option<&'st
     match inspected {
         // The hash of an artefact is always checked, and so is the hash of a work order.
         Inspected::Bundle(_) | Inspected::Artefact(_) => None,
-        Inspected::WorkOrder(_) => soc.map(|_| "--soc is for what was compiled"),
-        Inspected::Checkpoint(_) if verify => Some("--verify is for bundles"),
-        Inspected::Checkpoint(_) => soc.map(|_| "--soc is for what was compiled"),
-        Inspected::Foreign(_) => verify.then_some("--verify is for bundles"),
+        Inspected::WorkOrder(_) => soc.map(|_| "--soc needs a compiled file or a bundle"),
+        Inspected::Checkpoint(_) if verify => Some("--verify needs a bundle"),
+        Inspected::Checkpoint(_) => soc.map(|_| "--soc needs a compiled file or a bundle"),
+        Inspected::Foreign(_) => verify.then_some("--verify needs a bundle"),
     }
 }

@@ -45,7 +45,7 @@ pub fn calibration_text(arguments: &CalibrationTextArguments, format: Format) ->
     interrupt::call(move || stop.cancel());
     let path = || arguments.output.display().to_string();
     let mut file = None;
-    let mut progress = views::Progress::new("drawing text of", &arguments.checkpoint);
+    let mut progress = views::Progress::new("generating text with", &arguments.checkpoint);
     // The tokens of replies from an earlier run are counted again.
     let mut tokens = 0;
     for reply in words {
@@ -53,14 +53,14 @@ pub fn calibration_text(arguments: &CalibrationTextArguments, format: Format) ->
     }
     let (there, mut conversations, mut silent) = (tokens, found, 0);
     while tokens < arguments.tokens {
-        interrupted("drawing text")?;
-        progress.progress((tokens * 1000 / arguments.tokens.max(1)) as u32, "drawing replies");
+        interrupted("generating text")?;
+        progress.progress((tokens * 1000 / arguments.tokens.max(1)) as u32, "generating replies");
         let prompt = &prompts[conversations % prompts.len()];
         session.clear();
         session.options.sampling =
             SamplingParameters::at_temperature(1.0, arguments.seed.wrapping_add(conversations as u64));
         let (reply, count) = reply(&mut session, &prompt.replace("\\n", "\n"))?;
-        interrupted("drawing text")?;
+        interrupted("generating text")?;
         let line = match reply.trim().is_empty() {
             true => format!("{prompt}\n"),
             false => format!("{prompt}\t{}\n", reply.replace('\t', " ").replace('\n', "\\n")),
@@ -77,8 +77,8 @@ pub fn calibration_text(arguments: &CalibrationTextArguments, format: Format) ->
         if silent == SILENT_MOST {
             return Err(Failure::Refused {
                 kind: ErrorKind::Unsupported,
-                message: format!("the model said nothing to {silent} prompts in a row"),
-                help: "give other prompts with `--prompts`".to_owned(),
+                message: format!("the model gave empty replies to {silent} prompts in a row"),
+                help: "pass other prompts with `--prompts`".to_owned(),
             });
         }
         tokens += count;
@@ -88,8 +88,8 @@ pub fn calibration_text(arguments: &CalibrationTextArguments, format: Format) ->
     let written = Written { file: path(), conversations, found, tokens: tokens - there };
     print(format, &written, |written| {
         let Written { file, conversations, found, tokens } = written;
-        let continued = if *found > 0 { format!(", {found} of them found there") } else { String::new() };
-        format!("{file}: {conversations} conversations{continued}; {tokens} tokens drawn\n")
+        let continued = if *found > 0 { format!(", {found} from an earlier run") } else { String::new() };
+        format!("{file}: {conversations} conversations{continued}; {tokens} tokens generated\n")
     })
 }
 
@@ -100,16 +100,16 @@ fn prompts(file: Option<&Path>) -> Result<Vec<String>, Failure> {
     };
     let text = String::from_utf8(read_named(file, TEXTS_BYTES_MAX)?).map_err(|_| Failure::Refused {
         kind: ErrorKind::Invalid,
-        message: format!("{} is no text in UTF-8", file.display()),
-        help: "give one prompt a line, as text".to_owned(),
+        message: format!("{} is not UTF-8", file.display()),
+        help: "write one prompt per line, in UTF-8".to_owned(),
     })?;
     let lines = text.lines().map(|line| line.replace('\t', " "));
     let prompts: Vec<String> = lines.filter(|line| !line.trim().is_empty()).collect();
     if prompts.is_empty() {
         return Err(Failure::Refused {
             kind: ErrorKind::Invalid,
-            message: format!("{} has no prompt", file.display()),
-            help: "give one prompt a line".to_owned(),
+            message: format!("{} has no prompts", file.display()),
+            help: "write one prompt per line".to_owned(),
         });
     }
     Ok(prompts)
@@ -125,8 +125,8 @@ fn begun(path: &Path, prompts: &[String]) -> Result<(usize, Vec<String>), Failur
     let text = read_named(path, TEXTS_BYTES_MAX)?;
     let other = || Failure::Refused {
         kind: ErrorKind::Argument,
-        message: format!("{} is there already and is no text of these prompts", path.display()),
-        help: "give another file, or the same prompts as before".to_owned(),
+        message: format!("{} already exists and was not made from these prompts", path.display()),
+        help: "choose another file, or pass the same prompts as before".to_owned(),
     };
     let whole = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
     let lines = std::str::from_utf8(&text[..whole]).map_err(|_| other())?;

@@ -17,8 +17,8 @@ use crate::{interrupt, views};
 /// Commands to the program, which do not go to the model.
 const COMMANDS: [(&str, &str); 3] = [
     ("/clear", "forget the conversation"),
-    ("/help", "list these commands; Ctrl-C stops a reply, arrow keys bring earlier lines back"),
-    ("/bye", "leave, as Ctrl-D does"),
+    ("/help", "list these commands; Ctrl-C stops a reply, arrow keys recall earlier lines"),
+    ("/bye", "quit, like Ctrl-D"),
 ];
 
 /// Replies to each line until the input ends.
@@ -64,7 +64,7 @@ fn at_a_terminal(
     if !arguments.quiet {
         let described = model.chain().description();
         views::say(&format!(
-            "{}, {} tokens of context. /help lists commands, /bye leaves.",
+            "{}, {} tokens of context. /help lists commands, /bye quits.",
             described.model,
             model.chain().context()
         ));
@@ -88,7 +88,7 @@ fn at_a_terminal(
                     COMMANDS.iter().for_each(|(name, what)| views::say(&format!("{name:<8}{what}")));
                 }
                 command if is_command(command) => {
-                    views::say(&format!("there is no command {command}; /help lists those there are"));
+                    views::say(&format!("unknown command `{command}`; /help lists the commands"));
                 }
                 turn => match answer(session, turn, arguments, format) {
                     // The error is about this turn only, so the next one may work.
@@ -101,7 +101,7 @@ fn at_a_terminal(
             // The interrupt cleared the line. A second one ends the program.
             Err(ReadlineError::Interrupted) if interrupted => return Ok(Outcome::Interrupted),
             Err(ReadlineError::Interrupted) => {
-                views::say("press Ctrl-C once more to leave");
+                views::say("press Ctrl-C again to quit");
                 leaving = true;
             }
             Err(ReadlineError::Eof) => return Ok(Outcome::Done),

@@ -85,7 +85,7 @@ pub fn compare(
 ) -> Result<Outcome, Failure> {
     let of_one = [("--html", &arguments.html), ("--write-request", &arguments.write_request)];
     if let Some((name, _)) = of_one.into_iter().find(|(_, path)| path.is_some()) {
-        return Err(Failure::Arguments(format!("{name} is for one chip, and --soc names several")));
+        return Err(Failure::Arguments(format!("{name} needs a single chip, and --soc names several")));
     }
     let options = open_options(&arguments.target, &arguments.execution)?;
     let options = draft::planned(&arguments.drafts.drafts, options)?;

@@ -2,11 +2,11 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use shardwright::{Error, SearchPath, Watch};
+use shardwright::{SearchPath, Watch};
 use shardwright_bundle::{Bundle, Progress};
 use shardwright_delivery as delivery;
 use shardwright_doctor::profiles_in;
-use shardwright_planning::profile::{GENERIC, Profile, ProfileError, ProfileRegistry};
+use shardwright_planning::profile::{GENERIC, Profile, ProfileRegistry};
 
 use super::{print_by, search_path, trust};
 use crate::arguments::{
@@ -20,7 +20,7 @@ pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failur
     let Channel { output, ai_pack, adb, hf } = &arguments.channel;
     let mut watch = views::Progress::new("packing", &arguments.bundle);
     let rules = trust::rules_for_bundle(&arguments.trust, &arguments.expected)?;
-    let bundle = Bundle::open_trusting(&arguments.bundle, &rules).map_err(Error::from)?;
+    let bundle = Bundle::open_trusting(&arguments.bundle, &rules)?;
     let bundle = match &arguments.key {
         Some(key) => {
             let release = (arguments.signed_as.as_deref(), arguments.release);
@@ -35,7 +35,7 @@ pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failur
         if watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     if let Some(to) = output {
-        let report = shardwright_bundle::pack(&bundle, to, copied).map_err(Error::from)?;
+        let report = shardwright_bundle::pack(&bundle, to, copied)?;
         drop(watch);
         return print_by(&rules, format, &report, views::packed);
     }
@@ -48,8 +48,7 @@ pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failur
             app_bytes: arguments.app_size,
         };
         let audiences = audiences(&bundle, &profiles)?;
-        let report =
-            delivery::ai_packs(&bundle, &audiences, &options, to, &mut copied).map_err(Error::from)?;
+        let report = delivery::ai_packs(&bundle, &audiences, &options, to, &mut copied)?;
         drop(watch);
         report.notices.iter().for_each(|notice| views::say(&format!("note: {notice}")));
         return print_by(&rules, format, &report, views::ai_packs);
@@ -60,15 +59,14 @@ pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failur
         skipped.iter().for_each(|skipped| views::say(&format!("note: {skipped}")));
         let facts = facts(&bundle, &profiles_in(&places, &rules));
         let soc = arguments.soc.as_deref();
-        let report =
-            delivery::adb_folder(&bundle, soc, &shims, &facts, to, &mut copied).map_err(Error::from)?;
+        let report = delivery::adb_folder(&bundle, soc, &shims, &facts, to, &mut copied)?;
         drop(watch);
         return print_by(&rules, format, &report, views::adb);
     }
     let to = hf.as_deref().unwrap_or(Path::new("."));
     let card =
         delivery::Card { licence: arguments.licence.clone(), base_model: arguments.base_model.clone() };
-    let report = delivery::hub_folder(&bundle, &card, to, &mut copied).map_err(Error::from)?;
+    let report = delivery::hub_folder(&bundle, &card, to, &mut copied)?;
     drop(watch);
     print_by(&rules, format, &report, views::hub)
 }
@@ -76,12 +74,11 @@ pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failur
 /// Lists the requirements of a bundle.
 pub fn needs(arguments: &NeedsArguments, format: Format) -> Result<Outcome, Failure> {
     let rules = trust::rules_for_bundle(&arguments.trust, &arguments.expected)?;
-    let bundle = Bundle::open_trusting(&arguments.bundle, &rules).map_err(Error::from)?;
+    let bundle = Bundle::open_trusting(&arguments.bundle, &rules)?;
     let places = places(&arguments.shims, &arguments.profiles);
     let (shims, skipped) = shardwright_doctor::shim_needs(&places, &rules);
     let facts = facts(&bundle, &profiles_in(&places, &rules));
-    let mut report =
-        delivery::needs(&bundle, arguments.soc.as_deref(), &shims, &facts).map_err(Error::from)?;
+    let mut report = delivery::needs(&bundle, arguments.soc.as_deref(), &shims, &facts)?;
     report.skipped = skipped;
     print_by(&rules, format, &report, views::needs)
 }
@@ -100,11 +97,7 @@ fn places(shims: &ShimPlaces, profiles: &ProfilePlaces) -> SearchPath {
 
 /// Returns the profile of a variant's chip, or `None` if it has no profile.
 fn profile(soc: &str, registry: &ProfileRegistry) -> Result<Option<Profile>, Failure> {
-    match registry.find(soc) {
-        Ok(found) => Ok(Some(found.profile)),
-        Err(ProfileError::Unknown { .. }) => Ok(None),
-        Err(error) => Err(Error::from(error).into()),
-    }
+    Ok(registry.get(soc)?.map(|found| found.profile))
 }
 
 /// Assigns variants to devices: a device gets the variant for its chip, by the names in the chip's

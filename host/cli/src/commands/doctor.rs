@@ -17,14 +17,14 @@ pub fn doctor(
     detail: views::Detail,
 ) -> Result<Outcome, Failure> {
     if arguments.expected.expect.is_some() && arguments.bundle.is_none() {
-        return Err(Failure::Arguments("--expect needs a bundle, and none is named".to_owned()));
+        return Err(Failure::Arguments("--expect needs a bundle, and no bundle is named".to_owned()));
     }
     if let Some(path) = &arguments.report {
         MACHINE.expect_at(path)?;
     }
     let rules = trust::rules_for_bundle(&arguments.trust, &arguments.expected)?;
     let report = {
-        let _busy = views::Busy::new("asking shims");
+        let _busy = views::Busy::new("querying shims");
         let search = search_path(&arguments.shims, &arguments.planners, &arguments.profiles);
         shardwright_doctor::doctor(&search, arguments.bundle.as_deref(), &rules)?
     };

@@ -54,7 +54,10 @@ pub fn drafts(
 fn alone(asked: &[DraftArgument]) -> Result<(), Failure> {
     let stands_alone = |draft: &DraftArgument| matches!(draft, DraftArgument::Auto | DraftArgument::Off);
     match asked.len() > 1 && asked.iter().any(stands_alone) {
-        true => Err(Failure::Arguments("--draft auto and --draft off stand alone".to_owned())),
+        true => {
+            let what = "--draft auto and --draft off cannot be combined with other drafts";
+            Err(Failure::Arguments(what.to_owned()))
+        }
         false => Ok(()),
     }
 }
@@ -64,8 +67,8 @@ fn say_missing(model: &Model) {
     let Some(ChosenSpeculation { draft, .. }) = model.speculation() else { return };
     if draft != ChosenSpeculation::LOOKUP {
         views::say(&format!(
-            "note: the plan verifies what `{draft}` proposes, and `--draft` does not say where that lies: lookup \
-             proposes in its place"
+            "note: the plan uses `{draft}` as a draft, and `--draft` does not give its path: lookup \
+             replaces it"
         ));
     }
 }
@@ -123,7 +126,7 @@ pub fn small_model(
     if !small.chain().is_generative() {
         return Err(Failure::Refused {
             kind: ErrorKind::Unsupported,
-            message: format!("{} embeds, and a draft generates", path.display()),
+            message: format!("{} computes embeddings and cannot be a draft", path.display()),
             help: "use a smaller model of the same family, or `--draft lookup`".to_owned(),
         });
     }

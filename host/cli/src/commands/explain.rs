@@ -16,7 +16,7 @@ pub fn explain(arguments: &ExplainArguments, format: Format) -> Result<Outcome, 
         (None, None) => About::Here,
     };
     let report = {
-        let _busy = views::Busy::new("asking shims");
+        let _busy = views::Busy::new("querying shims");
         let search = search_path(shims, &PlannerPlaces::default(), profiles);
         shardwright_doctor::explain(bundle, about, &search, &rules)?
     };
@@ -24,7 +24,7 @@ pub fn explain(arguments: &ExplainArguments, format: Format) -> Result<Outcome, 
     if report.selection.candidates.is_empty() {
         return Err(Failure::Refused {
             kind: ErrorKind::Incompatible,
-            message: format!("no chain of {} runs there", bundle.display()),
+            message: format!("no chain of {} can run there", bundle.display()),
             help: "compile the checkpoint for that chip too, or for `generic`, which runs anywhere"
                 .to_owned(),
         });

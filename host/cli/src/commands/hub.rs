@@ -3,17 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use shardwright::ErrorKind;
-use shardwright_hub::{Cache, HubError, HubId};
+use shardwright_hub::{Cache, HubId};
 
 use super::pull::offered;
 use crate::arguments::{BundledArguments, Command, DraftArgument, Format};
 use crate::outcome::Failure;
-
-impl From<HubError> for Failure {
-    fn from(error: HubError) -> Self {
-        Failure::Library(error.into())
-    }
-}
 
 /// Replaces the ids of pulled models among a command's checkpoints by their paths. An existing path
 /// always takes precedence over an id.

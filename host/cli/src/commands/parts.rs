@@ -18,7 +18,7 @@ const BYTES_MAX: u64 = 256 << 20;
 pub fn expect_one_input(arguments: &RunArguments) -> Result<(), Failure> {
     let files = arguments.image.iter().chain(&arguments.audio);
     if files.filter(|path| is_input(path)).count() > 1 {
-        let what = "`-` is named twice, and standard input has one picture or sound";
+        let what = "`-` is named twice, and standard input can have only one picture or sound";
         return Err(Failure::Arguments(what.to_owned()));
     }
     Ok(())

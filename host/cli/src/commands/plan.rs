@@ -27,7 +27,7 @@ pub fn plan(arguments: &PlanArguments, format: Format, detail: views::Detail) ->
             compare::compare(arguments, checkpoint, format, detail)
         }
         (None, Some(checkpoint)) => made(arguments, checkpoint, format, detail),
-        (None, None) => Err(Failure::Arguments("there is no checkpoint to plan for".to_owned())),
+        (None, None) => Err(Failure::Arguments("no checkpoint is named".to_owned())),
     }
 }
 

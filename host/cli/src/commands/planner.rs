@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use shardwright::{ErrorKind, SearchPath};
+use shardwright::{Error, SearchPath};
 use shardwright_files::output::OutputKind;
-use shardwright_planner_build::BuildError;
 use shardwright_planning::conformance::Verdict;
 use shardwright_trust::TrustOptions;
 
@@ -28,7 +27,7 @@ pub fn check(
     trust: &TrustOptions,
     format: Format,
 ) -> Result<Outcome, Failure> {
-    let busy = views::Busy::new("asking");
+    let busy = views::Busy::new("checking");
     let report = shardwright_doctor::check_planner(planner, options, search, trust)?;
     drop(busy);
     print(format, &report, views::checked)?;
@@ -69,7 +68,7 @@ pub fn compose(
     let read = |path: &Path| std::fs::read(path).map_err(io(path.display().to_string()));
     let solver = match solver {
         Some(path) => read(path)?,
-        None => shardwright_planning::builtin::component().map_err(shardwright::Error::from)?.to_vec(),
+        None => shardwright_planning::builtin::component().map_err(Error::from)?.to_vec(),
     };
     let component = shardwright_planner_build::compose(&read(policy)?, &solver).map_err(failed)?;
     written(output, &component, format)
@@ -81,14 +80,6 @@ fn written(output: &Path, component: &[u8], format: Format) -> Result<Outcome, F
     print(format, &built, |built| format!("{} bytes in {}\n", built.bytes, built.component.display()))
 }
 
-fn failed(error: BuildError) -> Failure {
-    let kind = match &error {
-        BuildError::MissingManifest { .. } | BuildError::MissingTarget | BuildError::Run { .. } => {
-            ErrorKind::Missing
-        }
-        _ => ErrorKind::Invalid,
-    };
-    let help =
-        error.help().unwrap_or("see what cargo says; `shardwright planner new NAME` begins one that builds");
-    Failure::Refused { kind, message: error.to_string(), help: help.to_owned() }
+fn failed(error: Error) -> Failure {
+    error.or_help("see the output of cargo; `shardwright planner new NAME` creates one that builds").into()
 }

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use shardwright::Watch as _;
-use shardwright_hub::{Cache, HubError, HubId, Settings, Watch, open};
+use shardwright_hub::{Cache, HubId, Settings, Watch, open, open_if_available};
 
 use super::{InputLines, print};
 use crate::arguments::{Format, PullArguments};
@@ -49,13 +49,7 @@ pub fn offered(id: &HubId, path: &Path, format: Format) -> Result<Option<PathBuf
     }
     let settings = Settings::from_environment()?;
     let shown = Shown::new(id);
-    let repository = match open(&settings, id, None, &shown) {
-        Ok(repository) => repository,
-        Err(HubError::Offline { .. } | HubError::NotFound { .. } | HubError::Network { .. }) => {
-            return Ok(None);
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let Some(repository) = open_if_available(&settings, id, None, &shown)? else { return Ok(None) };
     drop(shown);
     views::say(&format!(
         "{id} was not pulled yet: {} from {}, into {}",
@@ -71,7 +65,7 @@ pub fn offered(id: &HubId, path: &Path, format: Format) -> Result<Option<PathBuf
     let shown = Shown::new(id);
     let report = repository.pull(&shown)?;
     drop(shown);
-    views::say(&format!("licence: {}", report.licence.as_deref().unwrap_or("not stated by its card")));
+    views::say(&format!("licence: {}", report.licence.as_deref().unwrap_or("not stated in its model card")));
     Ok(Some(report.path))
 }
 

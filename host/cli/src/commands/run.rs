@@ -75,7 +75,7 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
 /// the prompt.
 fn prompt_from_stdin() -> Result<String, Failure> {
     if std::io::stdin().is_terminal() {
-        views::say("the prompt is read from the terminal: end it with Ctrl-D, or give --prompt or --chat");
+        views::say("reading the prompt from the terminal: end it with Ctrl-D, or use --prompt or --chat");
     }
     let mut prompt = standard_input(PROMPT_BYTES_MAX)?;
     if prompt.ends_with('\n') {
@@ -137,8 +137,8 @@ fn configure(session: &mut Session, arguments: &RunArguments) -> Result<(), Fail
         if let Some((name, _)) = unused.into_iter().find(|(_, asked)| *asked) {
             return Err(Failure::Refused {
                 kind: ErrorKind::Argument,
-                message: format!("{name} says how tokens are drawn, and the likeliest is always taken"),
-                help: format!("leave {name} out, or draw with --temperature above 0"),
+                message: format!("{name} has no effect, because the likeliest token is always chosen"),
+                help: format!("leave {name} out, or sample with --temperature above 0"),
             });
         }
     }
@@ -271,7 +271,7 @@ fn stream(
             }
             (GenerationEvent::DraftDropped { draft }, Format::Text) => {
                 views::say(&format!(
-                    "fallback: {}; the reply goes on without it. help: {}",
+                    "fallback: {}; the reply continues without it. help: {}",
                     draft.because, draft.help
                 ));
             }
@@ -283,8 +283,8 @@ fn stream(
     let Some((reason, statistics)) = ended else {
         return Err(Failure::Refused {
             kind: ErrorKind::Internal,
-            message: "the reply ended without saying why".to_owned(),
-            help: "run it again with `-vv` and report what it says".to_owned(),
+            message: "the reply ended without a reason".to_owned(),
+            help: "run it again with `-vv` and report the output".to_owned(),
         });
     };
     Ok(Replied { text: said, thoughts, reason, statistics })
@@ -317,7 +317,7 @@ fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
     let reason = match reason {
         DoneReason::StopToken { .. } => "ended by a stop token".to_owned(),
         DoneReason::StopText { text } => format!("ended by stop text {text:?}"),
-        DoneReason::MaxTokens => "ended by the limit of tokens".to_owned(),
+        DoneReason::MaxTokens => "ended by the token limit".to_owned(),
         DoneReason::ContextFull => "ended because the context is full".to_owned(),
         DoneReason::Cancelled => "cancelled".to_owned(),
         DoneReason::Deadline => "ended by the deadline".to_owned(),

@@ -34,7 +34,7 @@ pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Fa
         print(format, &report, views::repair)?;
         if arguments.store {
             let identity = shardwright_verify::store_verification(into, &report.verification)?;
-            views::say(&format!("stored in {}, which is now {identity}", into.display()));
+            views::say(&format!("stored in {}; its identity is now {identity}", into.display()));
         }
         (report.verification.passed, all_run(&report.verification, arguments.target.strict))
     } else if let Some(bundle) = &arguments.bundle {
@@ -45,7 +45,7 @@ pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Fa
         print(format, &report, views::verify)?;
         if arguments.store {
             let identity = shardwright_verify::store_verification(bundle, &report)?;
-            views::say(&format!("stored in {}, which is now {identity}", bundle.display()));
+            views::say(&format!("stored in {}; its identity is now {identity}", bundle.display()));
         }
         (report.passed, all_run(&report, arguments.target.strict))
     } else {
@@ -75,7 +75,7 @@ fn all_run(report: &VerifyReport, strict: bool) -> Result<(), Failure> {
     Err(Failure::Refused {
         kind: ErrorKind::Strict,
         message: format!("{entry} of shard {shard} was not run: {reason}"),
-        help: "leave `--strict` out to accept what was not run, or have more taken".to_owned(),
+        help: "drop `--strict` to allow skipped entry points, or raise `--rows` and `--steps`".to_owned(),
     })
 }
 

@@ -85,7 +85,7 @@ pub fn bench(report: &BenchReport) -> String {
     let first = &report.first_token;
     let _ = writeln!(
         text,
-        "first token after {} given ids: {} from the start of the program, {} of them in the step",
+        "first token after {} prompt ids: {} from the start of the program, {} of them in the step",
         first.tokens,
         units::seconds(first.since_start_seconds),
         units::seconds(first.run_seconds)
@@ -111,12 +111,13 @@ pub fn bench(report: &BenchReport) -> String {
     text
 }
 
-/// Formats `a reply of 128 tokens with lookup: 2.10x (1.90 to 2.31), 412.0 tok/s beside 196.2; …`.
+/// Formats `a reply of 128 tokens to a prompt of 12 with lookup: 2.10x (1.90 to 2.31), 412.0 tok/s
+/// instead of 196.2; …`.
 fn with_drafts(report: &DraftsReport) -> String {
     let DraftsReport { ratios, with, without, .. } = report;
     format!(
-        "a reply of {} tokens to {} with {}: {:.2}x ({:.2} to {:.2}), {} tok/s beside {}; {} steps, {} of {} drafted \
-         tokens accepted, drafts take {}",
+        "a reply of {} tokens to a prompt of {} with {}: {:.2}x ({:.2} to {:.2}), {} tok/s instead of {}; {} \
+         steps, {} of {} drafted tokens accepted, drafts use {}",
         report.generated_tokens,
         report.prompt_tokens,
         report.drafts.join(" and "),

@@ -24,7 +24,7 @@ pub fn compiled(report: &CompileReport, detail: Detail) -> String {
             let _ = writeln!(text, "\n{size} in {}: chains {}", report.directory, only.chains.join(", "));
         }
         _ => {
-            let mut rows = table(&["variant", "shards", "chains", "on a device", "of its own"]);
+            let mut rows = table(&["variant", "shards", "chains", "on a device", "not shared"]);
             for variant in &report.variants {
                 rows.add_row([
                     variant.soc.clone(),
@@ -50,7 +50,7 @@ pub fn compiled(report: &CompileReport, detail: Detail) -> String {
     if report.artefacts_reused > 0 {
         let were = if report.artefacts_reused == 1 { "was" } else { "were" };
         let reused = units::count(report.artefacts_reused as u64, "artefact");
-        let _ = writeln!(text, "{reused} {were} there already");
+        let _ = writeln!(text, "{reused} {were} already there");
     }
     let _ = writeln!(text, "bundle {}", report.bundle);
     text
@@ -58,7 +58,7 @@ pub fn compiled(report: &CompileReport, detail: Detail) -> String {
 
 /// Shows what each chip would get: a table of variants, and a table of all their chains.
 pub fn dry_run(report: &DryRunReport) -> String {
-    let mut rows = table(&["variant", "shards", "tables", "on a device", "held", "speed", "loss"]);
+    let mut rows = table(&["variant", "shards", "tables", "on a device", "memory", "speed", "loss"]);
     let mut chains = table(&["variant", "chain", "formats", "artefacts"]);
     for DryRunVariant { plan, chains: own, bytes: on_a_device } in &report.variants {
         let tables = plan.tables.iter().map(|table| format!("{} {}", table.name, table.format));
@@ -73,7 +73,7 @@ pub fn dry_run(report: &DryRunReport) -> String {
         ]);
         for chain in own {
             let formats = match &chain.lacking {
-                Some(why) => format!("none: {}", super::printable(why)),
+                Some(why) => format!("left out: {}", super::printable(why)),
                 None => chain.formats.join("; "),
             };
             chains.add_row([plan.soc.clone(), chain.name.clone(), formats, bytes(chain.bytes)]);
@@ -84,7 +84,7 @@ pub fn dry_run(report: &DryRunReport) -> String {
         let nothing = String::new;
         rows.add_row([
             failed.soc.clone(),
-            "none".to_owned(),
+            "no plan".to_owned(),
             why,
             nothing(),
             nothing(),
@@ -93,8 +93,8 @@ pub fn dry_run(report: &DryRunReport) -> String {
         ]);
     }
     format!(
-        "{rows}\n{chains}\nOn a device: the artefacts of all chains, each of which goes on where the one before it \
-         does not run, and the gathered tables; the tokenizer comes on top. Nothing was compiled.\n"
+        "{rows}\n{chains}\nOn a device: the artefacts of all chains, each a fallback for the one before it, and the \
+         gathered tables, without the tokenizer. No artefact was compiled.\n"
     )
 }
 
@@ -131,7 +131,7 @@ pub fn inspected(inspected: &Inspected) -> String {
             text
         }
         Inspected::Foreign(report) => format!(
-            "{} of {}, as shim {} tells\n{}{}",
+            "{} of {}, according to shim {}\n{}{}",
             report.format,
             bytes(report.bytes),
             report.shim,
@@ -182,13 +182,14 @@ pub fn inspected(inspected: &Inspected) -> String {
 fn shim_answer(answer: &ShimAnswer) -> String {
     match (&answer.format, &answer.error) {
         (Some(format), _) => format!(
-            "{format}, as shim {} tells\n{}{}",
+            "{format}, according to shim {}\n{}{}",
             answer.shim,
             super::document(&answer.document),
             answer.advice.iter().map(flag_advice).collect::<String>()
         ),
         (None, error) => {
-            format!("shim {} cannot tell: {}\n", answer.shim, error.as_deref().unwrap_or("it gave no reason"))
+            let reason = error.as_deref().unwrap_or("it gave no reason");
+            format!("shim {} cannot describe it: {reason}\n", answer.shim)
         }
     }
 }
@@ -200,7 +201,7 @@ fn flag_advice(advice: &FlagAdvice) -> String {
         let _ = writeln!(text, "  {} ({}): {}", advised.flag, advised.provenance, advised.note);
     }
     if let Some(cost) = &advice.cost {
-        let _ = writeln!(text, "  what that cost others: {cost}");
+        let _ = writeln!(text, "  cost elsewhere: {cost}");
     }
     text
 }
@@ -239,7 +240,7 @@ fn chain_view(chain: &bundle::ChainEntry) -> String {
     }
     for shard in &chain.shards {
         if let Some(cap) = shard.logits_softcap {
-            let _ = writeln!(text, "soft-cap {cap} of what {} gives: by the runtime, in f32", shard.name);
+            let _ = writeln!(text, "soft-cap {cap} of the output of {}: by the runtime, in f32", shard.name);
         }
     }
     text
@@ -252,7 +253,7 @@ fn variant_view(variant: &bundle::Variant) -> String {
         let _ = writeln!(text, "calibration {calibration}");
     }
     for (name, value) in &variant.options {
-        let _ = writeln!(text, "asked: {name}={value}");
+        let _ = writeln!(text, "option: {name}={value}");
     }
     for model in variant.models() {
         if model.pass != Pass::Step {
@@ -272,18 +273,21 @@ fn variant_view(variant: &bundle::Variant) -> String {
         }
     }
     for verification in &variant.verifications {
-        let outcome = if verification.passed { "held" } else { "did not hold" };
+        let outcome = if verification.passed { "passed" } else { "FAILED" };
         let _ = writeln!(text, "verification {} {outcome}: {}", verification.name, verification.summary);
         if let Some(twin) = &verification.twin {
-            let _ =
-                writeln!(text, "  by a twin made of its work orders for {}: {}", twin.device, twin.differs);
+            let _ = writeln!(
+                text,
+                "  by a twin compiled from its work orders for {}: {}",
+                twin.device, twin.differs
+            );
             for (artefact, shard) in twin.artefacts.iter().zip(chain_shards(variant, &verification.chain)) {
                 let _ = writeln!(text, "  {shard}: {artefact}");
             }
         }
     }
     for notice in &variant.notices {
-        let _ = writeln!(text, "noted: {}", super::printable(&notice.text));
+        let _ = writeln!(text, "note: {}", super::printable(&notice.text));
     }
     text
 }
@@ -301,7 +305,7 @@ fn bundle_view(inspection: &bundle::Inspection) -> String {
         model.checkpoint
     );
     if let Some(signature) = &inspection.signature {
-        let holds = if signature.holds { "" } else { "; it does not hold" };
+        let holds = if signature.holds { "" } else { "; the signature is invalid" };
         let (name, release) = (&signature.statement.name, signature.statement.release);
         let _ = writeln!(text, "signed as `{name}`, release {release}, by {}{holds}", signature.key);
     }
@@ -319,16 +323,16 @@ fn bundle_view(inspection: &bundle::Inspection) -> String {
         let proved_bytes = inspection.files.iter().filter(proved).map(|file| file.file.bytes).sum();
         let all = inspection.files.len();
         let _ = match count == all {
-            true => writeln!(text, "proved byte by byte: all {all} files, {}", bytes(proved_bytes)),
+            true => writeln!(text, "verified byte by byte: all {all} files, {}", bytes(proved_bytes)),
             false => writeln!(
                 text,
-                "proved byte by byte: {count} of {all} files, {}; the others are there, and `--verify` proves them",
+                "verified byte by byte: {count} of {all} files, {}; the others exist, and `--verify` checks them",
                 bytes(proved_bytes)
             ),
         };
     }
     for stray in &inspection.unreferenced {
-        let _ = writeln!(text, "not part of it: {}", stray.name);
+        let _ = writeln!(text, "not part of the bundle: {}", stray.name);
     }
     text
 }

@@ -40,7 +40,7 @@ pub fn compared(report: &Comparison, detail: Detail) -> String {
         let _ = write!(text, "\n== {}\n{}", plan.soc, super::plan(plan, detail));
     }
     if !detail.is_full() {
-        text.push_str("size: artefacts and tables; memory: what is held at most; the plans: -v\n");
+        text.push_str("size: artefacts and tables; memory: the largest phase; full plans: -v\n");
     }
     text
 }

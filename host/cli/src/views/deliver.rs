@@ -23,7 +23,7 @@ pub fn ai_packs(report: &AiPackReport) -> String {
     let names: Vec<&str> = report.packs.iter().map(|pack| pack.name.as_str()).collect();
     let mode = report.mode.name();
     format!(
-        "{rows}\nAI packs {} ({mode}) in {}, whose README.md says what the app\'s own files have to say\n",
+        "{rows}\nAI packs {} ({mode}) in {}; its README.md lists the entries for the app\'s own files\n",
         names.join(", "),
         report.path
     )
@@ -40,7 +40,7 @@ pub fn adb(report: &AdbReport) -> String {
         report.shims.join(", ")
     );
     if !report.libraries.is_empty() {
-        let _ = writeln!(text, "libraries of vendors, from your folder: {}", report.libraries.join(", "));
+        let _ = writeln!(text, "vendor libraries, from your folder: {}", report.libraries.join(", "));
     }
     let script = shell_quoted(Path::new(&report.path).join(&report.script));
     let _ = writeln!(text, "SHARDWRIGHT_ANDROID=FOLDER sh {script} --prompt ...");
@@ -72,7 +72,7 @@ pub fn needs(report: &NeedsReport) -> String {
                     format!(", {} from {}{below}", range.of, range.min)
                 });
                 let by = library.brought_by.name();
-                let _ = writeln!(text, "  {} (brought by the {by}{versions})", library.file);
+                let _ = writeln!(text, "  {} (provided by the {by}{versions})", library.file);
                 for (what, said) in
                     [("licence", &library.licence), ("from", &library.obtained), ("", &library.note)]
                 {
@@ -87,7 +87,7 @@ pub fn needs(report: &NeedsReport) -> String {
     let android = &report.android;
     text.push_str("== an Android app declares\n");
     if android.manifest.is_empty() && !android.extracted_libraries && android.variables.is_empty() {
-        text.push_str("nothing\n");
+        text.push_str("no entries\n");
     }
     for line in &android.manifest {
         let _ = writeln!(text, "{line}");

@@ -15,15 +15,15 @@ const FORECAST_NAMES: &[(&str, &str)] = &[
     ("verdict, fits", "verdict"),
     ("verdict, held bytes", "largest memory"),
     ("verdict, mapped bytes", "largest memory, mapped"),
-    ("verdict, largest", "phase of the largest memory"),
-    ("verdict, asked bytes", "goal for the memory"),
-    ("verdict, memory limit known", "limit on the memory is known"),
+    ("verdict, largest", "phase with the largest memory"),
+    ("verdict, asked bytes", "memory goal"),
+    ("verdict, memory limit known", "memory limit known"),
     ("verdict, elsewhere", "shards elsewhere"),
     ("speed, first", "time to the first token"),
     ("speed, each", "time of each"),
-    ("speed, rate", "rate of tokens"),
+    ("speed, rate", "token rate"),
     ("speed, ", ""),
-    ("loading", "time of loading"),
+    ("loading", "loading time"),
 ];
 
 /// Readable ends of these names.
@@ -48,7 +48,7 @@ pub fn difference(difference: &PlanDifference, detail: Detail) -> String {
         let _ = writeln!(text, "{}", wrapped(&printable(&line), 8));
     }
     if difference.same {
-        text.push_str("\nnothing changed\n");
+        text.push_str("\nno changes\n");
         return text;
     }
     let mut topic = None;
@@ -67,9 +67,9 @@ pub fn difference(difference: &PlanDifference, detail: Detail) -> String {
     }
     match passed {
         0 => {}
-        1 => text.push_str("\n1 more change of a figure or a reason: -v\n"),
+        1 => text.push_str("\n1 more change of a figure or a reason, shown with -v\n"),
         passed => {
-            let _ = writeln!(text, "\n{passed} more changes of figures and reasons: -v");
+            let _ = writeln!(text, "\n{passed} more changes of figures and reasons, shown with -v");
         }
     }
     text
@@ -114,7 +114,7 @@ fn line(change: &PlanChange, all: &[PlanChange]) -> String {
     let parts = [change.place.as_str(), &what];
     let name = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ");
     if change.what.is_empty() {
-        let fate = if change.before.is_none() { "new" } else { "gone" };
+        let fate = if change.before.is_none() { "new" } else { "removed" };
         return format!("{name} ({fate})");
     }
     let words = [&change.before, &change.after].map(|value| shown(value, change.unit));
@@ -144,18 +144,17 @@ fn has_other_provenance(figure: &PlanChange, all: &[PlanChange]) -> bool {
     let what = figure.what.as_str();
     let own = match what {
         "value" => "provenance",
-        "loss" => "loss known",
-        "predicted" => "what the prediction rests on",
-        "expected gain in thousandths" => "what the gain rests on",
+        "predicted" => "provenance of the prediction",
+        "expected gain in thousandths" => "provenance of the gain",
         _ => "",
     };
-    let rests = [format!("what the {what} rests on"), format!("what the {what} rest on")];
+    let of_figure = format!("provenance of the {what}");
     let path = what.rsplit_once(", ").filter(|_| what.starts_with(FORECAST)).map(|(path, _)| path);
     let beside = |name: &str| {
         let end = path.and_then(|path| name.strip_prefix(path));
         end == Some(", provenance") || end == Some(", rests on")
     };
-    let is_provenance = |name: &str| name == own || rests.iter().any(|rests| rests == name) || beside(name);
+    let is_provenance = |name: &str| name == own || name == of_figure || beside(name);
     all.iter().any(|change| {
         change.topic == figure.topic
             && !change.what.is_empty()
@@ -234,7 +233,7 @@ mod tests {
     #[test]
     fn that_nothing_changed_is_said() {
         let text = difference(&compared(Vec::new()), Detail::Screen);
-        assert!(text.ends_with("\nnothing changed\n"), "{text}");
+        assert!(text.ends_with("\nno changes\n"), "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
     }
 
@@ -252,9 +251,9 @@ mod tests {
             ("forecast, download, bytes", "download"),
             ("forecast, speed, first, microseconds", "time to the first token"),
             ("forecast, speed, each, uncosted ops", "time of each, operations without a time"),
-            ("forecast, speed, rate", "rate of tokens"),
+            ("forecast, speed, rate", "token rate"),
             ("forecast, speed, prompt tokens", "prompt tokens"),
-            ("forecast, loading, provenance", "time of loading, provenance"),
+            ("forecast, loading, provenance", "loading time, provenance"),
             ("time of decode_1@64", "time of decode_1@64"),
         ] {
             assert_eq!(readable(path), name);
@@ -269,9 +268,9 @@ mod tests {
         let figure = |what: &str| change(PlanTopic::Layers, what, number(1024), number(2048));
         let other = |what: &str| change(PlanTopic::Layers, what, word("modelled"), word("measured"));
         for (what, basis) in [
-            ("time of decode_1@64", "what the time of decode_1@64 rests on"),
-            ("artefacts", "what the artefacts rest on"),
-            ("loss", "loss known"),
+            ("time of decode_1@64", "provenance of the time of decode_1@64"),
+            ("artefacts", "provenance of the artefacts"),
+            ("loss", "provenance of the loss"),
             ("value", "provenance"),
             ("forecast, memory, decode, held bytes", "forecast, memory, decode, provenance"),
             ("forecast, download, bytes", "forecast, download, rests on"),
@@ -279,7 +278,7 @@ mod tests {
             assert_eq!(share(&figure(what), &[figure(what)]), " (+100.0 %)");
             assert_eq!(share(&figure(what), &[figure(what), other(basis)]), "", "{what}");
             // Another figure, other layers, and a layer among several.
-            let elsewhere = [other("what another figure rests on"), at("decoder 6-7", other(basis))];
+            let elsewhere = [other("provenance of the other figure"), at("decoder 6-7", other(basis))];
             assert_eq!(share(&figure(what), &elsewhere), " (+100.0 %)", "{what}");
             assert_eq!(share(&at("decoder 3", figure(what)), &[other(basis)]), "", "{what}");
         }

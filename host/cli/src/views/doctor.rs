@@ -15,14 +15,14 @@ pub fn doctor(report: &DoctorReport, detail: Detail) -> String {
 
     let places: Vec<_> = report.places.iter().filter(|place| detail.is_full() || !place.exists).collect();
     if !places.is_empty() || report.places.is_empty() {
-        text.push_str("\nlooked into\n");
+        text.push_str("\nsearched directories\n");
     }
     for place in places {
-        let there = if place.exists { "" } else { " (not there)" };
+        let there = if place.exists { "" } else { " (missing)" };
         let _ = writeln!(text, "  {}: {}{there}", place.what, place.path);
     }
     if report.places.is_empty() {
-        text.push_str("  no directory\n");
+        text.push_str("  no directories\n");
     }
 
     text.push('\n');
@@ -39,7 +39,7 @@ pub fn doctor(report: &DoctorReport, detail: Detail) -> String {
         let size = format!("{}{}", bytes(cache.bytes), if cache.partial { " or more" } else { "" });
         let mut row = vec![cache.what.clone(), cache.files.to_string(), size];
         if detail.is_full() {
-            row.push(format!("{}{}", cache.path, if cache.exists { "" } else { " (not there)" }));
+            row.push(format!("{}{}", cache.path, if cache.exists { "" } else { " (missing)" }));
         }
         rows.add_row(row);
     }
@@ -80,16 +80,16 @@ pub fn doctor(report: &DoctorReport, detail: Detail) -> String {
 /// each.
 fn profiles(report: &DoctorReport, detail: Detail) -> String {
     if detail.is_full() {
-        let mut rows = table(&["profile", "chip", "shim", "from"]);
+        let mut rows = table(&["profile", "chip", "shim", "source"]);
         for profile in &report.profiles {
-            let shim = format!("{}{}", profile.shim, if profile.shim_found { "" } else { " (not here)" });
+            let shim = format!("{}{}", profile.shim, if profile.shim_found { "" } else { " (not found)" });
             rows.add_row([&profile.name, &profile.title, &shim, &profile.source]);
         }
         return format!("{rows}\n");
     }
     let mut by_shim: Vec<(String, Vec<&str>)> = Vec::new();
     for profile in &report.profiles {
-        let shim = format!("{}{}", profile.shim, if profile.shim_found { "" } else { " (not here)" });
+        let shim = format!("{}{}", profile.shim, if profile.shim_found { "" } else { " (not found)" });
         match by_shim.iter_mut().find(|(existing, _)| *existing == shim) {
             Some((_, names)) => names.push(&profile.name),
             None => by_shim.push((shim, vec![&profile.name])),
@@ -126,7 +126,7 @@ fn learned(files: &[LearnedFile]) -> String {
         let settings: String = settings.collect();
         let _ = writeln!(
             text,
-            "learned of {} (shim {} {}{more}{settings})",
+            "learned limits of {} (shim {} {}{more}{settings})",
             compiler.chip, compiler.shim, compiler.shim_version
         );
         for limit in &file.limits {
@@ -136,7 +136,7 @@ fn learned(files: &[LearnedFile]) -> String {
                 limit.name, limit.value, limit.refused, limit.evidence
             );
         }
-        let _ = writeln!(text, "  to forget it, remove {}", file.path);
+        let _ = writeln!(text, "  to forget them, remove {}", file.path);
     }
     if text.is_empty() { text } else { format!("\n{text}") }
 }
@@ -154,11 +154,11 @@ fn machine(machine: &MachineReport) -> String {
     );
     let _ = writeln!(text, "{}", wrapped(&system, 2));
     let features = match machine.features.as_slice() {
-        [] => "no vector instructions that are known here".to_owned(),
+        [] => "no known vector instructions".to_owned(),
         features => features.join(" "),
     };
     let memory = format!(
-        "memory {}, {} of it free; pages of {}; {features}",
+        "memory {}, {} free; page size {}; {features}",
         size(machine.memory_bytes),
         size(machine.memory_available_bytes),
         size(machine.page_bytes),
@@ -168,7 +168,7 @@ fn machine(machine: &MachineReport) -> String {
         let _ = writeln!(text, "{}: {}", identity.source, identity.value);
     }
     match machine.profiles.as_slice() {
-        [] => text.push_str("chip: none that a profile names\n"),
+        [] => text.push_str("chip: no profile matches\n"),
         profiles => {
             let _ = writeln!(text, "chip: {}", profiles.join(", "));
         }
@@ -196,7 +196,7 @@ fn prognosis(bundle: &BundlePrognosis) -> String {
 fn variant_prognosis(variant: &VariantPrognosis) -> String {
     let mut text = format!("for {}\n", variant.soc);
     let towers = variant.towers.iter().flat_map(|tower| &tower.chains);
-    let mut rows = table(&["chain", "shard", "", "compiled by", "here", "device", "why"]);
+    let mut rows = table(&["chain", "shard", "", "compiled by", "shim here", "device", "why"]);
     for chain in variant.chains.iter().chain(towers) {
         let mut name = match &chain.emulated_on {
             Some(executor) => format!("{} (emulated on {executor})", chain.name),
@@ -208,7 +208,7 @@ fn variant_prognosis(variant: &VariantPrognosis) -> String {
                 shard.name.clone(),
                 shard.state.name().to_owned(),
                 shard.compiled_by.clone(),
-                shard.shim_here.clone().unwrap_or_else(|| "not here".to_owned()),
+                shard.shim_here.clone().unwrap_or_else(|| "not found".to_owned()),
                 shard.device.clone(),
                 shard.reason.clone().unwrap_or_default(),
             ]);
@@ -222,8 +222,12 @@ fn variant_prognosis(variant: &VariantPrognosis) -> String {
         }
     }
     for proof in &variant.verifications {
-        let verdict = if proof.passed { "held" } else { "did NOT hold" };
-        let _ = writeln!(text, "proof {} of chain {} {verdict}: {}", proof.name, proof.chain, proof.summary);
+        let verdict = if proof.passed { "passed" } else { "FAILED" };
+        let _ = writeln!(
+            text,
+            "verification {} of chain {} {verdict}: {}",
+            proof.name, proof.chain, proof.summary
+        );
     }
     for tower in &variant.towers {
         let _ = match (&tower.would_run, &tower.damaged_table) {

@@ -8,10 +8,10 @@ use super::{table, wrapped};
 pub fn explained(report: &ExplainReport) -> String {
     let on = match (&report.machine, &report.chip) {
         (Some(machine), _) if machine.chips.is_empty() => {
-            format!("the machine described, {}", machine.system)
+            format!("the described machine, {}", machine.system)
         }
         (Some(machine), _) => {
-            format!("the machine described, {}, {}", machine.system, machine.chips.join(", "))
+            format!("the described machine, {}, {}", machine.system, machine.chips.join(", "))
         }
         (None, Some(chip)) => format!("a machine with {chip}"),
         (None, None) => "this machine".to_owned(),

@@ -21,14 +21,14 @@ pub fn verdict(report: &PlanReport) -> String {
         line += &(each.collect::<Vec<_>>().join(", ") + "; ");
     }
     let phase = verdict.largest.map_or("it", Phase::name);
-    line += &format!("{phase} holds {}", bytes(verdict.held_bytes));
+    line += &format!("{phase} needs {}", bytes(verdict.held_bytes));
     if verdict.mapped_bytes > 0 {
         line += &format!(", and tables of {} are mapped", bytes(verdict.mapped_bytes));
     }
     if verdict.asked_bytes.is_some_and(|asked| {
         verdict.fits != Fits::No && verdict.held_bytes.saturating_add(verdict.mapped_bytes) > asked
     }) {
-        line += ": more than asked for if they stay in memory";
+        line += ": more than the goal if they stay in memory";
     }
     if !verdict.memory_limit_known {
         line += "; no limit on its memory is known";
@@ -51,7 +51,7 @@ pub fn memory(phases: &[PhaseMemory], detail: Detail) -> Vec<String> {
         format!("{} {text}", phase.phase.name())
     };
     let unknown: Vec<&str> = phases.iter().flat_map(PhaseMemory::unknown).collect();
-    let on_top = if unknown.is_empty() { "" } else { "; driver and compiler are not known" };
+    let on_top = if unknown.is_empty() { "" } else { "; driver and compiler memory is not known" };
     let sums = phases.iter().map(sum).collect::<Vec<_>>().join(", ");
     let mut lines = vec![format!(
         "{:<MEMBER$}{sums}; mapped pages stay resident only as memory allows{on_top}",
@@ -76,9 +76,9 @@ pub fn download(download: &Download) -> String {
     let size = bytes(download.bytes);
     match download.rests_on {
         DownloadBasis::Headers => format!("{size} of weight files (counted in their headers)"),
-        DownloadBasis::Index => format!("{size} of weights (as their index says)"),
+        DownloadBasis::Index => format!("{size} of weights (from their index)"),
         DownloadBasis::Configuration => {
-            format!("at least {size} of weights (what config.json implies; files may hold more)")
+            format!("at least {size} of weights (implied by config.json; files may contain more)")
         }
     }
 }

@@ -1,61 +1,97 @@
 //! Shows a plan as one page of HTML that needs no other file and no network.
 //!
-//! Every text goes through [`Page::text`], which escapes it: names, flags and reasons come from
-//! checkpoints, profiles, planners and shims. The page's own security policy forbids it to load
-//! anything, and to run any script except its own.
+//! `page.html` is the template. The modules prepare its texts. Every text is escaped where the
+//! template shows it, because names, flags and reasons come from checkpoints, profiles, planners
+//! and shims. The page's own security policy forbids it to load anything, and to run any script
+//! except its own.
 
+mod figures;
 mod formats;
-mod layers;
-mod limits;
 mod page;
 mod shards;
 mod strip;
-mod summary;
 #[cfg(test)]
 mod tests;
 
-use shardwright::PlanReport;
+use minijinja::{Value, context};
+use shardwright::{NoticeKind, PlanReport};
 use shardwright_build::units::{micronats as millinats, microseconds as duration, quantity};
 use shardwright_build::{EntryReport, LayerReport, LossReport, ShardReport};
 
 use self::formats::Formats;
-use self::page::Page;
+use crate::views::forecast;
 
 const STYLE: &str = include_str!("html/page.css");
 const SCRIPT: &str = include_str!("html/page.js");
 
 /// The element by which a page is recognised.
-const GENERATOR: &str = "<meta name=\"generator\" content=\"shardwright plan\">\n";
+const GENERATOR: &str = "<meta name=\"generator\" content=\"shardwright plan\">";
 
 /// Returns whether a file with this beginning is a page of a plan.
 pub fn is_page(begin: &[u8]) -> bool {
     begin.windows(GENERATOR.len()).any(|window| window == GENERATOR.as_bytes())
 }
 
+/// Returns the page of a plan.
 pub fn page(report: &PlanReport) -> String {
     let formats = Formats::of(report);
-    let mut page = Page::default();
-    page.markup("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n").markup(GENERATOR);
-    page.markup("<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; ");
-    page.markup("style-src 'unsafe-inline'; script-src 'sha256-").text(page::sha256_base64(SCRIPT));
-    page.markup("'; base-uri 'none'; form-action 'none'\">\n");
-    page.markup("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
-    page.markup("<meta name=\"color-scheme\" content=\"light dark\">\n<title>");
-    let chip = report.soc_title.as_ref().unwrap_or(&report.soc);
-    page.text(format_args!("{} for {chip}: plan", report.model)).markup("</title>\n<style>\n");
-    page.markup(STYLE).markup("</style>\n</head>\n<body>\n");
-    summary::head(&mut page, report);
-    page.markup("<main>\n");
-    summary::figures(&mut page, report);
-    summary::goals(&mut page, report);
-    strip::strip(&mut page, report, &formats);
-    limits::limits(&mut page, report);
-    shards::reasons_of_the_plan(&mut page, report);
-    shards::shards(&mut page, report);
-    layers::table(&mut page, report, &formats);
-    summary::grounds(&mut page, report);
-    page.markup("</main>\n<script>").markup(SCRIPT).markup("</script>\n</body>\n</html>\n");
-    page.finish()
+    let safe = |text: &str| Value::from_safe_string(text.to_owned());
+    let notices = report.notices.iter().map(|notice| {
+        context! { is_fallback => matches!(notice.kind, NoticeKind::Fallback), text => &*notice.text }
+    });
+    let columns =
+        ["layer", "shard", "kind", "formats", "operations", "weights", "artefact", "KV cache", "loss"];
+    let entries = report.totals.times.iter().map(|time| time.entry.to_string());
+    let scales = strip::Scales::of(report);
+    page::rendered(context! {
+        generator => safe(GENERATOR),
+        script_hash => page::sha256_base64(SCRIPT),
+        style => safe(STYLE),
+        script => safe(SCRIPT),
+        model => &*report.model,
+        soc => &*report.soc,
+        soc_title => report.soc_title.as_deref(),
+        verdict => forecast::verdict(report),
+        speed => forecast::speed(&report.forecast.speed, report.pass()),
+        planned => planned(report),
+        emulated_on => report.emulated_on.as_deref(),
+        notices => notices.collect::<Vec<_>>(),
+        cards => figures::cards(report),
+        goals => figures::goals(report),
+        grounds => figures::grounds(report),
+        legend => formats.legend(),
+        entry => scales.entry.as_deref(),
+        scale => scales.layers.shown(),
+        component_scale => all_layers(report)
+            .any(|(_, layer)| layer.layer.is_none())
+            .then(|| scales.components.shown()),
+        shards => shards::shards(report, &formats, &scales),
+        limits => shards::limits(report),
+        plan_reasons => shards::reasons(&report.reasons),
+        columns => columns.map(str::to_owned).into_iter().chain(entries).collect::<Vec<_>>(),
+    })
+}
+
+/// Describes the family, the planner, and what takes over.
+fn planned(report: &PlanReport) -> String {
+    let planner = &report.planner;
+    let mut text = format!("{}, planned by {} {}", report.family, planner.name, planner.version);
+    if planner.built_in {
+        text += " (built-in)";
+    }
+    match report.refused_plans {
+        0 => {}
+        1 => text += "; 1 earlier plan was refused and revised",
+        plans => text += &format!("; {plans} earlier plans were refused and revised"),
+    }
+    if !report.fallback.is_empty() {
+        let chains: Vec<String> = report.fallback.iter().map(ToString::to_string).collect();
+        text += &format!("; if a target is lost, {}", chains.join(", then "));
+    }
+    if let Some(speculation) = &report.speculation {
+        text += &format!("; proposed tokens are verified: {speculation}");
+    }
+    text
 }
 
 /// Adjacent layers of one component in a shard.

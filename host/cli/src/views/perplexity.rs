@@ -19,15 +19,15 @@ pub fn perplexity(report: &PerplexityReport) -> String {
         line("reference", model(&against.model));
     }
     let TextReport { path, tokens, window, stride, windows, resumed, scored, left, bos, .. } = &report.text;
-    line("text", format!("{path}, {tokens} tokens, {left} behind the last window"));
+    line("text", format!("{path}, {tokens} tokens, {left} after the last window"));
     let each = match stride {
         Some(stride) => format!("{stride} apart"),
-        None => "side by side".to_owned(),
+        None => "without overlap".to_owned(),
     };
     let bos = if *bos { ", each begins with the BOS token" } else { "" };
     line("windows", format!("{windows} of {window} tokens, {each}{bos}"));
     if *resumed > 0 {
-        line("", format!("{resumed} of them measured by an interrupted call"));
+        line("", format!("{resumed} of them measured by an interrupted run"));
     }
     line("scored", format!("{scored} tokens, {} of each window", scored / windows));
     line("perplexity", likelihood(&report.likelihood));
@@ -38,8 +38,8 @@ pub fn perplexity(report: &PerplexityReport) -> String {
     line(
         "errors",
         format!(
-            "{} resamples of {}, seed {}: tokens of one window are not independent. In brackets as \
-             llama-perplexity prints it, as if they were",
+            "{} resamples of {}, seed {}: tokens of one window are not independent. In brackets: \
+             the error of llama-perplexity, which assumes that they are",
             errors.resamples, errors.unit, errors.seed
         ),
     );
@@ -48,16 +48,16 @@ pub fn perplexity(report: &PerplexityReport) -> String {
 
 fn compared(against: &AgainstReport, line: &mut impl FnMut(&str, String)) {
     let Divergence { mean, median, p95, p99, max } = &against.kl;
-    line("", format!("{} by the reference", likelihood(&against.likelihood)));
-    line("difference", format!("{} nats a token", shown(&against.nll_difference, 5)));
-    line("KL", format!("mean {} millinats a token", shown(mean, 3)));
+    line("", format!("{} for the reference", likelihood(&against.likelihood)));
+    line("difference", format!("{} nats per token", shown(&against.nll_difference, 5)));
+    line("KL", format!("mean {} millinats per token", shown(mean, 3)));
     line(
         "",
-        format!("median {}, 95 % {}, 99 % {}, most {max:.3}", shown(median, 3), shown(p95, 3), shown(p99, 3)),
+        format!("median {}, 95 % {}, 99 % {}, max {max:.3}", shown(median, 3), shown(p95, 3), shown(p99, 3)),
     );
     let Estimate { value, error } = against.same_top;
     let percent = Estimate { value: 100.0 * value, error: error.map(|error| 100.0 * error) };
-    line("top token", format!("{} % the same", shown(&percent, 2)));
+    line("top token", format!("the same for {} %", shown(&percent, 2)));
 }
 
 fn model(model: &ModelReport) -> String {
@@ -74,11 +74,11 @@ fn model(model: &ModelReport) -> String {
     text + &format!(", plan {}", model.plan_id.get(..8).unwrap_or(&model.plan_id))
 }
 
-/// Formats `9.8765 (± 0.12345), 2.29014 ± 0.01234 nats a token`.
+/// Formats `9.8765 (± 0.12345), 2.29014 ± 0.01234 nats per token`.
 fn likelihood(likelihood: &Likelihood) -> String {
     let Likelihood { nll, perplexity, perplexity_error } = likelihood;
     let error = perplexity_error.map_or_else(String::new, |error| format!(" (± {error:.5})"));
-    format!("{perplexity:.4}{error}, {} nats a token", shown(nll, 5))
+    format!("{perplexity:.4}{error}, {} nats per token", shown(nll, 5))
 }
 
 fn shown(estimate: &Estimate, digits: usize) -> String {

@@ -295,7 +295,7 @@ pub fn rests_on(entry: &EntryTime) -> String {
         return match rest {
             0 => "not known".to_owned(),
             _ => format!(
-                "not known, as {unknown} of {} parts have no time; the others take {} ({shares})",
+                "not known, because {unknown} of {} parts have no time; the others need {} ({shares})",
                 unknown + rest,
                 units::microseconds(sum)
             ),
@@ -336,22 +336,22 @@ fn loss(text: &mut String, report: &PlanReport) {
     let expected = match of_totals {
         LossReport::None => "none: weights are as stored or floats, values are f32".to_owned(),
         LossReport::Measured { micronats } => {
-            format!("{} of KL divergence a token (the sum of measured losses)", units::micronats(micronats))
+            format!("{} of KL divergence per token (the sum of measured losses)", units::micronats(micronats))
         }
         LossReport::Expected { micronats, .. } => {
             let ground = match of_totals.measured_percent() {
                 Some(percent) => format!("expected, {percent} % of it measured; see `sensitivity`"),
                 None => "expected".to_owned(),
             };
-            format!("about {} of KL divergence a token ({ground})", units::micronats(micronats))
+            format!("about {} of KL divergence per token ({ground})", units::micronats(micronats))
         }
         LossReport::NotMeasured { places } => {
-            format!("not known, in {}; `--quality` measures it", units::count(places, "place"))
+            format!("not known in {}; `--quality` measures it", units::count(places, "place"))
         }
     };
     let Some(measured) = &report.measured else { return member(text, "loss", &expected) };
     member(text, "loss", &measured.to_string());
-    member(text, "", &format!("before that was run: {expected}"));
+    member(text, "", &format!("before measuring: {expected}"));
 }
 
 /// Groups equal texts of several shards. Each text has its shards, in the order of the first one.

@@ -26,14 +26,14 @@ pub fn planner(report: &PlannerReport) -> String {
 pub fn checked(report: &CheckReport) -> String {
     let mut text = planner(&report.planner);
     let conformance = &report.conformance;
-    let mut rules = table(&["", "rule", "verdict", "seen"]);
+    let mut rules = table(&["", "rule", "verdict", "observed"]);
     for rule in &conformance.rules {
         rules.add_row([rule.id, rule.rule, rule.verdict.name(), &rule.seen]);
     }
     let _ = writeln!(text, "{rules}");
     for (what, most) in [("fuel", &conformance.fuel), ("memory", &conformance.memory)] {
         if let Some(MostUsed { used, limit, request }) = most {
-            let _ = writeln!(text, "{what:<10}at most {used} of {limit}, asked `{request}`");
+            let _ = writeln!(text, "{what:<10}at most {used} of {limit}, for request `{request}`");
         }
     }
     let counts = [Verdict::Held, Verdict::Broken, Verdict::NotApplicable]
@@ -50,7 +50,7 @@ pub fn replayed(report: &ReplayReport) -> String {
     }
     let ReplayReport { request, model, fuel, fuel_limit, memory, memory_limit, .. } = report;
     let targets = report.targets.join(", ");
-    let _ = writeln!(text, "asked     {model} on {targets} (request: {request})");
+    let _ = writeln!(text, "request   {request}: {model} on {targets}");
     let took = shardwright_build::units::seconds(report.seconds);
     let _ = writeln!(text, "used      {fuel} of {fuel_limit} units of fuel, {took}");
     let _ = writeln!(text, "          {memory} of {memory_limit} bytes of memory");

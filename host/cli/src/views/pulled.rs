@@ -6,12 +6,12 @@ use super::{bytes, table};
 pub fn pulled(report: &PullReport) -> String {
     let mut files = table(&["file", "size", ""]);
     for file in &report.files {
-        let fetched = if file.fetched { "fetched" } else { "was there" };
+        let fetched = if file.fetched { "fetched" } else { "already there" };
         files.add_row([file.name.clone(), bytes(file.bytes), fetched.to_owned()]);
     }
-    let licence = report.licence.as_deref().unwrap_or("not stated by its card");
+    let licence = report.licence.as_deref().unwrap_or("not stated in its model card");
     let gated = match &report.gated {
-        Some(how) => format!(", gated ({how}): its owner asks users to accept terms"),
+        Some(how) => format!(", gated ({how}): its owner requires users to accept terms"),
         None => String::new(),
     };
     format!(

@@ -16,13 +16,13 @@ pub fn repair(report: &RepairReport) -> String {
             Pass::Step => String::new(),
             pass => format!(" of the tower of a {pass}"),
         };
-        let _ = writeln!(text, "plan {number}{of} does not hold:");
+        let _ = writeln!(text, "plan {number}{of} failed:");
         for reason in &attempt.reasons {
             let _ = writeln!(text, "  {}", super::printable(reason));
         }
     }
     if report.attempts.is_empty() {
-        text.push_str("nothing to repair: the bundle holds as it is\n");
+        text.push_str("no repair needed: the bundle passes as it is\n");
     }
     let compilations = units::count(report.compilations as u64, "compilation");
     let compiled = &report.compiled;

@@ -19,7 +19,7 @@ pub fn sensitivity(report: &SensitivityReport) -> String {
     for share in &report.formats {
         line(format!("          {}", everywhere(share)));
     }
-    text.push_str("\nMillinats of KL divergence a token; ~ is expected, not measured.\n");
+    text.push_str("\nMillinats of KL divergence per token; ~ is expected, not measured.\n");
     // Formats of weights and tables, and formats of values, never share a row.
     for of_values in [false, true] {
         let rows: Vec<&LossRow> = report.losses.iter().filter(|row| is_of_values(row) == of_values).collect();
@@ -37,7 +37,7 @@ pub fn sensitivity(report: &SensitivityReport) -> String {
         if rows.is_empty() {
             continue;
         }
-        let header: Vec<&str> = ["place", "what"].into_iter().chain(formats.iter().copied()).collect();
+        let header: Vec<&str> = ["place", "values"].into_iter().chain(formats.iter().copied()).collect();
         let mut lines = table(&header);
         for key in &places {
             let of = |format: &&str| {
@@ -84,6 +84,6 @@ fn everywhere(share: &FormatShare) -> String {
             units::micronats(micronats.round() as u64),
             100.0 * measured_micronats / micronats
         ),
-        Some(_) => format!("{format} everywhere: nothing"),
+        Some(_) => format!("{format} everywhere: no loss"),
     }
 }

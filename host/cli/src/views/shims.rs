@@ -39,7 +39,7 @@ fn state(shim: &ShimReport) -> String {
     }
     let devices = shim.devices.iter().map(|device| format!("{} ({})", device.name, device.kind));
     match devices.collect::<Vec<_>>().join(", ") {
-        devices if devices.is_empty() => "ready, for chips that a profile names".to_owned(),
+        devices if devices.is_empty() => "ready, for chips with a profile".to_owned(),
         devices => format!("ready: {devices}"),
     }
 }
@@ -50,7 +50,7 @@ fn declared(text: &mut String, shim: &ShimReport) {
     };
     line(format!("\n{} {} of {}", shim.name, shim.version, shim.vendor));
     line(format!("  library: {}, found {}", shim.path, shim.search));
-    line(format!("  contract {}, layout {}, asked {}", shim.abi, shim.layout, shim.asked));
+    line(format!("  contract {}, layout {}, queried {}", shim.abi, shim.layout, shim.asked));
     if let Some(library) = &shim.vendor_library {
         line(format!("  drives {library}"));
     }
@@ -60,7 +60,7 @@ fn declared(text: &mut String, shim: &ShimReport) {
     });
     let facts = facts.collect::<Vec<_>>();
     if !facts.is_empty() {
-        line(format!("  reads of a chip's profile: {}", facts.join(", ")));
+        line(format!("  uses from a chip's profile: {}", facts.join(", ")));
     }
     for device in &shim.devices {
         for limit in &device.limits {
@@ -69,7 +69,7 @@ fn declared(text: &mut String, shim: &ShimReport) {
         if !device.measured.is_empty() {
             let flags: Vec<String> =
                 device.measured.iter().map(|measured| measured.flag.to_string()).collect();
-            line(format!("  {}: found fastest by measuring: {}", device.name, flags.join(", ")));
+            line(format!("  {}: measured as fastest: {}", device.name, flags.join(", ")));
         }
     }
 }

@@ -18,13 +18,13 @@ pub fn signature(report: &SignatureReport) -> String {
         report.key
     );
     if !report.holds {
-        text.push_str("it does not hold: that key did not sign these bytes\n");
+        text.push_str("invalid: that key did not sign these bytes\n");
     }
     for key in report.revokes.iter().flat_map(|list| &list.keys) {
         let _ = writeln!(text, "revoked: {key}");
     }
     for least in report.revokes.iter().flat_map(|list| &list.least) {
-        let _ = writeln!(text, "least release of {} `{}`: {}", least.kind, least.name, least.release);
+        let _ = writeln!(text, "minimum release of {} `{}`: {}", least.kind, least.name, least.release);
     }
     text
 }

@@ -24,11 +24,11 @@ pub fn tune(report: &TuneReport, detail: Detail) -> String {
     line(format!("before    {}", timed(&report.before, *prompt_tokens)));
     line(format!("after     {}", timed(&report.after, *prompt_tokens)));
     if let Some(ratio) = &report.ratio {
-        line(format!("ratio     {}, in turns with the default plan", quotient(ratio)));
+        line(format!("ratio     {}, alternating with the default plan", quotient(ratio)));
     }
     if let Some(advice) = &report.advice {
         let ratio = advice.ratio.map_or_else(String::new, |ratio| format!(", {}", quotient(&ratio)));
-        line(format!("advice    `{}` is faster than that{ratio}: pass it to later commands", advice.asked));
+        line(format!("advice    `{}` is faster still{ratio}: pass it to later commands", advice.asked));
     }
     if let Some(trade) = &report.trade {
         let ratio = trade.ratio.map_or_else(String::new, |ratio| format!(", {}", quotient(&ratio)));
@@ -43,7 +43,7 @@ pub fn tune(report: &TuneReport, detail: Detail) -> String {
     for draft in &report.drafts {
         line(format!("draft     {}", expected(draft, soc)));
     }
-    let mut tried = table(&["plan", "asked", "time by the default's", "result"]);
+    let mut tried = table(&["plan", "options", "time / default", "result"]);
     for trial in &report.tried {
         let plan = trial.plan.as_deref().and_then(|plan| plan.get(..8)).unwrap_or("-");
         let ratio = trial.ratio.as_ref().map_or_else(|| "-".to_owned(), quotient);
@@ -63,29 +63,25 @@ fn expected(draft: &MeasuredDraft, soc: &str) -> String {
     let time = |nanoseconds: u64| units::seconds(nanoseconds as f64 / 1e9);
     let time = match draft.times.get(soc) {
         Some(times) => format!(
-            "{} a token, where one of the model takes {}",
+            "{} per token, while the model needs {}",
             time(times.proposed_nanoseconds),
             time(times.model_nanoseconds)
         ),
-        None => format!("its time beside {soc} is not known"),
+        None => format!("its time with {soc} is not known"),
     };
     let all = steps + u64::from(*silent_steps);
     let name = &draft.draft.name;
     format!(
-        "{name}: {each:.1} tokens right in a step, of at most 15, over {all} steps ({text}); {time}; for plans that name it"
+        "{name}: {each:.1} correct tokens per step, of at most 15, over {all} steps ({text}); {time}; for plans that name it"
     )
 }
 
 fn outcome(report: &TuneReport) -> &'static str {
     match report.outcome {
         Outcome::Faster => "faster by more than the spread",
-        Outcome::FasterWithSetting => {
-            "a setting of the planner is faster by more than the spread, see the advice"
-        }
-        Outcome::NothingToWin => {
-            "nothing can be won: no plan that the planner names here is faster by more than the spread"
-        }
-        Outcome::Unfinished => "the time was over before all plans were timed; the next call goes on",
+        Outcome::FasterWithSetting => "a planner setting is faster by more than the spread; see the advice",
+        Outcome::NothingToWin => "no gain: no plan of this planner is faster by more than the spread",
+        Outcome::Unfinished => "the time ran out before all plans were timed; the next run continues",
     }
 }
 
@@ -105,7 +101,7 @@ fn timed(plan: &TimedPlan, prompt_tokens: u32) -> String {
     let shards = plan.shards.join(", ");
     let times = match (&plan.token_seconds, &plan.prompt_seconds) {
         (Some(token), Some(prompt)) => format!(
-            "{} a token, {} to the first of a prompt of {prompt_tokens}",
+            "{} per token, {} to the first token after a prompt of {prompt_tokens}",
             spread(token),
             spread(prompt)
         ),

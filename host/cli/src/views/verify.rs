@@ -23,7 +23,7 @@ pub fn verify(report: &VerifyReport) -> String {
             None => writeln!(text, "the artefacts of chain {chain} of the bundle"),
             Some(twin) => writeln!(
                 text,
-                "a twin of chain {chain} of the bundle, whose chip is not here: the same work orders, compiled for {} ({})",
+                "a twin of chain {chain} of the bundle, whose chip is not available: the same work orders, compiled for {} ({})",
                 twin.device, twin.differs
             ),
         };
@@ -67,7 +67,7 @@ pub fn verify(report: &VerifyReport) -> String {
         for (against, rows) in against.into_iter().filter_map(|(against, rows)| Some((against, rows?))) {
             let _ = writeln!(
                 text,
-                "{} soft rows against {against}: {} rows, error of 95 % {:.1e}, worst {:.1e} at {}, cosine {:.6} in the mean",
+                "{} soft rows against {against}: {} rows, error of 95 % {:.1e}, worst {:.1e} at {}, mean cosine {:.6}",
                 verdict(rows.passed, tower.exact),
                 rows.rows,
                 rows.relative_p95,
@@ -105,7 +105,7 @@ fn effort_lines(effort: &EffortReport) -> String {
         None => "all evaluation rows".to_owned(),
     };
     let mut text = format!(
-        "taken{}: of each prompt at most {} rows, {} positions and {} greedy tokens; {rows}\n",
+        "compared{}: at most {} rows, {} positions and {} greedy tokens of each prompt; {rows}\n",
         if effort.simulated { " on a simulator" } else { "" },
         most.rows,
         most.steps,
@@ -149,7 +149,7 @@ fn token_lines(tokens: &TokenVerification) -> String {
         let first = first.map_or_else(String::new, |place| format!(", first difference at {place}"));
         let _ = writeln!(
             text,
-            "{} greedy: {} of {} tokens as wanted{first}",
+            "{} greedy: {} of {} tokens as expected{first}",
             if tokens.greedy_judged { verdict(tokens.greedy_passed, true) } else { "not judged" },
             tokens.greedy_agreed,
             tokens.greedy_tokens,
@@ -181,11 +181,11 @@ fn boundary_table(boundaries: &BoundaryVerification, float: Option<&BoundaryVeri
         true => {
             let _ = writeln!(
                 text,
-                "bounds: of 95 % of rows relative error {:.0e} and cosine {}, of the worst {:.0e}",
+                "bounds: relative error {:.0e} and cosine {} for 95 % of rows, {:.0e} for the worst row",
                 bounds.row_p95, bounds.cosine, bounds.row_worst
             );
         }
-        false => text.push_str("not judged: what the formats cost\n"),
+        false => text.push_str("not judged: the errors of the formats\n"),
     }
     let moved = boundaries.shards.iter().flat_map(|shard| &shard.entries).flat_map(|entry| &entry.outputs);
     let moved = moved.filter_map(|output| output.rounding_p95).fold(0.0, f64::max);

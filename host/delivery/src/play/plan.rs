@@ -1,9 +1,10 @@
 //! Assigns volumes to devices, and checks Play's limits.
 
 use shardwright_bundle::{Bundle, Share, Volume};
+use shardwright_vocabulary::{Error, Result};
 
 use super::{Audience, AudienceReport, ChipName, PlayOptions, rules};
-use crate::{DeliveryError, code};
+use crate::code;
 
 /// Folder of the volumes in the assets.
 pub(super) const FOLDER: &str = "model";
@@ -59,11 +60,11 @@ pub(super) fn planned(
     bundle: &Bundle,
     audiences: &[(String, Audience)],
     options: &PlayOptions,
-) -> Result<Plan, DeliveryError> {
+) -> Result<Plan> {
     let name = options.name.clone().unwrap_or_else(|| rules::name_of(&bundle.manifest().model.name));
     // The base module of every app has that name.
     if !rules::is_name(&name) || name == "base" {
-        return Err(DeliveryError::Name { of: "an AI pack", name });
+        return Err(invalid_name("an AI pack", &name));
     }
     code::expect_none(bundle, bundle.manifest())?;
     let least = |asked: Option<u64>, rule: u64| asked.map_or(rule, |bytes| bytes.min(rule));
@@ -115,51 +116,57 @@ struct Limits {
     app: u64,
 }
 
-fn group(
-    bundle: &Bundle,
-    name: String,
-    soc: &str,
-    chips: Vec<ChipName>,
-    limits: Limits,
-) -> Result<Group, DeliveryError> {
+fn group(bundle: &Bundle, name: String, soc: &str, chips: Vec<ChipName>, limits: Limits) -> Result<Group> {
     let share = bundle.share(&[soc])?;
     let volumes = share.volumes(limits.pack).map_err(|file| {
         let named = share.manifest().references().into_iter().find(|(_, named)| *named == file);
         let used_as = named.map_or_else(|| "the manifest".to_owned(), |(used_as, _)| used_as);
-        DeliveryError::FileTooLarge { soc: soc.to_owned(), used_as, bytes: file.bytes, limit: limits.pack }
+        let (bytes, limit) = (file.bytes, limits.pack);
+        let what = format!("{used_as} of {soc} has {bytes} bytes, and the limit of an AI pack is {limit}");
+        Error::unsupported(what).with_help(
+            "compile it in more shards: `--limit artefact-bytes=1400000000`, or a table in fewer bits",
+        )
     })?;
     let group = Group { name, soc: Some(soc.to_owned()), chips, share: Some(share), volumes };
     let (bytes, limit) = (group.bytes(), limits.app);
     if bytes > limit {
-        return Err(DeliveryError::AppTooLarge { soc: soc.to_owned(), bytes, limit });
+        let what =
+            format!("devices with {soc} would get {bytes} bytes, and a version of an app may have {limit}");
+        let help = "compile it in fewer bits (`--size 4GB`), or deliver it outside of the app";
+        return Err(Error::unsupported(what).with_help(help));
     }
     Ok(group)
 }
 
 /// Checks that every device is in one group at most, because Play would use the first of several.
-fn expect_apart(groups: &[Group], name: &str, soc: &str, chips: &[ChipName]) -> Result<(), DeliveryError> {
+fn expect_apart(groups: &[Group], name: &str, soc: &str, chips: &[ChipName]) -> Result<()> {
     if chips.is_empty() {
-        return Err(DeliveryError::NoChipName { soc: soc.to_owned() });
+        let what = format!("the Android names of {soc} are unknown, and Google Play selects devices by them");
+        let help =
+            "list them under `android` in the profile of the chip (`--profiles`), or compile without it";
+        return Err(Error::missing(what).with_help(help));
     }
     if name == rules::OTHER {
-        return Err(DeliveryError::Name { of: "a device group", name: name.to_owned() });
+        return Err(invalid_name("a device group", name));
     }
     let first = |group: &Group| group.soc.clone().unwrap_or_default();
     if let Some(same) = groups.iter().find(|group| group.name == name) {
-        return Err(DeliveryError::GroupTwice {
-            group: name.to_owned(),
-            first: first(same),
-            second: soc.to_owned(),
-        });
+        let what = format!("{} and {soc} would both be the device group `{name}`", first(same));
+        return Err(Error::unsupported(what).with_help("rename the profile of one of them"));
     }
     for chip in chips {
         if let Some(same) = groups.iter().find(|group| group.chips.contains(chip)) {
-            return Err(DeliveryError::ChipTwice {
-                chip: format!("{} {}", chip.manufacturer, chip.model),
-                first: first(same),
-                second: soc.to_owned(),
-            });
+            let (manufacturer, model, first) = (&chip.manufacturer, &chip.model, first(same));
+            let what = format!("{manufacturer} {model} belongs to both {first} and {soc}");
+            let help = "Play gives a device the content of one group: compile for one of the two";
+            return Err(Error::unsupported(what).with_help(help));
         }
     }
     Ok(())
+}
+
+fn invalid_name(of: &str, name: &str) -> Error {
+    let rule = "expected a letter, then letters, digits and underscores, and not `base` or `other`";
+    Error::argument(format!("`{name}` is not a valid name of {of}: {rule}"))
+        .with_help("name the pack with `--name`")
 }

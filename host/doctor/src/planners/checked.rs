@@ -42,13 +42,12 @@ pub fn check_planner(
     let cache = shardwright::user_cache_directory();
     let tools = PlannerTools::new(cache.as_deref(), &trust.rules(cache.as_deref())?)?;
     let mut base = requests::recorded()
-        .map_err(|error| Error::new(ErrorKind::Internal, format!("the built-in request: {error}")))?;
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("invalid built-in request: {error}")))?;
     let option =
         |(name, value): &(String, String)| PlannerOption { name: name.clone(), value: value.clone() };
     base.options.extend(options.iter().map(option));
-    base.validate().map_err(|fault| {
-        Error::caused_by(ErrorKind::Argument, fault, Some("set each option once".to_owned()))
-    })?;
+    base.validate()
+        .map_err(|fault| fault.with_kind(ErrorKind::Argument).with_help("set each option once"))?;
     let entry = find_planner(planner, &search.planners)?;
     let loaded = match tools.load(&entry) {
         Ok(loaded) => loaded,

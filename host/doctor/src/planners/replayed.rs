@@ -96,12 +96,9 @@ pub fn replay_request(
     let said = answer.log.iter().map(|line| line.message.as_str()).collect::<Vec<_>>().join("; ");
     let plan = answer.plan.map_err(|error| match said.is_empty() {
         true => Error::from(error),
-        false => Error::from(error).with_more(format!("it said: {said}")),
+        false => Error::from(error).with_more(format!("planner log: {said}")),
     })?;
-    let checked = check(plan, &asked).map_err(|fault| {
-        let help = fault.help().map(str::to_owned);
-        Error::caused_by(ErrorKind::Planning, fault, help)
-    })?;
+    let checked = check(plan, &asked)?;
     let shard = |shard: &CheckedShard| AskedShardReport {
         shard: shard.name.clone(),
         target: shard.target.name.clone(),
@@ -172,7 +169,7 @@ mod tests {
             (&b"[".repeat(1 << 20), "request.json: "),
             (&sound[..1000], "EOF"),
             (&sound.repeat(2), "trailing"),
-            (&unsound.canonical_bytes(), "request has no targets"),
+            (&unsound.canonical_bytes(), "request: no targets"),
         ] {
             let error = read(bytes).expect_err(says);
             let text = error.to_string();

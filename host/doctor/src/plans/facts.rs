@@ -43,7 +43,7 @@ impl Facts {
     fn time(&mut self, of: &str, time: Option<TimeCost>, uncosted: u64) {
         if let Some(time) = time {
             self.number(format!("time of {of}"), time.microseconds, PlanUnit::Microseconds);
-            self.text(format!("what the time of {of} rests on"), time.provenance);
+            self.text(format!("provenance of the time of {of}"), time.provenance);
         }
         if uncosted > 0 {
             self.count(format!("operations not in the time of {of}"), uncosted);
@@ -63,7 +63,7 @@ impl Facts {
             LossReport::Measured { micronats } | LossReport::Expected { micronats, .. } => {
                 self.number("loss", *micronats, PlanUnit::Micronats);
                 self.text(
-                    "loss known",
+                    "provenance of the loss",
                     if matches!(loss, LossReport::Measured { .. }) { "measured" } else { "expected" },
                 );
             }
@@ -108,7 +108,7 @@ impl Facts {
         let unit = unit_of(&used.name);
         self.number(format!("use of the limit on {}", used.name), used.used, unit);
         self.number(format!("limit on {}", used.name), used.limit, unit);
-        self.text(format!("what the limit on {} rests on", used.name), used.provenance);
+        self.text(format!("provenance of the limit on {}", used.name), used.provenance);
     }
 }
 
@@ -136,7 +136,7 @@ pub fn of_plan(report: &PlanReport) -> Facts {
     if let Some(executor) = &report.emulated_on {
         facts.text("emulated on", executor);
     }
-    facts.count("refused plans", report.refused_plans as u64);
+    facts.count("rejected plans", report.refused_plans as u64);
     if !report.fallback.is_empty() {
         let chains: Vec<String> = report.fallback.iter().map(ToString::to_string).collect();
         facts.text("fallback", chains.join(", then "));
@@ -147,7 +147,7 @@ pub fn of_plan(report: &PlanReport) -> Facts {
         if let Some(gain) = speculation.gain_thousandths {
             facts.count("expected gain in thousandths", gain.into());
         }
-        facts.text("what the gain rests on", speculation.provenance);
+        facts.text("provenance of the gain", speculation.provenance);
     }
     facts.text("cut", report.shards.iter().map(shard_name).collect::<Vec<_>>().join(" | "));
     facts
@@ -159,7 +159,7 @@ pub fn of_totals(report: &PlanReport) -> Facts {
     let mut facts = Facts::default();
     facts.bytes("weights", totals.weight_bytes);
     facts.bytes("artefacts", totals.artefacts.bytes);
-    facts.text("what the artefacts rest on", totals.artefacts.provenance);
+    facts.text("provenance of the artefacts", totals.artefacts.provenance);
     facts.bytes("KV cache", totals.state_bytes);
     for table in &report.tables {
         facts.text(format!("table {}", table.name), table.format);
@@ -169,16 +169,14 @@ pub fn of_totals(report: &PlanReport) -> Facts {
     facts.leaves("forecast", "", &serde_json::to_value(&report.forecast).unwrap_or_default());
     for time in &totals.times {
         let entry = time.entry.to_string();
-        facts.text(
-            format!("entry point {entry}"),
-            if time.time.is_some() { "timed" } else { "time not known" },
-        );
+        facts
+            .text(format!("entry point {entry}"), if time.time.is_some() { "timed" } else { "time unknown" });
         facts.time(&entry, time.time, time.uncosted_ops);
         if let Some(calls) = time.calls {
             facts.time(&format!("calls in {entry}"), Some(calls), 0);
         }
         for share in &time.shares {
-            let name = share.provenance.map_or("not known", |provenance| provenance.name());
+            let name = share.provenance.map_or("unknown", |provenance| provenance.name());
             facts.count(format!("parts of {entry} whose time is {name}"), share.places);
         }
     }
@@ -191,12 +189,12 @@ pub fn of_totals(report: &PlanReport) -> Facts {
 pub fn of_goal(goal: &GoalReport) -> Facts {
     let unit = unit_of(goal.goal.name());
     let mut facts = Facts::default();
-    facts.number("asked", goal.asked, unit);
+    facts.number("requested", goal.asked, unit);
     if let Some(predicted) = goal.predicted {
         facts.number("predicted", predicted, unit);
     }
     if let Some(provenance) = goal.provenance {
-        facts.text("what the prediction rests on", provenance);
+        facts.text("provenance of the prediction", provenance);
     }
     if let Some(met) = goal.met {
         facts.text("outcome", if met { "met" } else { "missed" });

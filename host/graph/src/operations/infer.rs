@@ -18,7 +18,7 @@ pub fn infer_shape(op: &Op, inputs: &[&[u64]]) -> Result<Vec<u64>, String> {
     let (least, most) = rules.operands.clone().into_inner();
     if !rules.operands.contains(&inputs.len()) {
         let wanted = if least == most { format!("{least}") } else { format!("{least} to {most}") };
-        return Err(format!("takes {wanted} inputs, got {}", inputs.len()));
+        return Err(format!("expected {wanted} inputs, got {}", inputs.len()));
     }
     if let Some(input) = inputs.iter().find(|shape| shape.len() > RANK_LIMIT || shape.is_empty()) {
         return Err(format!("rank {} is not within 1..={RANK_LIMIT}", input.len()));
@@ -69,7 +69,7 @@ mod tests {
             (Op::Linear, vec![&[3, 4], &[5, 4], &[5]], Ok(vec![3, 5])),
             (Op::Linear, vec![&[3, 4], &[4, 5]], Err("does not multiply")),
             (Op::Linear, vec![&[3, 4], &[5, 4], &[4]], Err("bias")),
-            (Op::Linear, vec![&[3, 4]], Err("takes 2 to 3 inputs")),
+            (Op::Linear, vec![&[3, 4]], Err("expected 2 to 3 inputs")),
             (Op::Linear, vec![&[4], &[5, 4]], Err("does not multiply")),
             (Op::RmsNorm { width: 2, eps: 0.0, weight_offset: 0.0 }, vec![&[3, 4], &[2]], Ok(vec![3, 4])),
             (Op::RmsNorm { width: 3, eps: 0.0, weight_offset: 0.0 }, vec![&[3, 4]], Err("do not divide")),
@@ -91,7 +91,7 @@ mod tests {
             (Op::Rotate { head_dim: 8 }, vec![&[3, 16], &[3, 4], &[3, 4]], Ok(vec![3, 16])),
             (Op::Rotate { head_dim: 8 }, vec![&[3, 16], &[3, 8], &[3, 4]], Err("cosines")),
             (Op::Rotate { head_dim: 8 }, vec![&[3, 16], &[3, 4], &[2, 4]], Err("sines")),
-            (Op::Rotate { head_dim: 8 }, vec![&[3, 16], &[3, 4]], Err("takes 3 inputs")),
+            (Op::Rotate { head_dim: 8 }, vec![&[3, 16], &[3, 4]], Err("expected 3 inputs")),
             (Op::Rotate { head_dim: 8 }, vec![&[3, 12], &[3, 4], &[3, 4]], Err("even head")),
             (Op::Rotate { head_dim: 5 }, vec![&[3, 15], &[3, 2], &[3, 2]], Err("even head")),
             (Op::Rotate { head_dim: 0 }, vec![&[3, 15], &[3, 0], &[3, 0]], Err("even head")),
@@ -105,13 +105,13 @@ mod tests {
             (Op::MatMul { transpose_b: true }, vec![&[2, 4, 3, 8], &[2, 1, 9, 8]], Ok(vec![2, 4, 3, 9])),
             (Op::MatMul { transpose_b: false }, vec![&[3, 8], &[9, 8]], Err("inner extents")),
             (Op::Reshape { shape: vec![6, 2] }, vec![&[3, 4]], Ok(vec![6, 2])),
-            (Op::Reshape { shape: vec![7] }, vec![&[3, 4]], Err("cannot take")),
+            (Op::Reshape { shape: vec![7] }, vec![&[3, 4]], Err("cannot reshape")),
             // Two products that overflow must not count as equal.
-            (Op::Reshape { shape: vec![u64::MAX, 2] }, vec![&[2, u64::MAX]], Err("cannot take")),
+            (Op::Reshape { shape: vec![u64::MAX, 2] }, vec![&[2, u64::MAX]], Err("cannot reshape")),
             (Op::Transpose { perm: vec![0] }, vec![&[3, 4]], Err("permutation")),
             (Op::Slice { axis: 0, start: 2, end: 2 }, vec![&[3, 4]], Err("not a range")),
             (Op::Concat { axis: 0 }, vec![&[u64::MAX], &[1]], Err("overflows")),
-            (Op::Concat { axis: 0 }, vec![], Err("takes 1 to 64 inputs")),
+            (Op::Concat { axis: 0 }, vec![], Err("expected 1 to 64 inputs")),
             (Op::Transpose { perm: vec![1, 0] }, vec![&[3, 4]], Ok(vec![4, 3])),
             (Op::Transpose { perm: vec![1, 1] }, vec![&[3, 4]], Err("permutation")),
             (Op::Slice { axis: 0, start: 1, end: 3 }, vec![&[3, 4]], Ok(vec![2, 4])),

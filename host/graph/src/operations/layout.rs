@@ -26,7 +26,7 @@ pub(crate) fn reshape_shape(x: &[u64], shape: &[u64]) -> Result<Vec<u64>, String
     let elements_of_x = elements(x);
     let fits = elements_of_x.is_some() && elements(shape) == elements_of_x;
     if shape.is_empty() || shape.len() > RANK_LIMIT || !fits {
-        return Err(format!("{x:?} cannot take the shape {shape:?}"));
+        return Err(format!("cannot reshape {x:?} to {shape:?}"));
     }
     Ok(shape.to_vec())
 }

@@ -3,16 +3,17 @@
 
 use std::cell::Cell;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Seek, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use sha2::Digest;
 use shardwright_files::hex;
+use shardwright_vocabulary::{Error, Result};
 
-use super::http::{Answer, Ask, Client, Failed};
+use super::http::{Answer, Ask, Cause, Client, Failed};
 use super::{INTERVAL, Watch};
-use crate::HubError;
+use crate::cache::failed_at;
 
 /// Number of bytes per read.
 const PIECE: usize = 256 << 10;
@@ -102,14 +103,14 @@ pub(super) fn fetch(
     places: &Places<'_>,
     watch: &dyn Watch,
     progress: &dyn Fn(u64),
-) -> Result<bool, HubError> {
+) -> Result<bool> {
     let blob = places.blobs.join(wanted.hash.digits());
     let is_there = || fs::metadata(&blob).is_ok_and(|found| found.is_file() && found.len() == wanted.bytes);
     if is_there() {
         return Ok(false);
     }
     for folder in [places.blobs, places.locks] {
-        fs::create_dir_all(folder).map_err(HubError::io(folder))?;
+        fs::create_dir_all(folder).map_err(failed_at(folder))?;
     }
     // Hugging Face's programs use the same lock.
     let _lock = locked(&places.locks.join(format!("{}.lock", wanted.hash.digits())), wanted.name, watch)?;
@@ -122,29 +123,27 @@ pub(super) fn fetch(
     let steps = || partial.reached.get() / PROGRESS;
     client.persist(watch, steps, || attempt(client, wanted, &partial, watch, progress))?;
     partial.check(wanted, watch)?;
-    partial.file.sync_data().map_err(HubError::io(&partial.path))?;
-    fs::rename(&partial.path, &blob).map_err(HubError::io(&blob))?;
+    partial.file.sync_data().map_err(failed_at(&partial.path))?;
+    fs::rename(&partial.path, &blob).map_err(failed_at(&blob))?;
     Ok(true)
 }
 
 /// Waits until no other program fetches the file.
-fn locked(path: &Path, name: &str, watch: &dyn Watch) -> Result<File, HubError> {
+fn locked(path: &Path, name: &str, watch: &dyn Watch) -> Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-    let file = file.map_err(HubError::io(path))?;
+    let file = file.map_err(failed_at(path))?;
     let mut told = false;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if watch.cancelled() => {
-                return Err(HubError::io(path)(io::ErrorKind::Interrupted.into()));
-            }
+            Err(TryLockError::WouldBlock) if watch.cancelled() => return Err(Error::cancelled()),
             Err(TryLockError::WouldBlock) => {
                 if !std::mem::replace(&mut told, true) {
                     watch.note(&format!("another program fetches {name}; waiting for it"));
                 }
                 thread::sleep(INTERVAL);
             }
-            Err(TryLockError::Error(error)) => return Err(HubError::io(path)(error)),
+            Err(TryLockError::Error(error)) => return Err(failed_at(path)(error)),
         }
     }
 }
@@ -160,10 +159,10 @@ struct Partial {
 }
 
 impl Partial {
-    fn open(path: PathBuf, wanted: &Wanted<'_>, watch: &dyn Watch) -> Result<Partial, HubError> {
+    fn open(path: PathBuf, wanted: &Wanted<'_>, watch: &dyn Watch) -> Result<Partial> {
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let file = options.map_err(HubError::io(&path))?;
-        let length = file.metadata().map_err(HubError::io(&path))?.len();
+        let file = options.map_err(failed_at(&path))?;
+        let length = file.metadata().map_err(failed_at(&path))?.len();
         let partial = Partial { path, file, length: Cell::new(length), reached: Cell::new(0) };
         if length > wanted.bytes {
             partial.restart()?;
@@ -174,36 +173,36 @@ impl Partial {
         Ok(partial)
     }
 
-    fn restart(&self) -> Result<(), HubError> {
+    fn restart(&self) -> Result<()> {
         self.length.set(0);
-        self.file.set_len(0).map_err(HubError::io(&self.path))
+        self.file.set_len(0).map_err(failed_at(&self.path))
     }
 
-    fn append(&self, bytes: &[u8]) -> Result<(), HubError> {
+    fn append(&self, bytes: &[u8]) -> Result<()> {
         let mut file = &self.file;
-        let at = io::SeekFrom::Start(self.length.get());
-        file.seek(at).and_then(|_| file.write_all(bytes)).map_err(HubError::io(&self.path))?;
+        let at = SeekFrom::Start(self.length.get());
+        file.seek(at).and_then(|_| file.write_all(bytes)).map_err(failed_at(&self.path))?;
         self.length.set(self.length.get() + bytes.len() as u64);
         self.reached.set(self.reached.get().max(self.length.get()));
         Ok(())
     }
 
     /// Removes the file, and returns the error that explains it.
-    fn discard(&self, error: HubError) -> HubError {
+    fn discard(&self, error: Error) -> Error {
         match fs::remove_file(&self.path) {
             Ok(()) => error,
-            Err(source) => HubError::Io { path: self.path.clone(), source },
+            Err(error) => failed_at(&self.path)(error),
         }
     }
 
     /// Hashes the bytes on disk, some of which may come from earlier attempts.
-    fn check(&self, wanted: &Wanted<'_>, watch: &dyn Watch) -> Result<(), HubError> {
+    fn check(&self, wanted: &Wanted<'_>, watch: &dyn Watch) -> Result<()> {
         let mut file = &self.file;
-        file.rewind().map_err(HubError::io(&self.path))?;
+        file.rewind().map_err(failed_at(&self.path))?;
         let mut hasher = Hasher::new(wanted.hash, wanted.bytes);
         let mut piece = vec![0; PIECE];
         loop {
-            let read = file.read(&mut piece).map_err(HubError::io(&self.path))?;
+            let read = file.read(&mut piece).map_err(failed_at(&self.path))?;
             if read == 0 || watch.cancelled() {
                 break;
             }
@@ -215,11 +214,23 @@ impl Partial {
         }
         // A file that was not read completely is not necessarily wrong.
         if watch.cancelled() {
-            return Err(HubError::io(&self.path)(io::ErrorKind::Interrupted.into()));
+            return Err(Error::cancelled());
         }
         let (expected, got) = (wanted.hash.described(), got.described());
-        Err(self.discard(HubError::Checksum { url: wanted.url.clone(), expected, got }))
+        let what = format!("expected the hash {expected}, got {got}; the bytes were discarded");
+        Err(self.discard(other_bytes(wanted, what)))
     }
+}
+
+/// Returns the error for bytes that the hub did not list.
+fn other_bytes(wanted: &Wanted<'_>, what: String) -> Error {
+    Error::invalid(what)
+        .at(&wanted.url)
+        .with_help("pull again; if it fails again, the server or a proxy changes the data that it sends")
+}
+
+fn other_size(wanted: &Wanted<'_>, got: &str) -> Error {
+    other_bytes(wanted, format!("expected {} bytes, got {got}", wanted.bytes))
 }
 
 /// Fetches the missing bytes over one connection.
@@ -235,18 +246,16 @@ fn attempt(
         return Ok(());
     }
     let answer = match client.request(&wanted.url, Ask::Body { from }) {
-        Err(Failed { error: HubError::Status { status: 416, url }, .. }) if from > 0 => {
-            partial.restart().map_err(Failed::finally)?;
-            return Err(Failed { error: HubError::Status { status: 416, url }, again: true });
+        Err(failed) if from > 0 && failed.cause == Cause::Status(416) => {
+            partial.restart()?;
+            return Err(Failed { again: true, ..failed });
         }
         answer => answer?,
     };
-    let begin = first_byte(&answer, wanted, from).map_err(|got| {
-        let error = HubError::Size { url: wanted.url.clone(), expected: wanted.bytes, got };
-        Failed::finally(partial.discard(error))
-    })?;
+    let begin = first_byte(&answer, wanted, from);
+    let begin = begin.map_err(|got| partial.discard(other_size(wanted, &got)))?;
     if begin != from {
-        partial.restart().map_err(Failed::finally)?;
+        partial.restart()?;
     }
     let mut body = answer.response.into_body().into_reader();
     let mut piece = vec![0; PIECE];
@@ -256,13 +265,11 @@ fn attempt(
         let left = wanted.bytes - have;
         match read {
             Ok(read) if read as u64 > left => {
-                let got = format!("more than {have} and {left}");
-                let error = HubError::Size { url: wanted.url.clone(), expected: wanted.bytes, got };
-                return Err(Failed::finally(partial.discard(error)));
+                return Err(partial.discard(other_size(wanted, "more")).into());
             }
             Ok(0) | Err(_) if left == 0 => return Ok(()),
             Ok(0) => return Err(Failed::cut(&wanted.url, cut(have, wanted.bytes))),
-            Ok(read) => partial.append(&piece[..read]).map_err(Failed::finally)?,
+            Ok(read) => partial.append(&piece[..read])?,
             Err(error) => {
                 let reason = format!("{} ({error})", cut(have, wanted.bytes));
                 return Err(Failed::cut(&wanted.url, reason));

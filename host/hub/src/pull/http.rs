@@ -8,13 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use shardwright_vocabulary::{Error, Result};
 use ureq::http::uri::Authority;
 use ureq::http::{HeaderMap, Response, Uri};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body, Proxy, ProxyProtocol};
 
 use super::{INTERVAL, Watch};
-use crate::{HubError, HubId, Settings, Token};
+use crate::{HubId, Settings, Token};
 
 /// Maximum number of redirects per request. A hub needs two: a renamed repository and the store of
 /// its files.
@@ -32,23 +33,54 @@ const CONNECT: Duration = Duration::from_secs(20);
 /// Characters that are not encoded in a path.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// An error, and whether to retry the same request.
+/// An error, its cause, and whether to retry the same request.
+#[derive(Debug)]
 pub(super) struct Failed {
-    pub error: HubError,
+    pub error: Error,
+    pub cause: Cause,
     pub again: bool,
 }
 
-impl Failed {
-    /// Creates a permanent error.
-    pub fn finally(error: HubError) -> Failed {
-        Failed { error, again: false }
-    }
+/// The causes that lead to different reactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The model, revision or file does not exist.
+    NotFound,
+    /// The server did not answer, or the answer was cut off.
+    Network,
+    /// The hub requests a wait of this many seconds.
+    Busy(u64),
+    /// The server returned an unexpected status.
+    Status(u16),
+    Other,
+}
 
+impl Failed {
     /// Creates the error for a broken connection.
     pub fn cut(url: &str, reason: impl fmt::Display) -> Failed {
-        let error = HubError::Network { url: url.to_owned(), reason: reason.to_string() };
-        Failed { error, again: true }
+        let error = Error::missing(reason.to_string()).at(url).with_help(
+            "check the connection, HF_ENDPOINT and HTTPS_PROXY, and pull again; fetched bytes are kept",
+        );
+        Failed { error, cause: Cause::Network, again: true }
     }
+}
+
+/// Creates a permanent error.
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed { error, cause: Cause::Other, again: false }
+    }
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Error {
+        failed.error
+    }
+}
+
+/// Returns the error for an answer that hubs do not give.
+pub(super) fn unlike_a_hub(what: impl Into<String>) -> Error {
+    Error::invalid(what).with_help("check HF_ENDPOINT: the server does not behave like a hub")
 }
 
 /// An answer that is not a redirect.
@@ -96,11 +128,15 @@ impl Client {
     /// Creates a client for the hub of `settings`.
     ///
     /// # Errors
-    /// [`HubError::Endpoint`], [`HubError::Certificates`], [`HubError::Network`] for a proxy that
-    /// is not supported.
-    pub fn new(settings: &Settings) -> Result<Client, HubError> {
+    /// If the address is not that of a hub, if there are no certificates, or if the proxy is not
+    /// supported.
+    pub fn new(settings: &Settings) -> Result<Client, Failed> {
         let endpoint = settings.endpoint.trim_end_matches('/').to_owned();
-        let refused = |reason| HubError::Endpoint { text: settings.endpoint.clone(), reason };
+        let refused = |reason: &str| {
+            let what = format!("`{}` is not the address of a hub: {reason}", settings.endpoint);
+            let help = "write https://HOST; http:// is for a hub on this machine, or one that needs no token";
+            Failed::from(Error::argument(what).with_help(help))
+        };
         let uri: Uri = endpoint.parse().map_err(|_| refused("not a URL"))?;
         let origin = Origin::of(&uri).ok_or_else(|| refused("expected https://HOST"))?;
         if uri.query().is_some() {
@@ -128,8 +164,8 @@ impl Client {
         let config = config.build();
         let http = |proxy: &Proxy| matches!(proxy.protocol(), ProxyProtocol::Http | ProxyProtocol::Https);
         if config.proxy().is_some_and(|proxy| !http(proxy)) {
-            let reason = "SOCKS proxies are not supported; set HTTPS_PROXY to an HTTP proxy".to_owned();
-            return Err(HubError::Network { url: endpoint, reason });
+            let reason = "SOCKS proxies are not supported; set HTTPS_PROXY to an HTTP proxy";
+            return Err(Failed::cut(&endpoint, reason));
         }
         let (token, backoff) = (settings.token.clone(), settings.backoff);
         Ok(Client { agent: config.new_agent(), endpoint, origin, token, backoff, answered: Arc::default() })
@@ -168,10 +204,10 @@ impl Client {
         watch: &dyn Watch,
         mut progress: impl FnMut() -> u64,
         mut work: impl FnMut() -> Result<T, Failed>,
-    ) -> Result<T, HubError> {
+    ) -> Result<T, Failed> {
         let (mut failures, mut reached) = (0, progress());
         loop {
-            let Failed { error, again } = match work() {
+            let failed = match work() {
                 Ok(done) => return Ok(done),
                 Err(failed) => failed,
             };
@@ -179,14 +215,14 @@ impl Client {
                 failures = 0;
             }
             failures += 1;
-            let wait = match &error {
-                HubError::RateLimited { seconds: Some(seconds), .. } => Duration::from_secs(*seconds),
+            let wait = match failed.cause {
+                Cause::Busy(seconds) => Duration::from_secs(seconds),
                 _ => self.backoff.saturating_mul(1 << (failures - 1)),
             };
-            if !again || failures >= ATTEMPTS || wait > LONGEST_WAIT || watch.cancelled() {
-                return Err(error);
+            if !failed.again || failures >= ATTEMPTS || wait > LONGEST_WAIT || watch.cancelled() {
+                return Err(failed);
             }
-            watch.note(&format!("{error}; trying again in {:.0} s", wait.as_secs_f64().ceil()));
+            watch.note(&format!("{}; trying again in {:.0} s", failed.error, wait.as_secs_f64().ceil()));
             let begun = Instant::now();
             while begun.elapsed() < wait && !watch.cancelled() {
                 thread::sleep(INTERVAL.min(wait));
@@ -216,8 +252,7 @@ impl Client {
             }
             uri = next;
         }
-        let (url, to) = (url.to_owned(), uri.to_string());
-        Err(Failed::finally(HubError::Redirect { url, to, reason: "too many redirects" }))
+        Err(redirected(url, &uri.to_string(), "too many redirects"))
     }
 
     fn once(&self, url: &str, uri: &Uri, to_hub: bool, ask: Ask) -> Result<Response<Body>, Failed> {
@@ -256,10 +291,7 @@ impl Client {
 
     /// Returns the target of a redirect.
     fn next(&self, url: &str, from: &Uri, location: &str) -> Result<Uri, Failed> {
-        let refused = |reason| {
-            let (url, to) = (url.to_owned(), shortened(location));
-            Failed::finally(HubError::Redirect { url, to, reason })
-        };
+        let refused = |reason| redirected(url, &shortened(location), reason);
         let absolute = match location.strip_prefix('/') {
             Some(rest) if !rest.starts_with('/') => {
                 let scheme = from.scheme_str().unwrap_or("https");
@@ -279,28 +311,43 @@ impl Client {
     fn accepted(&self, url: &str, answer: Answer, from_hub: bool) -> Result<Answer, Failed> {
         let status = answer.response.status().as_u16();
         let code = answer.header("x-error-code").unwrap_or_default();
-        let url = url.to_owned();
-        let error = match status {
-            200 | 206 => return Ok(answer),
+        match status {
+            200 | 206 => Ok(answer),
             // The hub's answer for both private and missing models.
-            401 if from_hub && code == "RepoNotFound" => HubError::NotFound { url, maybe_private: true },
-            401 | 403 if from_hub => {
-                let id = self.name(&url);
-                let (page, with_token) = (self.page(&url), self.token.is_some());
-                HubError::Denied { id, status, page, with_token }
-            }
-            404 if from_hub => HubError::NotFound { url, maybe_private: code == "RepoNotFound" },
+            401 if from_hub && code == "RepoNotFound" => Err(not_found(url, true)),
+            401 | 403 if from_hub => Err(self.denied(url, status).into()),
+            404 if from_hub => Err(not_found(url, code == "RepoNotFound")),
             429 => {
-                let seconds = answer.header("retry-after").and_then(|text| text.trim().parse().ok());
-                return Err(Failed { error: HubError::RateLimited { url, seconds }, again: true });
+                let seconds: Option<u64> =
+                    answer.header("retry-after").and_then(|text| text.trim().parse().ok());
+                let wait = seconds.map_or_else(String::new, |seconds| format!(", retry after {seconds} s"));
+                let error = Error::missing(format!("too many requests{wait}"))
+                    .at(url)
+                    .with_help("wait and pull again; a token in HF_TOKEN raises the limit");
+                Err(Failed { error, cause: seconds.map_or(Cause::Other, Cause::Busy), again: true })
             }
             // Addresses in a store of files expire. The hub returns a new one.
             _ => {
                 let again = status >= 500 || status == 408 || status == 403;
-                return Err(Failed { error: HubError::Status { url, status }, again });
+                let error = Error::missing(format!("unexpected status {status}"))
+                    .at(url)
+                    .with_help("try again later; fetched bytes are kept");
+                Err(Failed { error, cause: Cause::Status(status), again })
+            }
+        }
+    }
+
+    /// Returns the error for a model that this user may not read.
+    fn denied(&self, url: &str, status: u16) -> Error {
+        let (id, page) = (self.name(url), self.page(url));
+        let (more, then) = match self.token {
+            Some(_) => ("", "as the user of the token, and check that the token may read it"),
+            None => {
+                (", and no token was sent", "if there are any, then set HF_TOKEN to a token of that user")
             }
         };
-        Err(Failed::finally(error))
+        Error::missing(format!("the hub denies access to {id} (status {status}){more}"))
+            .with_help(format!("accept the terms on {page} {then}"))
     }
 
     /// Returns `OWNER/NAME` of a URL.
@@ -310,6 +357,21 @@ impl Client {
     }
 }
 
+/// Returns the error for a model, revision or file that does not exist, or may be private.
+fn not_found(url: &str, maybe_private: bool) -> Failed {
+    let (what, help) = match maybe_private {
+        true => ("not found, or private", "check owner, name and revision; a private model needs HF_TOKEN"),
+        false => ("not found", "check owner, name, revision and file"),
+    };
+    let error = Error::missing(what).at(url).with_help(help);
+    Failed { error, cause: Cause::NotFound, again: false }
+}
+
+/// Returns the error for a redirect that is not followed.
+fn redirected(url: &str, to: &str, reason: &str) -> Failed {
+    unlike_a_hub(format!("redirected to `{to}`: {reason}")).at(url).into()
+}
+
 /// Shortens a URL for a message, since stores of files add signatures of hundreds of characters.
 fn shortened(url: &str) -> String {
     let end = url.find('?').unwrap_or(url.len());
@@ -317,11 +379,12 @@ fn shortened(url: &str) -> String {
 }
 
 /// Loads the certificates of this machine, which may include certificates of a company's proxy.
-fn tls() -> Result<TlsConfig, HubError> {
+fn tls() -> Result<TlsConfig> {
     let found = rustls_native_certs::load_native_certs();
     if found.certs.is_empty() {
-        let reason = found.errors.first().map_or_else(|| "there are none".to_owned(), ToString::to_string);
-        return Err(HubError::Certificates { reason });
+        let reason = found.errors.first().map_or_else(String::new, |error| format!(": {error}"));
+        return Err(Error::missing(format!("no certificate authorities were found on this machine{reason}"))
+            .with_help("install ca-certificates, or set SSL_CERT_FILE to a file of certificates"));
     }
     let roots: Vec<Certificate<'static>> =
         found.certs.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
@@ -359,10 +422,12 @@ impl Origin {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
     use crate::Cache;
 
-    fn client(endpoint: &str, token: Option<&str>) -> Result<Client, HubError> {
+    fn client(endpoint: &str, token: Option<&str>) -> Result<Client, Failed> {
         Client::new(&Settings {
             endpoint: endpoint.to_owned(),
             cache: Cache::new("unused"),
@@ -386,16 +451,22 @@ mod tests {
         );
     }
 
+    fn is_no_hub(refused: Result<Client, Failed>, address: &str) {
+        let error = refused.expect_err(address).error;
+        assert_eq!(error.kind(), ErrorKind::Argument, "{error}");
+        assert!(error.message().starts_with(&format!("`{address}` is not the address of a hub")), "{error}");
+    }
+
     #[test]
     fn addresses_that_are_no_hub_are_refused() {
         for wrong in
             ["", "huggingface.co", "ftp://a", "file:///x", "http://u:p@a", "http://a?b", "http://a b"]
         {
-            assert!(matches!(client(wrong, None), Err(HubError::Endpoint { .. })), "{wrong}");
+            is_no_hub(client(wrong, None), wrong);
         }
         // A token is not sent without encryption.
         assert!(client("http://mirror", None).is_ok() && client("http://localhost", Some("t")).is_ok());
-        assert!(matches!(client("http://mirror", Some("t")), Err(HubError::Endpoint { .. })));
+        is_no_hub(client("http://mirror", Some("t")), "http://mirror");
     }
 
     #[test]
@@ -410,12 +481,11 @@ mod tests {
         assert!(next(&client, "/b").is_ok_and(|uri| uri == "http://h:5/b"));
         assert!(next(&client, "https://cdn/x?y").is_ok_and(|uri| uri == "https://cdn/x?y"));
         for wrong in ["", "b", "//h/b", "file:///etc/passwd", "http://u:p@h/"] {
-            let failed = next(&client, wrong).expect_err(wrong);
-            assert!(matches!(failed.error, HubError::Redirect { .. }), "{wrong}: {}", failed.error);
+            let error = next(&client, wrong).expect_err(wrong).error;
+            assert_eq!((error.kind(), error.place()), (ErrorKind::Invalid, Some("url")), "{wrong}: {error}");
+            assert!(error.message().starts_with(&format!("redirected to `{wrong}`: ")), "{error}");
         }
-        assert!(matches!(
-            next(&encrypted, "http://cdn/x"),
-            Err(Failed { error: HubError::Redirect { .. }, .. })
-        ));
+        let error = next(&encrypted, "http://cdn/x").expect_err("not encrypted").error;
+        assert!(error.message().contains("an encrypted connection"), "{error}");
     }
 }

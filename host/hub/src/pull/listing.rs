@@ -5,12 +5,13 @@ use std::io::Read;
 use serde::Deserialize;
 use serde_json::Value;
 use shardwright_files::hex;
+use shardwright_vocabulary::Result;
 
 use super::Watch;
 use super::blob::Hash;
-use super::http::{Answer, Ask, Client, Failed, text};
+use super::http::{Answer, Ask, Client, Failed, text, unlike_a_hub};
+use crate::HubId;
 use crate::id::is_commit;
-use crate::{HubError, HubId};
 
 /// Maximum size of a list in bytes. A hundred thousand files have some 20 MB.
 const BYTES: u64 = 32 << 20;
@@ -35,9 +36,9 @@ impl Entry {
     /// Returns the hash of the file.
     ///
     /// # Errors
-    /// [`HubError::Listing`] if the hub provides no hash.
-    pub fn hash(&self) -> Result<Hash, HubError> {
-        self.hash.ok_or_else(|| HubError::Listing { url: self.name.clone(), reason: UNIDENTIFIED.to_owned() })
+    /// If the hub provides no hash.
+    pub fn hash(&self) -> Result<Hash> {
+        self.hash.ok_or_else(|| unlike_a_hub(UNIDENTIFIED).at(&self.name))
     }
 }
 
@@ -85,10 +86,10 @@ struct Large {
 /// Requests the list of a model's files.
 ///
 /// # Errors
-/// [`HubError::Listing`] for a list that is too long or not of this form, and errors of requests.
-pub(super) fn fetch(client: &Client, id: &HubId, watch: &dyn Watch) -> Result<Listing, HubError> {
+/// For a list that is too long or not of this form, and errors of requests.
+pub(super) fn fetch(client: &Client, id: &HubId, watch: &dyn Watch) -> Result<Listing, Failed> {
     let url = client.list(id);
-    let refused = |reason: String| HubError::Listing { url: url.clone(), reason };
+    let refused = |reason: String| Failed::from(unlike_a_hub(reason).at(&url));
     let bytes = client.persist(
         watch,
         || 0,
@@ -108,7 +109,7 @@ pub(super) fn fetch(client: &Client, id: &HubId, watch: &dyn Watch) -> Result<Li
         return Err(refused(format!("`sha` is not a commit: {:.60?}", model.sha)));
     }
     if is_commit(id.revision()) && model.sha != id.revision() {
-        return Err(refused(format!("the list is of the commit {}", model.sha)));
+        return Err(refused(format!("expected the commit {}, got {}", id.revision(), model.sha)));
     }
     Ok(Listing {
         licence: licence(&model),
@@ -158,14 +159,14 @@ fn shown(text: &str) -> String {
 /// the file.
 ///
 /// # Errors
-/// [`HubError::Listing`] if they are missing there too, and errors of requests.
+/// If they are missing there too, and errors of requests.
 pub(super) fn identified(
     client: &Client,
     id: &HubId,
     commit: &str,
     entry: &Entry,
     watch: &dyn Watch,
-) -> Result<Entry, HubError> {
+) -> Result<Entry, Failed> {
     if entry.hash.is_some() && entry.bytes.is_some() {
         return Ok(entry.clone());
     }
@@ -179,6 +180,6 @@ pub(super) fn identified(
         (Some(hash), Some(bytes)) => {
             Ok(Entry { name: entry.name.clone(), bytes: Some(bytes), hash: Some(hash) })
         }
-        _ => Err(HubError::Listing { url, reason: UNIDENTIFIED.to_owned() }),
+        _ => Err(unlike_a_hub(UNIDENTIFIED).at(url).into()),
     }
 }

@@ -15,11 +15,13 @@ use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
+use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-use self::http::Client;
+use self::http::{Cause, Client, Failed, unlike_a_hub};
 use self::listing::{Entry, Listing};
 use crate::cache::path_of;
-use crate::{Cache, HubError, HubId, Listed, Settings, choose, name};
+use crate::choice::nothing;
+use crate::{Cache, HubId, Listed, Settings, choose, name};
 
 /// Interval for checking for the user's interrupt.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -91,18 +93,44 @@ pub struct PullReport {
 /// the id, or all that the model needs. Does not write any file.
 ///
 /// # Errors
-/// [`HubError::Offline`], the errors of [`choose`], and the errors of requests.
-pub fn open(
+/// If [`Settings::offline`] is set, the errors of [`choose`], and the errors of requests.
+pub fn open(settings: &Settings, id: &HubId, wanted: Option<&str>, watch: &dyn Watch) -> Result<Repository> {
+    if settings.offline {
+        return Err(Error::missing(format!("{} cannot be fetched: HF_HUB_OFFLINE is set", id.repository()))
+            .with_help("unset HF_HUB_OFFLINE to use the network"));
+    }
+    Ok(listed(settings, id, wanted, watch)?)
+}
+
+/// Like [`open`], but returns `None` if [`Settings::offline`] is set, if the hub has no such model,
+/// or if the hub cannot be reached.
+///
+/// # Errors
+/// The other errors of [`open`].
+pub fn open_if_available(
     settings: &Settings,
     id: &HubId,
     wanted: Option<&str>,
     watch: &dyn Watch,
-) -> Result<Repository, HubError> {
+) -> Result<Option<Repository>> {
     if settings.offline {
-        return Err(HubError::Offline { id: id.repository() });
+        return Ok(None);
     }
+    match listed(settings, id, wanted, watch) {
+        Ok(repository) => Ok(Some(repository)),
+        Err(Failed { cause: Cause::NotFound | Cause::Network, .. }) => Ok(None),
+        Err(failed) => Err(failed.error),
+    }
+}
+
+fn listed(
+    settings: &Settings,
+    id: &HubId,
+    wanted: Option<&str>,
+    watch: &dyn Watch,
+) -> Result<Repository, Failed> {
     let client = Client::new(settings)?;
-    watched(&client, id, watch, || {
+    let (listing, chosen) = watched(&client, id, watch, || -> Result<_, Failed> {
         let listing = listing::fetch(&client, id, watch)?;
         let files: Vec<Listed> = listing
             .entries
@@ -113,22 +141,15 @@ pub fn open(
         let mut chosen: Vec<Entry> = Vec::new();
         for name in &names {
             let entry = listing.entries.iter().find(|entry| entry.name == *name);
-            let entry = entry.ok_or_else(|| HubError::Nothing { id: id.repository() })?;
-            if let Err(reason) = name::check(name) {
-                return Err(HubError::Name { name: name.clone(), reason });
-            }
-            if chosen.iter().any(|other| other.name == *name) {
-                let reason = "it is listed twice";
-                return Err(HubError::Name { name: name.clone(), reason });
-            }
+            let entry = entry.ok_or_else(|| nothing(id))?;
+            let is_listed_twice = chosen.iter().any(|other| other.name == *name);
+            let fault = if is_listed_twice { Err("it is listed twice") } else { name::check(name) };
+            fault.map_err(|reason| unlike_a_hub(format!("the hub lists the file {name:?}: {reason}")))?;
             chosen.push(listing::identified(&client, id, &listing.commit, entry, watch)?);
         }
         Ok((listing, chosen))
-    })
-    .map(|(listing, chosen)| {
-        let (cache, id) = (settings.cache.clone(), id.clone());
-        Repository { client: client.clone(), cache, id, listing, chosen }
-    })
+    })?;
+    Ok(Repository { client, cache: settings.cache.clone(), id: id.clone(), listing, chosen })
 }
 
 impl Repository {
@@ -140,13 +161,13 @@ impl Repository {
     /// Fetches the files that are not in the cache, and adds the snapshot once all are available.
     ///
     /// # Errors
-    /// Errors of requests, [`HubError::Size`] and [`HubError::Checksum`] for other bytes than the
-    /// hub listed, [`HubError::Io`], [`HubError::Cancelled`]. Fetched bytes are kept.
-    pub fn pull(&self, watch: &dyn Watch) -> Result<PullReport, HubError> {
+    /// Errors of requests, [`ErrorKind::Invalid`] for other bytes than the hub listed, errors of
+    /// files in the cache, and [`ErrorKind::Cancelled`]. Fetched bytes are kept.
+    pub fn pull(&self, watch: &dyn Watch) -> Result<PullReport> {
         watched(&self.client, &self.id, watch, || self.fetch(watch))
     }
 
-    fn fetch(&self, watch: &dyn Watch) -> Result<PullReport, HubError> {
+    fn fetch(&self, watch: &dyn Watch) -> Result<PullReport> {
         let repository = self.cache.folder().join(self.id.folder());
         let locks = self.cache.folder().join(".locks").join(self.id.folder());
         let (mut before, total) = (0_u64, self.bytes());
@@ -185,12 +206,12 @@ impl Repository {
 }
 
 /// Does work that an interrupt ends immediately, even while it waits for a server.
-fn watched<T>(
+fn watched<T, E: From<Error>>(
     client: &Client,
     id: &HubId,
     watch: &dyn Watch,
-    work: impl FnOnce() -> Result<T, HubError>,
-) -> Result<T, HubError> {
+    work: impl FnOnce() -> Result<T, E>,
+) -> Result<T, E> {
     let ended = AtomicBool::new(false);
     let result = thread::scope(|scope| {
         // Without a watcher, an interrupt takes effect between two files.
@@ -212,7 +233,11 @@ fn watched<T>(
     });
     match result {
         // The failure is a consequence of shutting down the connection.
-        Err(_) if watch.cancelled() => Err(HubError::Cancelled { id: id.repository() }),
+        Err(_) if watch.cancelled() => {
+            let what = format!("fetching {} was interrupted", id.repository());
+            let error = Error::new(ErrorKind::Cancelled, what);
+            Err(error.with_help("pull again to resume where it stopped").into())
+        }
         result => result,
     }
 }

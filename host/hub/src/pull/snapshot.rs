@@ -4,17 +4,19 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::HubError;
+use shardwright_vocabulary::Result;
+
+use crate::cache::failed_at;
 use crate::id::is_commit;
 
 /// Links a blob under its name in a snapshot.
 ///
 /// # Errors
-/// [`HubError::Io`].
-pub(super) fn link(snapshot: &Path, name: &str, blob: &str) -> Result<(), HubError> {
+/// If the link cannot be created.
+pub(super) fn link(snapshot: &Path, name: &str, blob: &str) -> Result<()> {
     let place = snapshot.join(name);
     let folder = place.parent().unwrap_or(snapshot);
-    fs::create_dir_all(folder).map_err(HubError::io(folder))?;
+    fs::create_dir_all(folder).map_err(failed_at(folder))?;
     // Use a relative path, since caches are moved: first out of the folders of the name, then out
     // of the snapshot.
     let up = "../".repeat(name.split('/').count() + 1);
@@ -25,8 +27,8 @@ pub(super) fn link(snapshot: &Path, name: &str, blob: &str) -> Result<(), HubErr
     // Rename it into its place, so that another program never finds an incomplete one.
     let beside =
         tempfile::Builder::new().prefix(".link").make_in(folder, |path| point(path, folder, &target));
-    let beside = beside.map_err(HubError::io(&place))?;
-    beside.persist(&place).map(drop).map_err(|error| HubError::Io { path: place, source: error.error })
+    let beside = beside.map_err(failed_at(&place))?;
+    beside.persist(&place).map(drop).map_err(|error| failed_at(&place)(error.error))
 }
 
 #[cfg(unix)]
@@ -43,8 +45,8 @@ fn point(path: &Path, folder: &Path, target: &Path) -> std::io::Result<()> {
 /// Records the commit of a branch or a tag.
 ///
 /// # Errors
-/// [`HubError::Io`].
-pub(super) fn refer(repository: &Path, revision: &str, commit: &str) -> Result<(), HubError> {
+/// If the file cannot be written.
+pub(super) fn refer(repository: &Path, revision: &str, commit: &str) -> Result<()> {
     if is_commit(revision) {
         return Ok(());
     }
@@ -57,5 +59,5 @@ pub(super) fn refer(repository: &Path, revision: &str, commit: &str) -> Result<(
         file.write_all(commit.as_bytes())?;
         file.persist(&place).map_err(|error| error.error)
     });
-    written.map(drop).map_err(HubError::io(&place))
+    written.map(drop).map_err(failed_at(&place))
 }

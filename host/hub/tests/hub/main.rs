@@ -8,7 +8,8 @@ mod server;
 use std::path::Path;
 use std::time::Duration;
 
-use shardwright_hub::{Cache, HubError, HubId, PullReport, Settings, Watch, open};
+use shardwright_hub::{Cache, HubId, PullReport, Settings, Watch, open};
+use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 use crate::server::{Hub, Model};
 
@@ -55,12 +56,17 @@ fn id(text: &str) -> HubId {
     text.parse().expect("an id")
 }
 
-fn pull(settings: &Settings, text: &str) -> Result<PullReport, HubError> {
+fn pull(settings: &Settings, text: &str) -> Result<PullReport> {
     pull_watched(settings, text, &())
 }
 
-fn pull_watched(settings: &Settings, text: &str, watch: &dyn Watch) -> Result<PullReport, HubError> {
+fn pull_watched(settings: &Settings, text: &str, watch: &dyn Watch) -> Result<PullReport> {
     open(settings, &id(text), None, watch)?.pull(watch)
+}
+
+/// Checks the kind of an error and a part of its text.
+fn is(error: &Error, kind: ErrorKind, words: &str) {
+    assert!(error.kind() == kind && error.to_string().contains(words), "{words}: {error:?}");
 }
 
 /// Returns a separate cache.

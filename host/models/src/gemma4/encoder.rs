@@ -3,11 +3,13 @@
 //!
 //! Source: `modeling_embedding_gemma2.py` of transformers.
 
+use shardwright_vocabulary::Result;
+
 use super::{Gemma4, PerLayer, read_layers};
 use crate::dimensions::Dimensions;
 use crate::json::Fields;
 use crate::rotary::{PerType, Rotary};
-use crate::{CheckpointError, limits, pattern};
+use crate::{limits, pattern};
 
 /// The defining library's defaults for missing fields.
 const DEFAULTS: Dimensions = Dimensions {
@@ -27,7 +29,7 @@ const FULL_HEADS: u64 = 1;
 
 impl Gemma4 {
     /// Reads and checks the text settings of EmbeddingGemma 2.
-    pub fn read_encoder(fields: Fields<'_>) -> Result<Self, CheckpointError> {
+    pub fn read_encoder(fields: Fields<'_>) -> Result<Self> {
         for name in ["attention_bias", "num_kv_shared_layers", "use_double_wide_mlp", "rope_scaling"] {
             fields.must_be_off(name)?;
         }

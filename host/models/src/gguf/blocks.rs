@@ -2,8 +2,8 @@
 
 use half::f16;
 use shardwright_gguf::{Grouping, Levels, TensorType};
-use shardwright_graph::GraphError;
-use shardwright_vocabulary::{DType, Granularity, Quantisation};
+use shardwright_graph::too_large;
+use shardwright_vocabulary::{DType, Granularity, Quantisation, Result};
 
 /// Stored bytes whose blocks are unpacked together. At least one row is unpacked.
 const TOGETHER: usize = 1 << 16;
@@ -37,12 +37,12 @@ impl Blocks {
     }
 
     /// Returns the bytes of the integers and of the scales of a matrix.
-    pub fn sizes(&self, name: &str, shape: &[u64]) -> Result<[usize; 2], GraphError> {
+    pub fn sizes(&self, name: &str, shape: &[u64]) -> Result<[usize; 2]> {
         let sizes = [self.dtype.packed_bytes(shape), self.quantisation.scale_bytes(shape)];
         let here = sizes.map(|bytes| bytes.and_then(|bytes| usize::try_from(bytes).ok()));
         match here {
             [Some(integers), Some(scales)] => Ok([integers, scales]),
-            _ => Err(GraphError::WeightTooLarge { weight: name.to_owned(), shape: shape.to_vec() }),
+            _ => Err(too_large(name, shape)),
         }
     }
 

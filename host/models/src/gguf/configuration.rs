@@ -15,11 +15,13 @@ use std::path::PathBuf;
 use serde_json::{Map, Value as Json, json};
 use shardwright_gguf::{ARCHITECTURE, Head, List, Metadata, Tensor, Value, check_parts};
 use shardwright_graph::WeightBytes as _;
+use shardwright_vocabulary::{Error, Result};
 
 use super::names::ARCHITECTURES;
 use crate::family::Family;
+use crate::json::unsupported_field;
+use crate::limits;
 use crate::weight_file::Mapped;
-use crate::{CheckpointError, limits};
 
 /// How the value of a key is used.
 #[derive(Clone, Copy)]
@@ -143,7 +145,7 @@ pub(crate) struct Configuration {
 
 impl Configuration {
     /// Reads the heads of the files of a model and makes the configuration.
-    pub fn read(paths: &[PathBuf]) -> Result<Self, CheckpointError> {
+    pub fn read(paths: &[PathBuf]) -> Result<Self> {
         let files = paths.iter().map(|path| super::map(path)).collect::<Result<Vec<_>, _>>()?;
         let heads = super::heads(paths, &files)?;
         check_parts(&heads)?;
@@ -151,17 +153,17 @@ impl Configuration {
     }
 
     /// Makes the configuration of a model.
-    fn of(parts: &Parts<'_, '_>) -> Result<Self, CheckpointError> {
+    fn of(parts: &Parts<'_, '_>) -> Result<Self> {
         let metadata = parts.metadata()?;
         let path = metadata.path();
         let found = metadata.text(ARCHITECTURE)?.unwrap_or_default();
         let known = ARCHITECTURES.iter().find(|(name, _)| *name == found);
         let Some(&(architecture, family)) = known else {
-            return Err(CheckpointError::UnknownArchitecture {
-                path: path.to_owned(),
-                found: found.chars().take(80).collect(),
-                known: ARCHITECTURES.map(|(name, _)| name).join(", "),
-            });
+            let found: String = found.chars().take(80).collect();
+            let known = ARCHITECTURES.map(|(name, _)| name).join(", ");
+            return Err(Error::unsupported(format!("architecture `{found}` is not supported"))
+                .at(path.display())
+                .with_help(format!("supported architectures: {known}")));
         };
         let tables: &[&[(&str, Use)]] = match family {
             Family::Gemma3 => &[COMMON, ALIKE, TURNING, GEMMA3],
@@ -209,9 +211,8 @@ struct Parts<'h, 'f> {
 
 impl<'h, 'f> Parts<'h, 'f> {
     /// Returns the metadata of the model, which its first file contains.
-    fn metadata(&self) -> Result<&'h Metadata<'f>, CheckpointError> {
-        let first =
-            self.heads.first().ok_or_else(|| CheckpointError::MissingFile { path: PathBuf::new() })?;
+    fn metadata(&self) -> Result<&'h Metadata<'f>> {
+        let first = self.heads.first().ok_or_else(|| Error::missing("no GGUF file"))?;
         Ok(&first.metadata)
     }
 
@@ -265,13 +266,9 @@ impl Making<'_, '_> {
         self.fields.get(field).and_then(Json::as_u64)
     }
 
-    fn unsupported(&self, key: &str, supported: &'static str) -> CheckpointError {
-        CheckpointError::UnsupportedField {
-            path: self.metadata.path().to_owned(),
-            field: key.to_owned(),
-            found: self.metadata.get(key).map_or_else(|| "absent".to_owned(), |value| value.shown()),
-            supported,
-        }
+    fn unsupported(&self, key: &str, supported: &str) -> Error {
+        let found = self.metadata.get(key).map_or_else(|| "absent".to_owned(), |value| value.shown());
+        unsupported_field(self.metadata.path(), key, found, supported)
     }
 
     /// Sets the fields that come from a single key or shape.
@@ -280,7 +277,7 @@ impl Making<'_, '_> {
         parts: &Parts<'_, '_>,
         family: Family,
         tables: &[&[(&'static str, Use)]],
-    ) -> Result<(), CheckpointError> {
+    ) -> Result<()> {
         let model_type = match family {
             Family::Gemma3 | Family::EmbeddingGemma => "gemma3_text",
             Family::Gemma4 => "gemma4_text",
@@ -314,7 +311,7 @@ impl Making<'_, '_> {
         for name in REQUIRED {
             let key = self.key(name);
             if self.metadata.get(&key).is_none() {
-                return Err(self.metadata.missing(&key).into());
+                return Err(self.metadata.missing(&key));
             }
         }
         let heads = self.whole_field("num_attention_heads").unwrap_or(0);
@@ -342,11 +339,7 @@ impl Making<'_, '_> {
     }
 
     /// Refuses keys whose effect is unknown, or does not fit the family.
-    fn refuse_others(
-        &self,
-        family: Family,
-        tables: &[&[(&'static str, Use)]],
-    ) -> Result<(), CheckpointError> {
+    fn refuse_others(&self, family: Family, tables: &[&[(&'static str, Use)]]) -> Result<()> {
         let prefix = self.key("");
         for (key, _) in self.metadata.entries() {
             let Some(name) = key.strip_prefix(&prefix) else { continue };
@@ -368,7 +361,7 @@ impl Making<'_, '_> {
 
     /// Sets the types of layers, if the file specifies them as a list or as a number. Returns
     /// whether it does.
-    fn layer_types(&mut self) -> Result<bool, CheckpointError> {
+    fn layer_types(&mut self) -> Result<bool> {
         let key = self.key("attention.sliding_window_pattern");
         match self.metadata.get(&key) {
             None => return Ok(false),
@@ -387,13 +380,13 @@ impl Making<'_, '_> {
                 let words = words.ok_or_else(|| self.metadata.wrong(&key, "a list of flags"))?;
                 self.set("layer_types", words, &key);
             }
-            Some(_) => return Err(self.metadata.wrong(&key, "a number, or a list of flags").into()),
+            Some(_) => return Err(self.metadata.wrong(&key, "a number, or a list of flags")),
         }
         Ok(true)
     }
 
     /// Reads the layers of Gemma 3. Facts that files omit come from llama.cpp.
-    fn gemma3(&mut self) -> Result<(), CheckpointError> {
+    fn gemma3(&mut self) -> Result<()> {
         if !self.layer_types()? {
             self.assume("sliding_window_pattern", 6, "full attention in every layer of number");
         }
@@ -416,19 +409,19 @@ impl Making<'_, '_> {
 
     /// Refuses a list with more values than a model has layers, before it becomes a larger JSON
     /// list.
-    fn check_layers(&self, key: &str, list: List<'_>) -> Result<(), CheckpointError> {
+    fn check_layers(&self, key: &str, list: List<'_>) -> Result<()> {
         match list.len() > *limits::LAYERS.end() {
-            true => Err(self.metadata.wrong(key, "a value for each of at most 512 layers").into()),
+            true => Err(self.metadata.wrong(key, "a value for each of at most 512 layers")),
             false => Ok(()),
         }
     }
 
     /// Returns the values of a key, which has one number or one for each layer.
-    fn per_layer(&self, name: &str) -> Result<Vec<u64>, CheckpointError> {
+    fn per_layer(&self, name: &str) -> Result<Vec<u64>> {
         let key = self.key(name);
-        let wrong = || CheckpointError::from(self.metadata.wrong(&key, "a number, or one for each layer"));
+        let wrong = || self.metadata.wrong(&key, "a number, or one for each layer");
         match self.metadata.get(&key) {
-            None => Err(self.metadata.missing(&key).into()),
+            None => Err(self.metadata.missing(&key)),
             Some(Value::List(list)) => {
                 self.check_layers(&key, list)?;
                 let whole = |value| match value {
@@ -443,7 +436,7 @@ impl Making<'_, '_> {
     }
 
     /// Sets the number of key/value heads, which a file may specify for each layer.
-    fn key_value_heads(&mut self) -> Result<(), CheckpointError> {
+    fn key_value_heads(&mut self) -> Result<()> {
         let key = self.key("attention.head_count_kv");
         let heads = self.per_layer("attention.head_count_kv")?;
         if heads.iter().any(|count| *count != heads[0]) {
@@ -454,7 +447,7 @@ impl Making<'_, '_> {
     }
 
     /// Returns a rotary base. If the file omits it, llama.cpp's default `usual` is assumed.
-    fn base(&mut self, name: &str, usual: f64, words: &str) -> Result<f64, CheckpointError> {
+    fn base(&mut self, name: &str, usual: f64, words: &str) -> Result<f64> {
         let given = self.metadata.number(&self.key(name))?;
         if given.is_none() {
             self.note_assumed(&usual.into(), words);
@@ -463,10 +456,10 @@ impl Making<'_, '_> {
     }
 
     /// Sets the sizes of Gemma 4 that differ between layers, and its rotary positions.
-    fn gemma4(&mut self, parts: &Parts<'_, '_>) -> Result<(), CheckpointError> {
+    fn gemma4(&mut self, parts: &Parts<'_, '_>) -> Result<()> {
         if !self.layer_types()? {
             let key = self.key("attention.sliding_window_pattern");
-            return Err(self.metadata.missing(&key).into());
+            return Err(self.metadata.missing(&key));
         }
         let layers = self.whole_field("num_hidden_layers").unwrap_or(0);
         let shared = self.whole_field("num_kv_shared_layers").unwrap_or(0);

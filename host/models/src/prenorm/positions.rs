@@ -1,8 +1,8 @@
 //! The rotation of queries and keys by positions, and the layers that have it.
 
 use serde_json::Value;
+use shardwright_vocabulary::Result;
 
-use crate::CheckpointError;
 use crate::dimensions::Dimensions;
 use crate::family::Family;
 use crate::json::{Fields, shortened};
@@ -23,7 +23,7 @@ pub(super) fn read(
     fields: Fields<'_>,
     family: Family,
     dimensions: &Dimensions,
-) -> Result<(Rotary, Option<u64>), CheckpointError> {
+) -> Result<(Rotary, Option<u64>)> {
     let usual = if family == Family::SmolLM3 { 2e6 } else { 1e4 };
     let theta = fields.positive("rope_theta")?.unwrap_or(usual);
     let phi = family == Family::Phi3;
@@ -91,11 +91,7 @@ pub(super) fn read(
 }
 
 /// Returns for each layer whether queries and keys are rotated.
-pub(super) fn read_turning(
-    fields: Fields<'_>,
-    family: Family,
-    layers: u32,
-) -> Result<Vec<bool>, CheckpointError> {
+pub(super) fn read_turning(fields: Fields<'_>, family: Family, layers: u32) -> Result<Vec<bool>> {
     match family {
         Family::SmolLM3 => read_intervals(fields, layers),
         Family::Granite if super::is_hybrid(fields)? => {
@@ -112,7 +108,7 @@ pub(super) fn read_turning(
 
 /// Reads `no_rope_layers`. Despite its name, its zeros mark the layers without rotation. Without
 /// it, every `no_rope_layer_interval`-th layer has none.
-fn read_intervals(fields: Fields<'_>, layers: u32) -> Result<Vec<bool>, CheckpointError> {
+fn read_intervals(fields: Fields<'_>, layers: u32) -> Result<Vec<bool>> {
     let name = "no_rope_layers";
     let Some(list) = fields.list(name)? else {
         let every = fields.whole("no_rope_layer_interval", &(1..=u64::from(u32::MAX)))?.unwrap_or(4);

@@ -1,8 +1,10 @@
 //! The layers that have a window, and its width.
 
+use shardwright_vocabulary::Result;
+
 use crate::family::Family;
-use crate::json::Fields;
-use crate::{CheckpointError, LayerType, limits, pattern};
+use crate::json::{Fields, shortened, unsupported_field};
+use crate::{LayerType, limits, pattern};
 
 /// Returns the type of each layer, and the window. The window is 0 if no layer has one.
 ///
@@ -13,7 +15,7 @@ pub(super) fn read(
     family: Family,
     turning: &[bool],
     context: u64,
-) -> Result<(Vec<LayerType>, u32), CheckpointError> {
+) -> Result<(Vec<LayerType>, u32)> {
     let layers = turning.len() as u32;
     match family {
         Family::Mistral => read_mistral(fields, layers),
@@ -45,7 +47,7 @@ fn read_switched(
     fields: Fields<'_>,
     layers: u32,
     slides: impl Fn(u32) -> bool,
-) -> Result<(Vec<LayerType>, u32), CheckpointError> {
+) -> Result<(Vec<LayerType>, u32)> {
     let sliding = fields.flag("use_sliding_window")?.unwrap_or(false);
     // Files that switch the window off may still specify its width.
     fields.superseded("sliding_window");
@@ -64,7 +66,7 @@ fn read_switched(
 
 /// Returns the layer types and the window. Without a list of types, all layers slide, unless the
 /// window is `null` in the file.
-fn read_mistral(fields: Fields<'_>, layers: u32) -> Result<(Vec<LayerType>, u32), CheckpointError> {
+fn read_mistral(fields: Fields<'_>, layers: u32) -> Result<(Vec<LayerType>, u32)> {
     let window = match fields.whole("sliding_window", &limits::WINDOW)? {
         Some(window) => window as u32,
         None if fields.mentions("sliding_window") => 0,
@@ -83,7 +85,7 @@ fn read_mistral(fields: Fields<'_>, layers: u32) -> Result<(Vec<LayerType>, u32)
 
 /// Returns the layer types of a family that may have recurrent layers. Refuses all types except
 /// attention.
-fn read_attention(fields: Fields<'_>, layers: u32) -> Result<Vec<LayerType>, CheckpointError> {
+fn read_attention(fields: Fields<'_>, layers: u32) -> Result<Vec<LayerType>> {
     let name = ["layer_types", "layers_block_type"].into_iter().find(|name| fields.get(name).is_some());
     let name = name.unwrap_or("layer_types");
     let supported = "`attention` for every layer";
@@ -93,12 +95,10 @@ fn read_attention(fields: Fields<'_>, layers: u32) -> Result<Vec<LayerType>, Che
     }
     let is_other = |word: &serde_json::Value| !matches!(word.as_str(), Some("attention" | "full_attention"));
     match list.iter().enumerate().find(|(_, word)| is_other(word)) {
-        Some((layer, word)) => Err(CheckpointError::UnsupportedField {
-            path: fields.path().to_owned(),
-            field: format!("{name}[{layer}]"),
-            found: crate::json::shortened(word),
-            supported,
-        }),
+        Some((layer, word)) => {
+            let field = format!("{name}[{layer}]");
+            Err(unsupported_field(fields.path(), &field, shortened(word), supported))
+        }
         None => Ok(vec![LayerType::Full; layers as usize]),
     }
 }

@@ -9,13 +9,12 @@
 //!
 //! A weight is `(q − z) · scale`.
 
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{DType, Result};
 
 use super::Module;
 use super::gptq::read_group;
 use super::layout::{Group, Layout, Whole, scales};
 use super::module::{FLOATS, word};
-use crate::CheckpointError;
 use crate::json::Fields;
 
 /// Bits of an integer. The layout supports no other number.
@@ -47,7 +46,7 @@ pub(crate) struct Awq {
 }
 
 impl Awq {
-    pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
+    pub fn read(fields: Fields<'_>) -> Result<Self> {
         for name in ["version", "format"] {
             if fields.text(name)?.is_some_and(|version| !version.eq_ignore_ascii_case("gemm")) {
                 return Err(fields.unsupported(name, "`gemm`"));
@@ -60,7 +59,7 @@ impl Awq {
         Ok(Awq { group: read_group(fields, &["group_size", "q_group_size"])? })
     }
 
-    pub fn take(&self, module: &mut Module<'_>, shape: [u64; 2]) -> Result<Whole, CheckpointError> {
+    pub fn take(&self, module: &mut Module<'_>, shape: [u64; 2]) -> Result<Whole> {
         let [outputs, inputs] = shape;
         let name = module.weight_name();
         let mut layout = Layout::of(BITS, self.group, shape);

@@ -13,13 +13,13 @@
 //! A weight is `(q − z) · scale`.
 
 use shardwright_graph::WeightData;
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{DType, Result};
 
 use super::Module;
 use super::layout::{Group, Layout, Whole, scales};
 use super::module::{FLOATS, Found, word};
 use crate::json::Fields;
-use crate::{CheckpointError, limits};
+use crate::limits;
 
 /// Last parts of the names of tensors that quantise activations, keys and values.
 const OF_ACTIVATIONS: [&str; 10] = [
@@ -45,7 +45,7 @@ pub(crate) struct Compressed {
 }
 
 impl Compressed {
-    pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
+    pub fn read(fields: Fields<'_>) -> Result<Self> {
         fields.must_be_off("transform_config")?;
         if let Some(sparsity) = fields.object("sparsity_config")?
             && sparsity.text("format")?.is_some_and(|format| format != "dense")
@@ -121,7 +121,7 @@ impl Compressed {
         self.activations && OF_ACTIVATIONS.contains(&last)
     }
 
-    pub fn take(&self, module: &mut Module<'_>, shape: [u64; 2]) -> Result<Whole, CheckpointError> {
+    pub fn take(&self, module: &mut Module<'_>, shape: [u64; 2]) -> Result<Whole> {
         let [outputs, inputs] = shape;
         let name = module.weight_name();
         let mut layout = Layout::of(self.bits, self.group, shape);
@@ -166,7 +166,7 @@ impl Compressed {
         module: &mut Module<'s>,
         [outputs, _]: [u64; 2],
         groups: u64,
-    ) -> Result<Option<Found<'s>>, CheckpointError> {
+    ) -> Result<Option<Found<'s>>> {
         let Some(zeros) = module.find("weight_zero_point") else { return Ok(None) };
         let unheld = |zero: i32| {
             zeros.unheld(
@@ -206,7 +206,7 @@ impl Compressed {
         shape: [u64; 2],
         packed: Found<'_>,
         zeros: Option<Found<'_>>,
-    ) -> Result<WeightData, CheckpointError> {
+    ) -> Result<WeightData> {
         let (bits, inputs) = (self.bits, shape[1] as usize);
         let per_word = 32 / bits as usize;
         let words = inputs.div_ceil(per_word);
@@ -246,7 +246,7 @@ fn scale_shapes(group: Group, outputs: u64, groups: u64) -> Vec<Vec<u64>> {
 
 /// Reads which weights share a scale. If the strategy is missing, the group size implies it, as in
 /// the library.
-fn read_strategy(weights: Fields<'_>) -> Result<Group, CheckpointError> {
+fn read_strategy(weights: Fields<'_>) -> Result<Group> {
     let size = match weights.get("group_size").and_then(serde_json::Value::as_i64) {
         Some(-1) => None,
         _ => weights.whole("group_size", &limits::GROUP)?,

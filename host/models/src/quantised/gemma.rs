@@ -20,14 +20,14 @@
 use std::path::PathBuf;
 
 use shardwright_graph::WeightData;
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{DType, Result};
 
 use super::layout::{Group, Layout, Whole, scales};
 use super::module::Found;
 use super::{FIELD, Module};
-use crate::json::Fields;
+use crate::UnusedTensor;
+use crate::json::{Fields, unsupported_field};
 use crate::made::made;
-use crate::{CheckpointError, UnusedTensor};
 
 /// Names of a module's integers and scales: for matrices, and for tables.
 const MATRIX: [&str; 2] = ["weight", "weight_scale"];
@@ -46,7 +46,7 @@ pub(crate) struct Gemma {
 }
 
 impl Gemma {
-    pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
+    pub fn read(fields: Fields<'_>) -> Result<Self> {
         let supported = "2, 4, 8";
         let bits = |fields: Fields<'_>| match fields.whole("num_bits", &(1..=32))? {
             Some(bits @ (2 | 4 | 8)) => Ok(Some(bits as u32)),
@@ -78,7 +78,7 @@ impl Gemma {
         names(module)[1]
     }
 
-    pub fn take(&self, module: &mut Module<'_>, shape: [u64; 2]) -> Result<Whole, CheckpointError> {
+    pub fn take(&self, module: &mut Module<'_>, shape: [u64; 2]) -> Result<Whole> {
         let [outputs, inputs] = shape;
         let name = module.weight_name();
         let [integers, of_scales] = names(name.strip_suffix(".weight").unwrap_or(&name));
@@ -105,15 +105,15 @@ impl Gemma {
     /// # Errors
     ///
     /// If the settings have patterns of names.
-    pub fn planned_bits(&self) -> Result<u32, CheckpointError> {
+    pub fn planned_bits(&self) -> Result<u32> {
         match self.patterns {
             false => Ok(self.bits),
-            true => Err(CheckpointError::UnsupportedField {
-                path: self.path.clone(),
-                field: FIELD.to_owned(),
-                found: "with patterns of names of modules".to_owned(),
-                supported: "one number of bits where no header of a weight file has the type of a tensor",
-            }),
+            true => Err(unsupported_field(
+                &self.path,
+                FIELD,
+                "with patterns of names of modules",
+                "one number of bits where no header of a weight file has the type of a tensor",
+            )),
         }
     }
 
@@ -143,12 +143,7 @@ fn names(module: &str) -> [&'static str; 2] {
 }
 
 /// Returns the integers by rows, converted from an offset to two's complement.
-fn data(
-    layout: Layout,
-    name: &str,
-    shape: [u64; 2],
-    found: Found<'_>,
-) -> Result<WeightData, CheckpointError> {
+fn data(layout: Layout, name: &str, shape: [u64; 2], found: Found<'_>) -> Result<WeightData> {
     let (length, _) = layout.sizes(name, shape)?;
     let Some(stored) = found.bytes() else { return Ok(WeightData::planned(length)) };
     let (middles, bits) = match layout.dtype {

@@ -11,13 +11,13 @@
 //! of the format. For the highest stored zero point the sum needs one more bit, which some kernels
 //! drop and others keep.
 
-use shardwright_vocabulary::DType;
+use shardwright_vocabulary::{DType, Result};
 
 use super::Module;
 use super::layout::{Group, Layout, Whole, scales};
 use super::module::{FLOATS, word};
 use crate::json::Fields;
-use crate::{CheckpointError, limits};
+use crate::limits;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Gptq {
@@ -28,7 +28,7 @@ pub(crate) struct Gptq {
 }
 
 impl Gptq {
-    pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
+    pub fn read(fields: Fields<'_>) -> Result<Self> {
         for name in ["dynamic", "is_marlin_format", "rotation"] {
             fields.must_be_off(name)?;
         }
@@ -52,7 +52,7 @@ impl Gptq {
         Ok(Gptq { bits, group: read_group(fields, &["group_size"])?, added })
     }
 
-    pub fn take(&self, module: &mut Module<'_>, shape: [u64; 2]) -> Result<Whole, CheckpointError> {
+    pub fn take(&self, module: &mut Module<'_>, shape: [u64; 2]) -> Result<Whole> {
         let [outputs, inputs] = shape;
         let name = module.weight_name();
         let mut layout = Layout::of(self.bits, self.group, shape);
@@ -106,7 +106,7 @@ impl Gptq {
 }
 
 /// Reads a group size under one of its names: a number of inputs, or −1 for all.
-pub(super) fn read_group(fields: Fields<'_>, names: &[&str]) -> Result<Group, CheckpointError> {
+pub(super) fn read_group(fields: Fields<'_>, names: &[&str]) -> Result<Group> {
     let Some(name) = names.iter().find(|name| fields.get(name).is_some()) else {
         return Err(fields.invalid(names[0], "is missing"));
     };

@@ -1,12 +1,11 @@
 //! The layout of a matrix's integers and scales in the graph, and the conversion to it.
 
 use half::f16;
-use shardwright_graph::{GraphError, Weight, WeightData, WeightQuantisation};
-use shardwright_vocabulary::{DType, Granularity};
+use shardwright_graph::{Weight, WeightData, WeightQuantisation, too_large};
+use shardwright_vocabulary::{DType, Granularity, Result};
 
 use super::Found;
 use super::module::Stored;
-use crate::CheckpointError;
 use crate::made::made;
 
 /// The inputs of an output that share a scale.
@@ -70,16 +69,14 @@ impl Layout {
     }
 
     /// Returns the bytes of the integers and of the scales of a matrix.
-    pub fn sizes(self, name: &str, shape: [u64; 2]) -> Result<(usize, usize), GraphError> {
+    pub fn sizes(self, name: &str, shape: [u64; 2]) -> Result<(usize, usize)> {
         let scales = match self.granularity {
             Granularity::PerTensor => Some(1),
             _ => shape[0].checked_mul(self.groups(shape)),
         };
         let scales = scales.and_then(|count| count.checked_mul(self.scale_dtype().bytes()));
         let here = |bytes: Option<u64>| {
-            bytes
-                .and_then(|bytes| usize::try_from(bytes).ok())
-                .ok_or_else(|| GraphError::WeightTooLarge { weight: name.to_owned(), shape: shape.to_vec() })
+            bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| too_large(name, &shape))
         };
         Ok((here(self.dtype.packed_bytes(&shape))?, here(scales)?))
     }
@@ -97,7 +94,7 @@ impl Layout {
         shape: [u64; 2],
         sources: [Found<'_>; N],
         value: impl Fn([&[u8]; N], usize, usize) -> i8 + Send + Sync + 'static,
-    ) -> Result<WeightData, CheckpointError> {
+    ) -> Result<WeightData> {
         let (length, _) = self.sizes(name, shape)?;
         let sources = sources.map(|found| found.bytes());
         if sources.iter().any(Option::is_none) {
@@ -168,7 +165,7 @@ pub(super) fn scales(
     shape: [u64; 2],
     found: &Found<'_>,
     place: impl Fn(usize, usize) -> usize,
-) -> Result<WeightData, CheckpointError> {
+) -> Result<WeightData> {
     let (_, length) = layout.sizes(name, shape)?;
     let Some(values) = found.floats() else { return Ok(WeightData::planned(length)) };
     let outputs = if layout.granularity == Granularity::PerTensor { 1 } else { shape[0] as usize };
@@ -187,7 +184,7 @@ pub(super) fn scales(
             let half = f16::from_f32(scale);
             if half.to_f32() != scale {
                 let what = format!("has the scale {scale:e} of a group, which is no binary16");
-                return Err(found.unheld(what, "scales per group are held as binary16, per channel in f32"));
+                return Err(found.unheld(what, "scales per group as binary16, per channel as f32"));
             }
             bytes.extend(half.to_le_bytes());
         }

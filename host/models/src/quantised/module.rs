@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use shardwright_graph::{WeightBytes, WeightData};
+use shardwright_vocabulary::{Error, Result};
 
-use crate::CheckpointError;
 use crate::weight_file::{StoredTensor, WeightFile};
 
 type Find<'s> = dyn Fn(&str) -> Option<Found<'s>> + 's;
@@ -14,7 +14,7 @@ type Find<'s> = dyn Fn(&str) -> Option<Found<'s>> + 's;
 pub(crate) struct Module<'s> {
     name: &'s str,
     find: &'s Find<'s>,
-    missing: &'s dyn Fn(&str) -> CheckpointError,
+    missing: &'s dyn Fn(&str) -> Error,
     /// Names of the used tensors.
     pub used: Vec<String>,
 }
@@ -22,7 +22,7 @@ pub(crate) struct Module<'s> {
 impl<'s> Module<'s> {
     /// Returns the module `name`. `find` finds a tensor, and `missing` makes the error of a missing
     /// one.
-    pub fn new(name: &'s str, find: &'s Find<'s>, missing: &'s dyn Fn(&str) -> CheckpointError) -> Self {
+    pub fn new(name: &'s str, find: &'s Find<'s>, missing: &'s dyn Fn(&str) -> Error) -> Self {
         Module { name, find, missing, used: Vec::new() }
     }
 
@@ -40,17 +40,12 @@ impl<'s> Module<'s> {
     }
 
     /// Returns a required tensor, which must have one of these types and that shape.
-    pub fn take(&mut self, what: &str, types: &[&str], shape: &[u64]) -> Result<Found<'s>, CheckpointError> {
+    pub fn take(&mut self, what: &str, types: &[&str], shape: &[u64]) -> Result<Found<'s>> {
         self.take_shaped(what, types, &[shape.to_vec()])
     }
 
     /// Like [`Module::take`], but accepts several shapes, the usual one first.
-    pub fn take_shaped(
-        &mut self,
-        what: &str,
-        types: &[&str],
-        shapes: &[Vec<u64>],
-    ) -> Result<Found<'s>, CheckpointError> {
+    pub fn take_shaped(&mut self, what: &str, types: &[&str], shapes: &[Vec<u64>]) -> Result<Found<'s>> {
         let found = self.find(what).ok_or_else(|| (self.missing)(&format!("{}.{what}", self.name)))?;
         found.check_shaped(types, shapes)?;
         Ok(found)
@@ -69,12 +64,12 @@ pub(crate) struct Found<'s> {
 
 impl Found<'_> {
     /// Checks that the tensor has one of these types and that shape.
-    pub fn check(&self, types: &[&str], shape: &[u64]) -> Result<(), CheckpointError> {
+    pub fn check(&self, types: &[&str], shape: &[u64]) -> Result<()> {
         self.check_shaped(types, &[shape.to_vec()])
     }
 
     /// Checks that the tensor has one of these types and one of these shapes, the usual one first.
-    pub fn check_shaped(&self, types: &[&str], shapes: &[Vec<u64>]) -> Result<(), CheckpointError> {
+    pub fn check_shaped(&self, types: &[&str], shapes: &[Vec<u64>]) -> Result<()> {
         if !types.contains(&self.tensor.dtype.name) {
             return Err(self.invalid(format!(
                 "is stored as {} instead of {}",
@@ -83,34 +78,43 @@ impl Found<'_> {
             )));
         }
         if !shapes.contains(&self.tensor.shape) {
-            return Err(CheckpointError::TensorShape {
-                path: self.file.path.clone(),
-                tensor: self.tensor.name.clone(),
-                found: self.tensor.shape.clone(),
-                expected: shapes.first().cloned().unwrap_or_default(),
-            });
+            return Err(self.wrong_shape(shapes.first().map_or(&[], Vec::as_slice)));
         }
         Ok(())
     }
 
+    /// Returns the error of a tensor whose shape differs from the one that the configuration
+    /// implies.
+    pub fn wrong_shape(&self, expected: &[u64]) -> Error {
+        let (path, StoredTensor { name, shape, .. }) = (&self.file.path, self.tensor);
+        let help = match path.extension().is_some_and(|extension| extension == "gguf") {
+            true => {
+                "config.json and the weight files belong to different models; if only rows of the embedding are missing, llama.cpp dropped those of unused tokens: set `vocab_size` in config.json to the number of rows"
+            }
+            false => "config.json and the weight files belong to different models",
+        };
+        let message =
+            format!("tensor `{name}` has the shape {shape:?}; the configuration implies {expected:?}");
+        Error::invalid(message).at(path.display()).with_help(help)
+    }
+
     /// Returns the error of an invalid tensor.
-    pub fn invalid(&self, reason: String) -> CheckpointError {
-        CheckpointError::InvalidTensor {
-            path: self.file.path.clone(),
-            tensor: self.tensor.name.clone(),
-            offset: self.tensor.begin,
-            reason,
-        }
+    pub fn invalid(&self, reason: String) -> Error {
+        self.invalid_at(self.tensor.begin, reason)
+    }
+
+    /// Like [`Found::invalid`], for a fault at this offset of the file.
+    pub fn invalid_at(&self, offset: u64, reason: String) -> Error {
+        Error::invalid(reason)
+            .at(format_args!("tensor `{}` at byte {offset}", self.tensor.name))
+            .at(self.file.path.display())
     }
 
     /// Returns the error of a valid tensor that no weight of a graph can represent.
-    pub fn unheld(&self, what: String, held: &'static str) -> CheckpointError {
-        CheckpointError::NotHeld {
-            path: self.file.path.clone(),
-            tensor: self.tensor.name.clone(),
-            what,
-            held,
-        }
+    pub fn unheld(&self, what: String, supported: &str) -> Error {
+        Error::unsupported(format!("tensor `{}` {what}; no weight can represent this", self.tensor.name))
+            .at(self.file.path.display())
+            .with_help(format!("supported: {supported}"))
     }
 
     /// Returns the tensor's bytes. `None` if only the file's head is present.
@@ -150,7 +154,7 @@ impl Found<'_> {
     }
 
     /// Refuses group numbers of inputs that do not follow the order of the inputs.
-    pub fn check_order(&self, inputs: u64, group: u64) -> Result<(), CheckpointError> {
+    pub fn check_order(&self, inputs: u64, group: u64) -> Result<()> {
         self.check(&["I32"], &[inputs])?;
         let order = self.words().unwrap_or_default();
         let wrong = order.iter().zip(0_u64..).position(|(&found, input)| u64::from(found) != input / group);
@@ -174,8 +178,8 @@ pub(crate) struct Stored {
 
 impl Stored {
     /// Returns the bytes in place, as the data of a weight.
-    pub fn in_place(self) -> Result<WeightData, CheckpointError> {
-        Ok(WeightData::new(self.source, self.begin, self.length)?)
+    pub fn in_place(self) -> Result<WeightData> {
+        WeightData::new(self.source, self.begin, self.length)
     }
 
     pub fn bytes(&self) -> &[u8] {

@@ -5,16 +5,16 @@
 use shardwright_graph::{
     ComponentBuilder, ComponentKind, Dim, Op, RelativeAttention, Role, ValueId, WeightId,
 };
-use shardwright_vocabulary::{DType, Pass};
+use shardwright_vocabulary::{DType, Error, Pass, Result};
 
 use super::clipped::ClippedLinear;
 use super::vision::PROJECTION;
 use super::{Prompt, component, prefix, soft_rows, stream};
 use crate::block::Norm;
 use crate::json::Fields;
+use crate::limits;
 use crate::store::TensorStore;
 use crate::translation::Translation;
-use crate::{CheckpointError, limits};
 
 /// Values of a frame: mel bins. The configuration of a tower does not specify them.
 const FRAME: u64 = 128;
@@ -73,7 +73,7 @@ struct Layer {
 
 impl Audio {
     /// Reads and checks `audio_config`. Defaults are the defining library's.
-    pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
+    pub fn read(fields: Fields<'_>) -> Result<Self> {
         match fields.text("model_type")? {
             None | Some("gemma4_audio") => {}
             Some(_) => return Err(fields.unsupported("model_type", "`gemma4_audio`")),
@@ -96,9 +96,7 @@ impl Audio {
         }
         // The library computes rows in blocks of this size. The results do not depend on it.
         fields.superseded("attention_chunk_size");
-        let whole = |name, range, default: u64| {
-            Ok::<_, CheckpointError>(fields.whole(name, range)?.unwrap_or(default))
-        };
+        let whole = |name, range, default: u64| Ok::<_, Error>(fields.whole(name, range)?.unwrap_or(default));
         let hidden = whole("hidden_size", &limits::HIDDEN, 1024)?;
         let heads = whole("num_attention_heads", &limits::HEADS, 8)?;
         if !hidden.is_multiple_of(heads) || !hidden.is_multiple_of(2) || hidden < 4 {
@@ -131,12 +129,7 @@ impl Audio {
     }
 
     /// Translates the tower into a graph of three components.
-    pub fn translate(
-        &self,
-        store: TensorStore,
-        name: &str,
-        prompt: Prompt,
-    ) -> Result<Translation, CheckpointError> {
+    pub fn translate(&self, store: TensorStore, name: &str, prompt: Prompt) -> Result<Translation> {
         let rows = limits::CLIP_ROWS;
         let mut translation = Translation::tower(store, Pass::Clip, name, self.hidden, rows);
         let prefix = prefix(&translation, "audio_tower", "output_proj.weight");
@@ -148,7 +141,7 @@ impl Audio {
 
     /// Adds two convolutions with stride 2, each normalised over its channels and followed by a
     /// ReLU. Frames beyond the valid ones are set to zero before each, like padding.
-    fn embed(&self, translation: &mut Translation, prefix: &str) -> Result<(), CheckpointError> {
+    fn embed(&self, translation: &mut Translation, prefix: &str) -> Result<()> {
         let prefix = format!("{prefix}subsample_conv_projection.");
         let mut inputs = 1;
         let mut convolutions = Vec::new();
@@ -200,7 +193,7 @@ impl Audio {
         })
     }
 
-    fn tower(&self, translation: &mut Translation, prefix: &str) -> Result<(), CheckpointError> {
+    fn tower(&self, translation: &mut Translation, prefix: &str) -> Result<()> {
         let layers =
             (0..self.layers).map(|index| self.take(translation, &format!("{prefix}layers.{index}.")));
         let layers = layers.collect::<Result<Vec<Layer>, _>>()?;
@@ -276,7 +269,7 @@ impl Audio {
         builder.op("convolution-residual", Op::Add, &[x, c])
     }
 
-    fn take(&self, translation: &mut Translation, prefix: &str) -> Result<Layer, CheckpointError> {
+    fn take(&self, translation: &mut Translation, prefix: &str) -> Result<Layer> {
         let hidden = self.hidden;
         let norm = |translation: &mut Translation, name: &str| {
             translation.whole_name(&format!("{prefix}{name}.weight"), "norm", &[hidden])
@@ -287,7 +280,7 @@ impl Audio {
         let feed_forward = |translation: &mut Translation, name: &str| {
             // Published towers are four times as wide inside. No field specifies it.
             let inner = 4 * hidden;
-            Ok::<_, CheckpointError>(FeedForward {
+            Ok::<_, Error>(FeedForward {
                 before: norm(translation, &format!("{name}.pre_layer_norm"))?,
                 up: linear(translation, &format!("{name}.ffw_layer_1"), "up", [inner, hidden])?,
                 down: linear(translation, &format!("{name}.ffw_layer_2"), "down", [hidden, inner])?,
@@ -320,7 +313,7 @@ impl Audio {
     }
 
     /// Adds `softplus(s) / (√d · ln 2)` for the values of a head, repeated for each head.
-    fn q_scale(&self, translation: &mut Translation, name: &str) -> Result<WeightId, CheckpointError> {
+    fn q_scale(&self, translation: &mut Translation, name: &str) -> Result<WeightId> {
         let (d, heads) = (self.head_dim() as usize, self.heads as usize);
         translation.derived(name, "scale", &[d as u64], &[self.hidden], move |scales| {
             let factor = 1.0 / ((d as f64).sqrt() * std::f64::consts::LN_2);
@@ -338,7 +331,7 @@ impl Audio {
     /// each head. Row `h · window + w` contains, in the columns of head h, the columns of
     /// `pe(r) · W_Rᵀ` for the distance `r = window − 1 − w`. The other columns are zero.
     /// `pe(r) = [sin(r · τ), cos(r · τ)]` with `τ_m = 10000^(−m / (hidden/2 − 1))`.
-    fn distances(&self, translation: &mut Translation, name: &str) -> Result<WeightId, CheckpointError> {
+    fn distances(&self, translation: &mut Translation, name: &str) -> Result<WeightId> {
         let (hidden, window) = (self.hidden as usize, self.window as usize);
         let (heads, d) = (self.heads as usize, self.head_dim() as usize);
         let (shape, made) = ([self.hidden; 2], [u64::from(self.heads) * self.window, self.hidden]);
@@ -361,12 +354,7 @@ impl Audio {
         })
     }
 
-    fn projector(
-        &self,
-        translation: &mut Translation,
-        prefix: &str,
-        prompt: Prompt,
-    ) -> Result<(), CheckpointError> {
+    fn projector(&self, translation: &mut Translation, prefix: &str, prompt: Prompt) -> Result<()> {
         let name = format!("{prefix}output_proj.weight");
         let output = translation.whole_name(&name, "output-projection", &[self.output, self.hidden])?;
         let name = format!("{prefix}output_proj.bias");
@@ -386,7 +374,7 @@ impl Audio {
 }
 
 /// Reads the channels of the two convolutions.
-fn read_channels(fields: Fields<'_>) -> Result<[u64; 2], CheckpointError> {
+fn read_channels(fields: Fields<'_>) -> Result<[u64; 2]> {
     let name = "subsampling_conv_channels";
     let Some(list) = fields.list(name)? else { return Ok([128, 32]) };
     let channels: Vec<u64> = list.iter().filter_map(serde_json::Value::as_u64).collect();

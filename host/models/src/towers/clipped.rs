@@ -1,8 +1,8 @@
 //! Linear layers whose operand and result are clamped to trained bounds.
 
 use shardwright_graph::{ComponentBuilder, Op, ValueId, WeightId};
+use shardwright_vocabulary::Result;
 
-use crate::CheckpointError;
 use crate::translation::Translation;
 
 /// `clamp(W · clamp(x))`. Without bounds if the checkpoint has none.
@@ -20,7 +20,7 @@ impl ClippedLinear {
         part: &'static str,
         shape: &[u64; 2],
         clipped: bool,
-    ) -> Result<Self, CheckpointError> {
+    ) -> Result<Self> {
         let weight = translation.whole_name(&format!("{name}.linear.weight"), part, shape)?;
         let mut bound = |which: &str| translation.whole_name(&format!("{name}.{which}"), "bound", &[1]);
         let bounds = match clipped {

@@ -7,16 +7,16 @@
 use shardwright_graph::{
     AssetId, Attention, AxialRope, ComponentKind, Dim, GridAxis, KeySource, Op, Role, WeightId,
 };
-use shardwright_vocabulary::{DType, Pass};
+use shardwright_vocabulary::{DType, Error, Pass, Result};
 
 use super::clipped::ClippedLinear;
 use super::{Prompt, component, prefix, soft_rows, stream};
 use crate::block::Norm;
 use crate::dimensions;
 use crate::json::Fields;
+use crate::limits;
 use crate::store::TensorStore;
 use crate::translation::Translation;
-use crate::{CheckpointError, limits};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Vision {
@@ -53,7 +53,7 @@ struct Layer {
 
 impl Vision {
     /// Reads and checks `vision_config`. Defaults are the defining library's.
-    pub fn read(fields: Fields<'_>) -> Result<Self, CheckpointError> {
+    pub fn read(fields: Fields<'_>) -> Result<Self> {
         match fields.text("model_type")? {
             None | Some("gemma4_vision") => {}
             Some(_) => return Err(fields.unsupported("model_type", "`gemma4_vision`")),
@@ -64,9 +64,7 @@ impl Vision {
         }
         // The table of positions limits a picture.
         fields.superseded("max_position_embeddings");
-        let whole = |name, range, default: u64| {
-            Ok::<_, CheckpointError>(fields.whole(name, range)?.unwrap_or(default))
-        };
+        let whole = |name, range, default: u64| Ok::<_, Error>(fields.whole(name, range)?.unwrap_or(default));
         let heads = whole("num_attention_heads", &limits::HEADS, 12)? as u32;
         let kv_heads = whole("num_key_value_heads", &limits::HEADS, 12)? as u32;
         dimensions::check_heads(fields, "num_key_value_heads", heads, kv_heads)?;
@@ -99,12 +97,7 @@ impl Vision {
     }
 
     /// Translates the tower into a graph of three components.
-    pub fn translate(
-        &self,
-        store: TensorStore,
-        name: &str,
-        prompt: Prompt,
-    ) -> Result<Translation, CheckpointError> {
+    pub fn translate(&self, store: TensorStore, name: &str, prompt: Prompt) -> Result<Translation> {
         let rows = u64::from(self.pooled) * limits::SOFT_TOKENS;
         let mut translation = Translation::tower(store, Pass::Picture, name, self.hidden, rows);
         let prefix = prefix(&translation, "vision_tower", "patch_embedder.input_proj.weight");
@@ -115,7 +108,7 @@ impl Vision {
     }
 
     /// Builds `W (2 · patch − 1) + table[0][column] + table[1][row]`.
-    fn embed(&self, translation: &mut Translation, prefix: &str) -> Result<(), CheckpointError> {
+    fn embed(&self, translation: &mut Translation, prefix: &str) -> Result<()> {
         let name = format!("{prefix}patch_embedder.input_proj.weight");
         let projection = translation.whole_name(&name, "patch-projection", &[self.hidden, self.patch])?;
         let name = format!("{prefix}patch_embedder.position_embedding_table");
@@ -143,7 +136,7 @@ impl Vision {
         })
     }
 
-    fn tower(&self, translation: &mut Translation, prefix: &str) -> Result<(), CheckpointError> {
+    fn tower(&self, translation: &mut Translation, prefix: &str) -> Result<()> {
         let layers =
             (0..self.layers).map(|index| self.take(translation, &format!("{prefix}encoder.layers.{index}.")));
         let layers = layers.collect::<Result<Vec<Layer>, _>>()?;
@@ -196,7 +189,7 @@ impl Vision {
         })
     }
 
-    fn take(&self, translation: &mut Translation, prefix: &str) -> Result<Layer, CheckpointError> {
+    fn take(&self, translation: &mut Translation, prefix: &str) -> Result<Layer> {
         let head = u64::from(self.rope.head_dim);
         let (queries, keys) = (u64::from(self.heads) * head, u64::from(self.kv_heads) * head);
         let (hidden, inner) = (self.hidden, self.intermediate);
@@ -227,12 +220,7 @@ impl Vision {
         })
     }
 
-    fn projector(
-        &self,
-        translation: &mut Translation,
-        prefix: &str,
-        prompt: Prompt,
-    ) -> Result<(), CheckpointError> {
+    fn projector(&self, translation: &mut Translation, prefix: &str, prompt: Prompt) -> Result<()> {
         let mut standard =
             |name: &str| translation.whole_name(&format!("{prefix}{name}"), "norm", &[self.hidden]);
         let standard = match self.standardize {
@@ -263,7 +251,7 @@ impl Vision {
 pub(super) const PROJECTION: &str = "embedding_projection.weight";
 
 /// Reads the base of the rotary frequencies. Refuses types with a different computation.
-fn read_theta(fields: Fields<'_>) -> Result<f32, CheckpointError> {
+fn read_theta(fields: Fields<'_>) -> Result<f32> {
     let parameters = fields.object("rope_parameters")?.unwrap_or(fields);
     if parameters.text("rope_type")?.is_some_and(|name| !["default", "axial"].contains(&name)) {
         return Err(parameters.unsupported("rope_type", "`default`, `axial`"));

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use shardwright_graph::{ComponentKind, Graph, Op, Rope};
-use shardwright_models::{Checkpoint, CheckpointError, ErrorKind, LayerType};
+use shardwright_models::{Checkpoint, LayerType};
+use shardwright_vocabulary::{ErrorKind, Result};
 use tempfile::TempDir;
 
 use crate::hostile::{collect_places, strange_values};
 
 /// Opens a fixture with changed settings.
-fn opened(fixture: &str, changes: Value) -> Result<Checkpoint, CheckpointError> {
+fn opened(fixture: &str, changes: Value) -> Result<Checkpoint> {
     let from = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(fixture);
     let folder = TempDir::new().unwrap();
     let mut config: Value = serde_json::from_slice(&fs::read(from.join("config.json")).unwrap()).unwrap();
@@ -183,7 +184,7 @@ fn embeddinggemma2_has_sizes_of_full_layers_and_no_table() {
 }
 
 /// Opens a fixture like [`opened`], but with changes within the settings of the text model.
-fn opened_text(fixture: &str, changes: Value) -> Result<Checkpoint, CheckpointError> {
+fn opened_text(fixture: &str, changes: Value) -> Result<Checkpoint> {
     let from = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(fixture);
     let config: Value = serde_json::from_slice(&fs::read(from.join("config.json")).unwrap()).unwrap();
     let mut text = config["text_config"].clone();

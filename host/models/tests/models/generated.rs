@@ -154,7 +154,7 @@ fn sentence_models_end_as_their_modules_say() {
     std::fs::remove_file(&modules).unwrap();
     for folder in ["1_Pooling", "2_Dense", "3_Dense"] {
         let error = Checkpoint::open(directory.path()).map(|_| ()).unwrap_err();
-        assert!(error.to_string().contains("modules.json: no such file"), "{folder}: {error}");
+        assert!(error.to_string().contains("modules.json: No such file"), "{folder}: {error}");
         std::fs::remove_dir_all(directory.path().join(folder)).unwrap();
     }
     let bare = Checkpoint::open(directory.path()).unwrap();

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use shardwright_graph::{Op, Rope};
-use shardwright_models::{Checkpoint, CheckpointError, ErrorKind};
+use shardwright_models::Checkpoint;
+use shardwright_vocabulary::{ErrorKind, Result};
 use tempfile::TempDir;
 
 fn fixture() -> PathBuf {
@@ -14,7 +15,7 @@ fn fixture() -> PathBuf {
 }
 
 /// Opens the fixture `llama3` with changed settings.
-fn opened(change: impl FnOnce(&mut Value)) -> Result<Checkpoint, CheckpointError> {
+fn opened(change: impl FnOnce(&mut Value)) -> Result<Checkpoint> {
     let folder = TempDir::new().unwrap();
     let mut config = serde_json::from_slice(&fs::read(fixture().join("config.json")).unwrap()).unwrap();
     change(&mut config);

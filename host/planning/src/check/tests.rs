@@ -295,158 +295,167 @@ fn proposals_are_verified_at_an_entry_point_of_every_shard() {
     check(plan.clone(), &request).unwrap();
     request.goals.memory_bytes = Some(held - 1);
     let fault = check(plan, &request).unwrap_err();
-    assert_eq!(fault, PlanFault::OverMemory { value: held, max: held - 1 });
+    let expected = format!("the plan needs {held} bytes of memory, the goal is {}", held - 1);
+    assert_eq!(fault.to_string(), expected);
 }
 
-/// Name of the fault and the change that causes it.
+/// Words of the fault, which no other fault has, and the change that causes it.
 const CASES: &[(&str, Change)] = &[
-    ("TooMany", |plan, _| plan.shards = vec![plan.shards[0].clone(); caps::SHARDS + 1]),
-    ("TooMany", |plan, _| plan.fallback = vec![fallback_to(0); caps::FALLBACKS + 1]),
-    ("TooMany", |plan, _| plan.reasons = vec![plan.reasons[0].clone(); caps::REASONS + 1]),
-    ("TooMany", |plan, _| plan.shards[0].entries = vec![entry(DECODE); caps::ENTRIES + 1]),
-    ("TooMany", |plan, _| {
+    ("shards, expected at most", |plan, _| plan.shards = vec![plan.shards[0].clone(); caps::SHARDS + 1]),
+    ("fallback targets, expected at most", |plan, _| {
+        plan.fallback = vec![fallback_to(0); caps::FALLBACKS + 1]
+    }),
+    ("reasons, expected at most", |plan, _| plan.reasons = vec![plan.reasons[0].clone(); caps::REASONS + 1]),
+    ("entry points, expected at most", |plan, _| {
+        plan.shards[0].entries = vec![entry(DECODE); caps::ENTRIES + 1]
+    }),
+    ("boundaries, expected at most", |plan, _| {
         plan.shards[1].inputs = vec![plan.shards[1].inputs[0].clone(); caps::BOUNDARIES + 1];
     }),
-    ("TooMany", |plan, _| {
+    ("boundaries, expected at most", |plan, _| {
         plan.shards[1].outputs = vec![plan.shards[1].outputs[0].clone(); caps::BOUNDARIES + 1];
     }),
-    ("TooMany", |plan, _| {
+    ("flags, expected at most", |plan, _| {
         plan.shards[1].flags = vec![Flag { name: "opt".to_owned(), value: "1".to_owned() }; caps::FLAGS + 1];
     }),
-    ("TextTooLong", |plan, _| {
+    ("a draft of the plan has", |plan, _| {
         speculate(plan);
         plan.speculation.as_mut().unwrap().draft = "x".repeat(caps::NAME_BYTES + 1);
     }),
-    ("UnknownDraft", |plan, request| {
+    ("which the request does not offer", |plan, request| {
         speculate(plan);
         request.drafts.clear();
     }),
-    ("SpeculationRows", |plan, _| {
+    ("rows to verify proposals, got 1", |plan, _| {
         speculate(plan);
         plan.speculation = Some(verified(1));
     }),
-    ("SpeculationEntry", |plan, _| {
+    (" to verify proposals with", |plan, _| {
         speculate(plan);
         plan.shards.iter_mut().for_each(|shard| _ = shard.entries.pop());
     }),
-    ("SpeculationEntry", |plan, _| plan.speculation = Some(verified(u32::MAX))),
-    ("TextTooLong", |plan, _| plan.reasons[0].because = "x".repeat(caps::TEXT_BYTES + 1)),
-    ("TextTooLong", |plan, _| plan.reasons[0].choice = "x".repeat(caps::TEXT_BYTES + 1)),
-    ("TextTooLong", |plan, _| plan.reasons[0].cause = Cause::Goal("x".repeat(caps::NAME_BYTES + 1))),
-    ("TextTooLong", |plan, _| plan.shards[1].inputs[0].name = "x".repeat(caps::NAME_BYTES + 1)),
-    ("TextTooLong", |plan, _| {
+    (" to verify proposals with", |plan, _| plan.speculation = Some(verified(u32::MAX))),
+    ("a reason of the plan has", |plan, _| plan.reasons[0].because = "x".repeat(caps::TEXT_BYTES + 1)),
+    ("a choice of the plan has", |plan, _| plan.reasons[0].choice = "x".repeat(caps::TEXT_BYTES + 1)),
+    ("a cause of the plan has", |plan, _| {
+        plan.reasons[0].cause = Cause::Goal("x".repeat(caps::NAME_BYTES + 1))
+    }),
+    ("a boundary name of the plan has", |plan, _| {
+        plan.shards[1].inputs[0].name = "x".repeat(caps::NAME_BYTES + 1)
+    }),
+    ("a flag name of the plan has", |plan, _| {
         plan.shards[1].flags = vec![Flag { name: "x".repeat(caps::NAME_BYTES + 1), value: String::new() }];
     }),
-    ("TextTooLong", |plan, _| {
+    ("a flag value of the plan has", |plan, _| {
         plan.shards[1].flags = vec![Flag { name: "opt".to_owned(), value: "x".repeat(caps::TEXT_BYTES + 1) }];
     }),
-    ("UnknownReasonShard", |plan, _| plan.reasons[0].shard = Some(5)),
-    ("UnknownComponent", |plan, _| part(plan, 4).component = 3),
-    ("UnknownTarget", |plan, _| plan.shards[4].target = 3),
-    ("UnknownFormats", |plan, _| part(plan, 4).formats = vec![u32::MAX]),
-    ("TooMany", |plan, _| part(plan, 4).formats = vec![0; caps::LAYERS + 1]),
-    ("FormatsCount", |plan, _| part(plan, 4).formats = vec![0, 0]),
-    ("FormatsCount", |plan, _| part(plan, 1).formats.truncate(2)),
-    ("FormatsDiffer", |plan, request| {
+    ("which is not in the plan", |plan, _| plan.reasons[0].shard = Some(5)),
+    ("the model has no component 3", |plan, _| part(plan, 4).component = 3),
+    (": the request has no target 3", |plan, _| plan.shards[4].target = 3),
+    ("the request has no format tuple", |plan, _| part(plan, 4).formats = vec![u32::MAX]),
+    ("format tuples, expected at most", |plan, _| part(plan, 4).formats = vec![0; caps::LAYERS + 1]),
+    ("expected a format tuple for each", |plan, _| part(plan, 4).formats = vec![0, 0]),
+    ("expected a format tuple for each", |plan, _| part(plan, 1).formats.truncate(2)),
+    ("expected the same activations and states", |plan, request| {
         request.formats[1].activations = ActivationFormat::A16;
         part(plan, 1).formats[1] = 1;
     }),
-    ("SegmentsMissing", |plan, _| plan.shards[1].segments.clear()),
-    ("TooMany", |plan, _| {
+    ("no segments", |plan, _| plan.shards[1].segments.clear()),
+    ("segments, expected at most", |plan, _| {
         plan.shards[1].segments = vec![plan.shards[1].segments[0].clone(); caps::SEGMENTS + 1]
     }),
-    ("ComponentOrder", |plan, _| plan.shards.swap(0, 1)),
-    ("ComponentOrder", |plan, _| {
+    ("comes after a later one", |plan, _| plan.shards.swap(0, 1)),
+    ("comes after a later one", |plan, _| {
         let head = part(plan, 4).clone();
         plan.shards[0].segments.insert(0, head);
     }),
-    ("ComponentRepeated", |plan, _| {
+    ("` was already placed", |plan, _| {
         let next = plan.shards.remove(2).segments;
         plan.shards[1].segments.extend(next);
     }),
-    ("FormatsDiffer", |plan, request| {
+    ("expected the same activations and states", |plan, request| {
         request.formats[1].activations = ActivationFormat::A16;
         join(plan, 0, 1);
         part(plan, 0).formats = vec![1];
     }),
-    ("BoundaryMissing", |plan, _| {
+    ("` is missing", |plan, _| {
         join(plan, 0, 1);
         plan.shards[0].outputs.clear();
     }),
-    ("UnknownBoundary", |plan, _| {
+    ("the component has no input", |plan, _| {
         let hidden = plan.shards[1].inputs.clone();
         join(plan, 0, 1);
         plan.shards[0].inputs = hidden;
     }),
-    ("ComponentRepeated", |plan, _| plan.shards.insert(0, plan.shards[0].clone())),
-    ("ComponentMissing", |plan, _| drop(plan.shards.remove(0))),
-    ("ComponentMissing", |plan, _| {
+    ("` was already placed", |plan, _| plan.shards.insert(0, plan.shards[0].clone())),
+    ("it has no shard", |plan, _| drop(plan.shards.remove(0))),
+    ("it has no shard", |plan, _| {
         plan.shards.retain(|shard| shard.segments[0].component != 1);
         plan.reasons.clear();
     }),
-    ("ComponentMissing", |plan, _| {
+    ("it has no shard", |plan, _| {
         plan.shards.clear();
         plan.reasons.clear();
     }),
-    ("LayerRange", |plan, _| part(plan, 1).end = 0),
-    ("LayerRange", |plan, _| part(plan, 3).end = 7),
-    ("LayerRange", |plan, _| part(plan, 3).end = u32::MAX),
-    ("LayerRange", |plan, _| {
+    ("are not a range of", |plan, _| part(plan, 1).end = 0),
+    ("are not a range of", |plan, _| part(plan, 3).end = 7),
+    ("are not a range of", |plan, _| part(plan, 3).end = u32::MAX),
+    ("are not a range of", |plan, _| {
         let part = part(plan, 1);
         (part.first, part.end) = (5, 2)
     }),
-    ("LayerRange", |plan, _| part(plan, 4).end = 1),
-    ("LayerRepeated", |plan, _| part(plan, 2).first = 2),
-    ("LayerRepeated", |plan, _| plan.shards.insert(2, plan.shards[1].clone())),
-    ("LayerSkipped", |plan, _| part(plan, 1).first = 1),
-    ("LayerSkipped", |plan, _| part(plan, 1).end = 2),
-    ("LayerSkipped", |plan, _| drop(plan.shards.remove(3))),
-    ("StateNotShareable", |plan, _| plan.shards[3].target = 1),
-    ("StateNotShareable", |_, request| {
+    ("are not a range of", |plan, _| part(plan, 4).end = 1),
+    ("layer 2 was already placed", |plan, _| part(plan, 2).first = 2),
+    ("layer 0 was already placed", |plan, _| plan.shards.insert(2, plan.shards[1].clone())),
+    ("not in any shard", |plan, _| part(plan, 1).first = 1),
+    ("not in any shard", |plan, _| part(plan, 1).end = 2),
+    ("not in any shard", |plan, _| drop(plan.shards.remove(3))),
+    ("state-not-shareable", |plan, _| plan.shards[3].target = 1),
+    ("state-not-shareable", |_, request| {
         if let Body::Layers(layers) = &mut request.model.components[1].body {
             layers[4].donor = Some(99);
         }
     }),
-    ("IllegalFormats", |_, request| request.costs.retain(|row| row.kind != 1)),
-    ("IllegalFormats", |_, request| {
+    ("` does not support `", |_, request| request.costs.retain(|row| row.kind != 1)),
+    ("` does not support `", |_, request| {
         request.costs.iter_mut().for_each(|row| row.legality = Legality::Illegal("too wide".to_owned()));
     }),
-    ("OverLimit", |_, request| limit_first(request, limit_names::OPS, 299)),
-    ("OverLimit", |_, request| limit_first(request, limit_names::WEIGHT_BYTES, 2999)),
-    ("OverLimit", |_, request| limit_first(request, limit_names::ARTEFACT_BYTES, 3059)),
-    ("OverLimit", |_, request| limit_first(request, limit_names::CONTEXT_BYTES, 3209)),
-    ("OverTargetLimit", |_, request| limit_first(request, limit_names::SHARDS, 4)),
-    ("OverTargetLimit", |_, request| limit_first(request, limit_names::MEMORY_BYTES, 8000)),
-    ("OverMemory", |_, request| request.goals.memory_bytes = Some(8000)),
-    ("OverSize", |_, request| request.goals.size_bytes = Some(5000)),
-    ("OverLimit", |_, request| {
+    ("shard 1: ops is", |_, request| limit_first(request, limit_names::OPS, 299)),
+    ("shard 1: weight-bytes is", |_, request| limit_first(request, limit_names::WEIGHT_BYTES, 2999)),
+    ("shard 1: artefact-bytes is", |_, request| limit_first(request, limit_names::ARTEFACT_BYTES, 3059)),
+    ("shard 1: context-bytes is", |_, request| limit_first(request, limit_names::CONTEXT_BYTES, 3209)),
+    ("target `npu`: shards is", |_, request| limit_first(request, limit_names::SHARDS, 4)),
+    ("target `npu`: memory-bytes is", |_, request| limit_first(request, limit_names::MEMORY_BYTES, 8000)),
+    ("bytes of memory, the goal is", |_, request| request.goals.memory_bytes = Some(8000)),
+    ("artefacts and tables together have", |_, request| request.goals.size_bytes = Some(5000)),
+    ("shard 1: call-microseconds is", |_, request| {
         timed(request);
         limit_first(request, limit_names::CALL_MICROSECONDS, 1);
     }),
-    ("TooSlow", |_, request| {
+    ("a token needs at least", |_, request| {
         timed(request);
         request.goals.token_microseconds = Some(7);
     }),
-    ("TooSlow", |_, request| {
+    ("a token needs at least", |_, request| {
         timed(request);
         called(request, 3);
         request.goals.token_microseconds = Some(22);
     }),
-    ("TooSlow", |_, request| {
+    ("the first token needs at least", |_, request| {
         timed(request);
         request.goals.prompt_tokens = 129;
         request.goals.first_token_microseconds = Some(17);
     }),
-    ("OverQuality", |plan, request| {
+    ("millionths of quality, the goal is", |plan, request| {
         quantise(plan, request);
         request.goals.quality_micronats = Some(3);
     }),
-    ("UnmeasuredQuality", |plan, request| {
+    ("no sensitivity of", |plan, request| {
         quantise(plan, request);
         request.goals.quality_micronats = Some(100);
         request.sensitivities.pop();
     }),
-    ("StatesDiffer", |plan, request| {
+    ("which is written as", |plan, request| {
         // Layer 4 reads the state of layer 1, which is in the next shard.
         if let Body::Layers(layers) = &mut request.model.components[1].body {
             layers[4].donor = Some(1);
@@ -454,37 +463,43 @@ const CASES: &[(&str, Change)] = &[
         request.formats[1].states = StateFormat::F16;
         part(plan, 1).formats.fill(1);
     }),
-    ("TablesCount", |plan, _| plan.tables = vec![0]),
-    ("TablesCount", |_, request| request.tables.push(table(Some(1)))),
-    ("TooMany", |plan, _| plan.tables = vec![0; crate::request::caps::TABLES + 1]),
-    ("UnknownTableFormat", |plan, request| {
+    ("gathered tables need", |plan, _| plan.tables = vec![0]),
+    ("gathered tables need", |_, request| request.tables.push(table(Some(1)))),
+    ("table formats, expected at most", |plan, _| plan.tables = vec![0; crate::request::caps::TABLES + 1]),
+    ("table `embedding`: the request does not offer format 2", |plan, request| {
         request.tables.push(table(None));
         plan.tables = vec![2];
     }),
-    ("UnmeasuredTable", |plan, request| {
+    ("no loss is known for format", |plan, request| {
         request.tables.push(table(None));
         plan.tables = vec![1];
         request.goals.quality_micronats = Some(100);
     }),
-    ("OverQuality", |plan, request| {
+    ("millionths of quality, the goal is", |plan, request| {
         request.tables.push(table(Some(101)));
         plan.tables = vec![1];
         request.goals.quality_micronats = Some(100);
     }),
     // All artefacts together have 8130 bytes.
-    ("OverSize", |plan, request| {
+    ("artefacts and tables together have", |plan, request| {
         request.tables.push(table(None));
         plan.tables = vec![0];
         request.goals.size_bytes = Some(8130 + 799);
     }),
-    ("CostOverflow", |_, request| request.costs.iter_mut().for_each(|row| row.weight_bytes = u64::MAX / 2)),
-    ("CostOverflow", |_, request| request.costs.iter_mut().for_each(|row| row.ops = u64::MAX / 2)),
-    ("CostOverflow", |_, request| request.costs.iter_mut().for_each(|row| row.state_bytes = u64::MAX / 4)),
-    ("CostOverflow", |_, request| request.costs.iter_mut().for_each(|row| row.weight_bytes = u64::MAX / 5)),
-    ("NoSoftcap", |plan, _| plan.shards[4].softcap = Some(SoftcapPlace::Runtime)),
-    ("NoSoftcap", |plan, _| plan.shards[1].softcap = Some(SoftcapPlace::Graph)),
-    ("SoftcapMissing", |_, request| cap_head(request)),
-    ("IllegalFormats", |plan, request| {
+    ("do not fit in 64 bits", |_, request| {
+        request.costs.iter_mut().for_each(|row| row.weight_bytes = u64::MAX / 2)
+    }),
+    ("do not fit in 64 bits", |_, request| request.costs.iter_mut().for_each(|row| row.ops = u64::MAX / 2)),
+    ("do not fit in 64 bits", |_, request| {
+        request.costs.iter_mut().for_each(|row| row.state_bytes = u64::MAX / 4)
+    }),
+    ("do not fit in 64 bits", |_, request| {
+        request.costs.iter_mut().for_each(|row| row.weight_bytes = u64::MAX / 5)
+    }),
+    ("has no soft-cap for the", |plan, _| plan.shards[4].softcap = Some(SoftcapPlace::Runtime)),
+    ("has no soft-cap for the", |plan, _| plan.shards[1].softcap = Some(SoftcapPlace::Graph)),
+    ("does not specify where to compute the soft-cap", |_, request| cap_head(request)),
+    ("` does not support `", |plan, request| {
         // Only the kind without the soft-cap is illegal. A plan uses it if the runtime computes the
         // soft-cap.
         cap_head(request);
@@ -492,54 +507,54 @@ const CASES: &[(&str, Change)] = &[
         let without = request.costs.iter_mut().filter(|row| row.kind == 4);
         without.for_each(|row| row.legality = Legality::Illegal("too wide".to_owned()));
     }),
-    ("UnknownFlag", |plan, _| {
+    ("has no flag `fast`", |plan, _| {
         plan.shards[1].flags = vec![Flag { name: "fast".to_owned(), value: "true".to_owned() }];
     }),
-    ("FlagValue", |plan, _| {
+    ("flag `opt=9`: expected an integer", |plan, _| {
         plan.shards[1].flags = vec![Flag { name: "opt".to_owned(), value: "9".to_owned() }]
     }),
-    ("FlagRepeated", |plan, _| {
+    ("flag `opt` is listed twice", |plan, _| {
         plan.shards[1].flags = vec![Flag { name: "opt".to_owned(), value: "1".to_owned() }; 2];
     }),
-    ("UnknownBoundary", |plan, _| plan.shards[1].inputs[0].name = "logits".to_owned()),
-    ("BoundaryRepeated", |plan, _| {
+    ("the component has no input", |plan, _| plan.shards[1].inputs[0].name = "logits".to_owned()),
+    ("output `hidden` is listed twice", |plan, _| {
         let copy = plan.shards[1].outputs[0].clone();
         plan.shards[1].outputs.push(copy);
     }),
-    ("BoundaryMissing", |plan, _| plan.shards[1].inputs.clear()),
-    ("BoundaryMissing", |plan, _| plan.shards[4].outputs.clear()),
-    ("EncodingInvalid", |plan, _| {
+    ("` is missing", |plan, _| plan.shards[1].inputs.clear()),
+    ("` is missing", |plan, _| plan.shards[4].outputs.clear()),
+    ("does not fit its element type", |plan, _| {
         plan.shards[1].inputs[0].encoding = Some(Encoding { zero_point: 1, ..Encoding::F32 })
     }),
-    ("EncodingMismatch", |plan, _| plan.shards[1].inputs[0].encoding = Some(Encoding::F16)),
-    ("EncodingMismatch", |plan, _| {
+    ("writes it as", |plan, _| plan.shards[1].inputs[0].encoding = Some(Encoding::F16)),
+    ("writes it as", |plan, _| {
         let scale = ScaleBits::new(0.5).unwrap();
         plan.shards[2].outputs[0].encoding = Some(Encoding { element: DType::U16, scale, zero_point: 3 });
     }),
-    ("UnknownEntry", |plan, _| plan.shards[1].entries.push(entry("decode_2@512"))),
-    ("EntryContext", |plan, _| plan.shards[1].entries.push(entry(OTHER_CONTEXT))),
-    ("EntryRepeated", |plan, _| plan.shards[1].entries.push(entry(DECODE))),
-    ("EntryTooLarge", |plan, _| plan.shards[1].entries.push(entry(LONG_PREFILL))),
-    ("EntryMissing", |plan, _| plan.shards[1].entries = vec![entry(PREFILL)]),
-    ("EntryMissing", |plan, _| plan.shards[1].entries = vec![entry(DECODE)]),
-    ("EntryMissing", |plan, _| plan.shards[1].entries = vec![entry(PREFILL), entry(WIDE)]),
-    ("UnexpectedEntry", |plan, _| plan.shards[3].entries.push(entry(PREFILL))),
-    ("UnexpectedEntry", |plan, request| {
+    ("the request does not offer decode_2@512", |plan, _| plan.shards[1].entries.push(entry("decode_2@512"))),
+    ("does not have the shard's context", |plan, _| plan.shards[1].entries.push(entry(OTHER_CONTEXT))),
+    ("decode_1@512 is listed twice", |plan, _| plan.shards[1].entries.push(entry(DECODE))),
+    ("has more than 64 rows", |plan, _| plan.shards[1].entries.push(entry(LONG_PREFILL))),
+    ("no decode_1 entry point", |plan, _| plan.shards[1].entries = vec![entry(PREFILL)]),
+    ("no prefill entry point", |plan, _| plan.shards[1].entries = vec![entry(DECODE)]),
+    ("no decode_1 entry point", |plan, _| plan.shards[1].entries = vec![entry(PREFILL), entry(WIDE)]),
+    ("no work at", |plan, _| plan.shards[3].entries.push(entry(PREFILL))),
+    ("no work at", |plan, request| {
         request.entries.push(entry("encode_8"));
         plan.shards[3].entries.push(entry("encode_8"));
     }),
-    ("EntriesDiffer", |plan, _| plan.shards[2].entries.push(entry(WIDE))),
-    ("ContextTooSmall", |_, request| request.goals.context = 513),
-    ("ContextTooLarge", |plan, _| plan.shards.iter_mut().for_each(|shard| shard.context = 2048)),
-    ("ContextDiffers", |plan, _| {
+    ("differ from those of shard", |plan, _| plan.shards[2].entries.push(entry(WIDE))),
+    ("is below the requested 513", |_, request| request.goals.context = 513),
+    ("is above the model's", |plan, _| plan.shards.iter_mut().for_each(|shard| shard.context = 2048)),
+    ("of the shards before", |plan, _| {
         plan.shards[4].context = 1024;
         plan.shards[4].entries = vec![entry(OTHER_CONTEXT)];
     }),
-    ("UnknownFallback", |plan, _| plan.fallback.push(fallback_to(3))),
-    ("FallbackRepeated", |plan, _| plan.fallback.push(fallback_to(1))),
-    ("FallbackFormats", |plan, _| plan.fallback[0].formats = vec![2]),
-    ("FallbackFormats", |plan, _| plan.fallback[0].formats = vec![1, 1]),
-    ("FallbackIllegal", |plan, request| {
+    ("to fall back to", |plan, _| plan.fallback.push(fallback_to(3))),
+    ("twice as a fallback", |plan, _| plan.fallback.push(fallback_to(1))),
+    ("fallback to target 1: format tuple", |plan, _| plan.fallback[0].formats = vec![2]),
+    ("fallback to target 1: format tuple", |plan, _| plan.fallback[0].formats = vec![1, 1]),
+    ("fallback to `npu`: no part of the model", |plan, request| {
         plan.fallback[0] = Fallback { target: 0, formats: vec![1] };
         let rows = request.costs.iter_mut().filter(|row| (row.target, row.formats) == (0, 1));
         rows.for_each(|row| row.legality = Legality::Illegal("not here".to_owned()));
@@ -563,17 +578,18 @@ fn goals_in_time_are_of_what_is_known() {
     request.goals.prompt_tokens = 129;
     check(plan(), &request).unwrap();
     request.goals.token_microseconds = Some(7);
-    assert_eq!(check(plan(), &request), Err(PlanFault::TooSlow { what: "a token", value: 8, max: 7 }));
+    let fault = |request: &Request| check(plan(), request).unwrap_err().to_string();
+    assert_eq!(fault(&request), "a token needs at least 8 µs, the goal is 7");
     called(&mut request, 3);
     (request.goals.token_microseconds, request.goals.first_token_microseconds) = (Some(23), None);
     check(plan(), &request).unwrap();
     request.goals.token_microseconds = Some(22);
-    assert_eq!(check(plan(), &request), Err(PlanFault::TooSlow { what: "a token", value: 23, max: 22 }));
+    assert_eq!(fault(&request), "a token needs at least 23 µs, the goal is 22");
     request.costs.iter_mut().for_each(|row| row.time = None);
     check(plan(), &request).unwrap();
     // The time of calls counts even if the time of the computation is unknown.
     request.goals.token_microseconds = Some(14);
-    assert_eq!(check(plan(), &request), Err(PlanFault::TooSlow { what: "a token", value: 15, max: 14 }));
+    assert_eq!(fault(&request), "a token needs at least 15 µs, the goal is 14");
 }
 
 /// A prompt runs the largest prefill that it fills, and the smallest for the rest.
@@ -611,8 +627,8 @@ fn a_prompt_is_read_by_the_entry_points_that_it_fills() {
     request.goals.first_token_microseconds = Some(23);
     check(plan.clone(), &request).unwrap();
     request.goals.first_token_microseconds = Some(22);
-    let fault = PlanFault::TooSlow { what: "the first token", value: 23, max: 22 };
-    assert_eq!(check(plan, &request), Err(fault));
+    let fault = check(plan, &request).unwrap_err();
+    assert_eq!(fault.to_string(), "the first token needs at least 23 µs, the goal is 22");
 }
 
 /// Returns the segment of a shard of [`plan`].
@@ -718,7 +734,7 @@ fn activations_and_states_count_for_the_loss() {
     assert_eq!(loss, Loss { micronats: 12, measured: 0, lossy: 2, unmeasured: 0, modelled: 2 });
     request.goals.quality_micronats = Some(11);
     let fault = check(plan(), &request).unwrap_err();
-    assert!(matches!(fault, PlanFault::OverQuality { value: 12, max: 11 }), "{fault}");
+    assert_eq!(fault.to_string(), "the plan loses 12 millionths of quality, the goal is 11");
     // These losses are added to the losses of weights.
     let (mut both, mut with_weights) = (plan(), request);
     quantise(&mut both, &mut with_weights);
@@ -766,7 +782,7 @@ fn unknown_values_keep_the_known_loss_of_weights_as_a_floor() {
     check(plan.clone(), &request).unwrap();
     request.goals.quality_micronats = Some(5);
     let fault = check(plan.clone(), &request).unwrap_err();
-    assert!(matches!(fault, PlanFault::OverQuality { value: 6, max: 5 }), "{fault}");
+    assert_eq!(fault.to_string(), "the plan loses 6 millionths of quality, the goal is 5");
     // One measured row makes the format known. States remain unknown.
     request.goals.quality_micronats = None;
     let (format, provenance) = (ValueFormat::Activations(ActivationFormat::A16), Provenance::Measured);
@@ -811,11 +827,12 @@ fn every_fault_is_found_and_named() {
         let (mut plan, mut request) = (plan(), request());
         change(&mut plan, &mut request);
         let fault = check(plan, &request).expect_err(expected);
-        let name = format!("{fault:?}");
-        let name = name.split([' ', '{', '(']).next().unwrap_or_default();
-        assert_eq!(name, *expected, "case {position}: {fault}");
-        assert!(fault.help().is_some());
-        assert!(fault.to_string().len() < 1000);
+        let text = fault.to_string();
+        let found: BTreeSet<&str> =
+            CASES.iter().map(|(words, _)| *words).filter(|words| text.contains(*words)).collect();
+        assert_eq!(found, BTreeSet::from([*expected]), "case {position}: {text}");
+        assert!(fault.kind() == ErrorKind::Planning && fault.help().is_some(), "{fault:?}");
+        assert!(text.len() < 1000);
     }
 }
 
@@ -859,9 +876,11 @@ fn a_model_without_states_has_encode_entries_only() {
 
     let mut with_context = plan.clone();
     with_context.shards[0].context = 1;
-    assert!(matches!(check(with_context, &request), Err(PlanFault::ContextTooLarge { max: 0, .. })));
+    let fault = check(with_context, &request).unwrap_err();
+    assert_eq!(fault.to_string(), "shard 0: context 1 is above the model's 0");
     plan.shards[0].entries.clear();
-    assert!(matches!(check(plan, &request), Err(PlanFault::EntryMissing { needed: "encode", .. })));
+    let fault = check(plan, &request).unwrap_err();
+    assert_eq!(fault.to_string(), "shard 0: no encode entry point");
 }
 
 /// Generates a number that is usually small enough to be an index, but sometimes absurdly large.

@@ -1,101 +1,40 @@
 //! Why the floor has no plan.
 
-use shardwright_vocabulary::{EntryName, Legality};
+use shardwright_vocabulary::{EntryName, Error, ErrorKind, Legality};
 
 use super::Unit;
-use crate::check::PlanFault;
 use crate::cost::CostTable;
 use crate::plan::{Cause, Reason};
 use crate::request::Request;
 
-/// The obstacle for the first layer that could not be placed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum FloorRefusal {
-    /// No entry point fits the goals.
-    #[error("no {needed} entry point holds {context} tokens with at most {rows} rows of prefill")]
-    Entries {
-        /// The missing kind of entry point.
-        needed: &'static str,
-        /// Minimum context in tokens.
-        context: u32,
-        /// Maximum rows of prefill.
-        rows: u32,
-    },
-    /// No target supports the layer in any format.
-    #[error("no target takes {layer} in any format; {target} as {formats}: {why}")]
-    Illegal {
-        /// The layer or component.
-        layer: String,
-        /// Name of the first target.
-        target: String,
-        /// The first format tuple.
-        formats: String,
-        /// Why the first target does not support it in the first format tuple.
-        why: String,
-    },
-    /// The layer exceeds a limit.
-    #[error("{layer} takes {limit} of {target} to {value}, the limit is {max}")]
-    OverLimit {
-        /// The layer or component.
-        layer: String,
-        target: String,
-        limit: &'static str,
-        /// Value with this layer.
-        value: u64,
-        max: u64,
-    },
-    /// This layer and the minimum for all following ones exceed a goal.
-    #[error("{layer} and what follows it take {goal} to {value} at least, the goal is {max}")]
-    OverGoal {
-        /// The layer or component.
-        layer: String,
-        /// `memory` in bytes, or `quality` in millionths of a nat.
-        goal: &'static str,
-        /// Minimum value.
-        value: u64,
-        max: u64,
-    },
-    /// There is a quality goal, but the loss of the layer was not measured.
-    #[error("what {layer} loses as {formats} was not measured, and there is a quality goal")]
-    Unmeasured {
-        /// The layer or component.
-        layer: String,
-        formats: String,
-    },
-    /// No device supports all layers that share one state.
-    #[error("no device takes {layer} with all layers that share its state")]
-    StateNotShareable { layer: String },
-    /// The plan would have more shards than allowed.
-    #[error("{layer} begins a shard beyond the {max} that a plan may have")]
-    Shards {
-        /// The layer or component.
-        layer: String,
-        /// Maximum number of shards.
-        max: usize,
-    },
-    /// The plan fails the check because of the request.
-    #[error("the plan does not hold: {0}")]
-    Plan(Box<PlanFault>),
+/// Advice for a limit.
+pub(super) const REPLACE_LIMIT: &str = "`--limit NAME=VALUE` replaces a limit that is known to be wrong";
+/// Advice for a quality goal.
+const ALLOW_LOSS: &str = "allow a larger loss, or measure sensitivities";
+
+/// Creates the error for the first layer or component that could not be placed.
+pub(super) fn refused(layer: &str, message: impl Into<String>, help: &str) -> Error {
+    Error::new(ErrorKind::Planning, message).at(layer).with_help(help)
 }
 
-impl FloorRefusal {
-    /// Returns advice for a `help:` line.
-    pub fn help(&self) -> &'static str {
-        match self {
-            FloorRefusal::Entries { .. } => "ask for less context, or for more rows of prefill",
-            FloorRefusal::Illegal { .. } => "another target, or the CPU as a second one, may take it",
-            FloorRefusal::OverLimit { .. } | FloorRefusal::Shards { .. } => {
-                "`--limit NAME=VALUE` replaces a limit that is known to be wrong"
-            }
-            FloorRefusal::OverGoal { goal: "memory", .. } => "allow more memory, or less context",
-            FloorRefusal::OverGoal { .. } | FloorRefusal::Unmeasured { .. } => {
-                "allow a larger loss, or measure sensitivities"
-            }
-            FloorRefusal::StateNotShareable { .. } => "layers that share a state must be on one device",
-            FloorRefusal::Plan(fault) => fault.help().unwrap_or("correct what the message names"),
-        }
-    }
+pub(super) fn no_entry(needed: &str, context: u32, rows: u32) -> Error {
+    let limits = format!("a context of {context} tokens and at most {rows} rows of prefill");
+    Error::new(ErrorKind::Planning, format!("no {needed} entry point has {limits}"))
+        .with_help("request less context, or more rows of prefill")
+}
+
+/// Creates the error of a layer whose loss is unknown, where there is a quality goal.
+pub(super) fn unmeasured(layer: &str, formats: &str) -> Error {
+    let message = format!("no loss is known for {formats}, and there is a quality goal");
+    refused(layer, message, ALLOW_LOSS)
+}
+
+/// Creates the error of a layer that exceeds a goal together with the minimum for later layers.
+/// The goal is `memory` in bytes, or `quality` in millionths of a nat.
+pub(super) fn over_goal(layer: &str, goal: &str, value: u64, max: u64) -> Error {
+    let help = if goal == "memory" { "allow more memory, or less context" } else { ALLOW_LOSS };
+    let message = format!("with all later layers, {goal} would be at least {value}, the goal is {max}");
+    refused(layer, message, help)
 }
 
 /// The obstacle for one layer on one target in one tuple.
@@ -151,7 +90,7 @@ pub(super) fn of(
     entries: &[EntryName],
     unit: &Unit<'_>,
     obstacle: Option<Obstacle>,
-) -> FloorRefusal {
+) -> Error {
     let layer = unit.name(request);
     let target = |target: u32| {
         let target = request.targets.get(target as usize);
@@ -160,14 +99,16 @@ pub(super) fn of(
     let formats =
         |formats: u32| request.formats.get(formats as usize).map_or_else(String::new, ToString::to_string);
     match obstacle {
-        Some(Obstacle::Readers | Obstacle::Donor) => FloorRefusal::StateNotShareable { layer },
-        Some(Obstacle::Unmeasured { formats: index }) => {
-            FloorRefusal::Unmeasured { layer, formats: formats(index) }
+        Some(Obstacle::Readers | Obstacle::Donor) => {
+            let message = "no device supports it with all layers that share its state";
+            refused(&layer, message, "layers that share a state must be on one device")
         }
+        Some(Obstacle::Unmeasured { formats: index }) => unmeasured(&layer, &formats(index)),
         Some(Obstacle::Limit { target: index, name, value, max }) => {
-            FloorRefusal::OverLimit { layer, target: target(index), limit: name, value, max }
+            let message = format!("{name} of `{}` would be {value}, the limit is {max}", target(index));
+            refused(&layer, message, REPLACE_LIMIT)
         }
-        Some(Obstacle::Goal { name, value, max }) => FloorRefusal::OverGoal { layer, goal: name, value, max },
+        Some(Obstacle::Goal { name, value, max }) => over_goal(&layer, name, value, max),
         None => {
             let needed = entries.iter().filter(|entry| table.takes_part(unit.kind, **entry));
             let why = needed.map(|&entry| match table.row(unit.kind, 0, 0, entry).map(|row| &row.legality) {
@@ -176,7 +117,9 @@ pub(super) fn of(
                 Some(Legality::Legal) => None,
             });
             let why = why.flatten().next().unwrap_or_default();
-            FloorRefusal::Illegal { layer, target: target(0), formats: formats(0), why }
+            let (target, formats) = (target(0), formats(0));
+            let message = format!("no target supports it in any format; `{target}` as {formats}: {why}");
+            refused(&layer, message, "add a target that may support it, such as the CPU as a second one")
         }
     }
 }

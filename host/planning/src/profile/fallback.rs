@@ -1,6 +1,6 @@
-use shardwright_vocabulary::{Pass, TargetKind};
+use shardwright_vocabulary::{Pass, Result, TargetKind};
 
-use super::{FoundProfile, ProfileError, ProfileRegistry};
+use super::{FoundProfile, ProfileRegistry};
 
 /// Names of chains that targets and towers cannot have.
 const RESERVED: [&str; 2] = ["primary", "cpu"];
@@ -10,20 +10,18 @@ impl ProfileRegistry {
     ///
     /// # Errors
     ///
-    /// Fails if a directory cannot be read. Returns [`ProfileError::Invalid`] for this profile if a
-    /// fallback is unknown, is listed twice, is for a CPU, or has a name reserved for chains of a
-    /// bundle.
-    pub fn fallbacks(&self, of: &FoundProfile) -> Result<Vec<FoundProfile>, ProfileError> {
+    /// Fails if a directory cannot be read. Fails with this profile as the place if a fallback is
+    /// unknown, is listed twice, is for a CPU, or has a name reserved for chains of a bundle.
+    pub fn fallbacks(&self, of: &FoundProfile) -> Result<Vec<FoundProfile>> {
+        if of.profile.fallback.is_empty() {
+            return Ok(Vec::new());
+        }
+        let all = self.read()?;
         let mut found: Vec<FoundProfile> = Vec::new();
         for name in &of.profile.fallback {
-            let invalid = |why: String| ProfileError::Invalid {
-                source_file: of.source.clone(),
-                reason: format!("it falls back to `{name}`: {why}"),
-            };
-            let other = match self.find(name) {
-                Err(error @ ProfileError::Directory(_)) => return Err(error),
-                found => found.map_err(|error| invalid(error.to_string()))?,
-            };
+            let invalid =
+                |why: String| super::invalid(&of.source, format!("it falls back to `{name}`: {why}"));
+            let other = all.find(name).map_err(|error| invalid(error.to_string()))?;
             let own = &other.profile.name;
             let is_known = |known: &FoundProfile| known.profile.name == *own;
             if is_known(of) {

@@ -2,9 +2,10 @@
 //! request is written by our own `build` crate, or read from a file attached to a bug report.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
 use shardwright_graph::ComponentKind;
-use shardwright_vocabulary::{EntryKind, EntryName};
+use shardwright_vocabulary::{At, EntryKind, EntryName, Error, ErrorKind, Result};
 
 use super::{Body, Request};
 
@@ -35,86 +36,35 @@ pub mod caps {
     pub const SENSITIVITIES: usize = 1 << 17;
 }
 
-/// Faults of a request.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RequestFault {
-    /// A list is longer than in any real request.
-    #[error("request has {count} {what}, at most {cap} are taken")]
-    TooMany {
-        /// The items that there are too many of.
-        what: &'static str,
-        count: usize,
-        cap: usize,
-    },
-    /// A list must not be empty.
-    #[error("request has no {what}")]
-    Empty {
-        /// The missing items.
-        what: &'static str,
-    },
-    /// An index is out of range.
-    #[error("{place} names {what} {index}, which the request does not have")]
-    Index {
-        /// Location of the index.
-        place: String,
-        /// The kind of item that the index refers to.
-        what: &'static str,
-        index: u32,
-    },
-    /// An item is listed twice.
-    #[error("{what} `{name}` is listed twice")]
-    Repeated {
-        /// The kind of item.
-        what: &'static str,
-        name: String,
-    },
-    /// The name of a component is unknown.
-    #[error("component `{name}` is none that models have")]
-    UnknownComponent { name: String },
-    /// A donor is not an earlier layer with a state.
-    #[error(
-        "layer {layer} of `{component}` reads the state of layer {donor}, which is no earlier layer that writes one"
-    )]
-    Donor {
-        component: String,
-        /// The layer that reads the state.
-        layer: u32,
-        /// The layer that should write the state.
-        donor: u32,
-    },
-    /// A soft-cap is at the end of a component that may be cut, or omitting it does not change the
-    /// kind.
-    #[error("the soft-cap of `{component}` cannot be left out: {why}")]
-    Softcap { component: String, why: &'static str },
-    /// The entry points do not fit the model. A model with states needs decode and prefill, one
-    /// without states needs encode.
-    #[error("entry points do not fit the model: {why}")]
-    Entries { why: String },
-    /// A range is empty or not finite.
-    #[error("the range of {place} is from {least} to {most}")]
-    Range {
-        /// The tensor and its place.
-        place: String,
-        least: f32,
-        most: f32,
-    },
-    /// A recommended flag is not in the schema, or its value is not supported.
-    #[error("target `{target}` recommends `{flag}`: {why}")]
-    Flag { target: String, flag: String, why: String },
+/// Creates the error of an invalid request.
+fn fault(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Planning, message)
 }
 
-pub(super) fn validate(request: &Request) -> Result<(), RequestFault> {
-    counts(request)?;
-    model(request)?;
-    entries(request)?;
-    tables(request)?;
-    gathered_tables(request)?;
-    ranges(request)?;
-    targets(request)
+/// Checks that a list is not longer than in any real request.
+fn at_most(cap: usize, what: &str, count: usize) -> Result<()> {
+    if count <= cap { Ok(()) } else { Err(fault(format!("{count} {what}, expected at most {cap}"))) }
 }
 
-fn counts(request: &Request) -> Result<(), RequestFault> {
+fn at_least_one(what: &str, count: usize) -> Result<()> {
+    if count > 0 { Ok(()) } else { Err(fault(format!("no {what}"))) }
+}
+
+fn repeated(what: &str, name: &str) -> Error {
+    fault(format!("{what} `{name}` is listed twice"))
+}
+
+fn misfit(why: impl Display) -> Error {
+    fault(format!("entry points do not fit the model: {why}"))
+}
+
+pub(super) fn validate(request: &Request) -> Result<()> {
+    let checks: [fn(&Request) -> Result<()>; 7] =
+        [counts, model, entries, tables, gathered_tables, ranges, targets];
+    checks.into_iter().try_for_each(|check| check(request)).at("request")
+}
+
+fn counts(request: &Request) -> Result<()> {
     let lists = [
         ("components", request.model.components.len(), caps::COMPONENTS, true),
         ("layer kinds", request.kinds.len(), caps::KINDS, true),
@@ -130,68 +80,56 @@ fn counts(request: &Request) -> Result<(), RequestFault> {
         ("sensitivities", request.sensitivities.len(), caps::SENSITIVITIES, false),
     ];
     for (what, count, cap, needed) in lists {
-        if count > cap {
-            return Err(RequestFault::TooMany { what, count, cap });
-        }
-        if needed && count == 0 {
-            return Err(RequestFault::Empty { what });
+        at_most(cap, what, count)?;
+        if needed {
+            at_least_one(what, count)?;
         }
     }
     for draft in &request.drafts {
-        let (count, cap) = (draft.accepted_steps.len(), caps::ACCEPTED);
-        if count > cap {
-            return Err(RequestFault::TooMany { what: "numbers of accepted tokens of a draft", count, cap });
-        }
+        at_most(caps::ACCEPTED, "numbers of accepted tokens of a draft", draft.accepted_steps.len())?;
     }
     for component in &request.model.components {
         if let Body::Layers(layers) = &component.body {
-            if layers.len() > caps::LAYERS {
-                let (count, cap) = (layers.len(), caps::LAYERS);
-                return Err(RequestFault::TooMany { what: "layers", count, cap });
-            }
-            if layers.is_empty() {
-                return Err(RequestFault::Empty { what: "layers" });
-            }
+            at_most(caps::LAYERS, "layers", layers.len())?;
+            at_least_one("layers", layers.len())?;
         }
     }
     Ok(())
 }
 
-fn index(
-    place: impl Fn() -> String,
-    what: &'static str,
-    index: u32,
-    length: usize,
-) -> Result<(), RequestFault> {
-    if (index as usize) < length { Ok(()) } else { Err(RequestFault::Index { place: place(), what, index }) }
+fn index(place: impl Fn() -> String, what: &str, index: u32, length: usize) -> Result<()> {
+    match (index as usize) < length {
+        true => Ok(()),
+        false => Err(fault(format!("unknown {what} {index}")).at(place())),
+    }
 }
 
-fn unique<'name>(what: &'static str, names: impl Iterator<Item = &'name str>) -> Result<(), RequestFault> {
+fn unique<'name>(what: &str, names: impl Iterator<Item = &'name str>) -> Result<()> {
     let mut seen = BTreeSet::new();
     for name in names {
         if !seen.insert(name) {
-            return Err(RequestFault::Repeated { what, name: name.to_owned() });
+            return Err(repeated(what, name));
         }
     }
     Ok(())
 }
 
-fn model(request: &Request) -> Result<(), RequestFault> {
+fn model(request: &Request) -> Result<()> {
     unique("component", request.model.components.iter().map(|component| component.name.as_str()))?;
     for component in &request.model.components {
         if ComponentKind::from_name(&component.name).is_none() {
-            return Err(RequestFault::UnknownComponent { name: component.name.clone() });
+            return Err(fault(format!("unknown component `{}`", component.name)));
         }
         unique("input", component.inputs.iter().map(String::as_str))?;
         unique("output", component.outputs.iter().map(String::as_str))?;
         if let Some(softcap) = &component.softcap {
-            let place = || format!("the soft-cap of `{}`", component.name);
+            let place = || format!("soft-cap of `{}`", component.name);
             index(place, "layer kind", softcap.kind_without, request.kinds.len())?;
-            let fault = |why| RequestFault::Softcap { component: component.name.clone(), why };
+            let kept = |why: &str| fault(format!("it cannot be left out: {why}")).at(place());
             match component.body {
-                Body::Layers(_) => return Err(fault("the component may be cut")),
+                Body::Layers(_) => return Err(kept("the component may be cut")),
                 Body::Whole(kind) if kind == softcap.kind_without => {
-                    return Err(fault("the kind without it is the kind with it"));
+                    return Err(kept("the kind without it is the kind with it"));
                 }
                 Body::Whole(_) => {}
             }
@@ -212,11 +150,9 @@ fn model(request: &Request) -> Result<(), RequestFault> {
                     if let Some(donor) = layer.donor {
                         let writes = layers.get(donor as usize).is_some_and(|donor| donor.writes_state);
                         if donor as usize >= position || !writes {
-                            return Err(RequestFault::Donor {
-                                component: component.name.clone(),
-                                layer: u32::try_from(position).unwrap_or(u32::MAX),
-                                donor,
-                            });
+                            let why = "which is not an earlier layer that writes one";
+                            let message = format!("it reads the state of layer {donor}, {why}");
+                            return Err(fault(message).at(place()));
                         }
                     }
                 }
@@ -226,31 +162,31 @@ fn model(request: &Request) -> Result<(), RequestFault> {
     Ok(())
 }
 
-fn entries(request: &Request) -> Result<(), RequestFault> {
+fn entries(request: &Request) -> Result<()> {
     unique("draft", request.drafts.iter().map(|draft| draft.name.as_str()))?;
     let names: Vec<String> = request.entries.iter().map(EntryName::to_string).collect();
     unique("entry point", names.iter().map(String::as_str))?;
     let count = |kind| request.entries.iter().filter(|entry| entry.kind == kind).count();
     let (encode, decode) = (count(EntryKind::Encode), count(EntryKind::Decode));
-    let fault = |why: String| Err(RequestFault::Entries { why });
     if request.model.max_context == 0 {
         if encode == 0 || encode != request.entries.len() {
-            return fault("a model without states has encode entry points only".to_owned());
+            return Err(misfit("a model without states has encode entry points only"));
         }
         return Ok(());
     }
     if encode > 0 || decode == 0 {
-        return fault("a model with states has decode and prefill entry points only".to_owned());
+        return Err(misfit("a model with states has decode and prefill entry points only"));
     }
     for entry in &request.entries {
         if entry.context == 0 || entry.context > request.model.max_context || entry.rows > entry.context {
-            return fault(format!("{entry} in a model with a context of {}", request.model.max_context));
+            let context = request.model.max_context;
+            return Err(misfit(format!("{entry} in a model with a context of {context}")));
         }
     }
     Ok(())
 }
 
-fn tables(request: &Request) -> Result<(), RequestFault> {
+fn tables(request: &Request) -> Result<()> {
     let known: BTreeSet<EntryName> = request.entries.iter().copied().collect();
     let mut keys = BTreeSet::new();
     for (position, row) in request.costs.iter().enumerate() {
@@ -261,10 +197,10 @@ fn tables(request: &Request) -> Result<(), RequestFault> {
         let name =
             || format!("kind {}, target {}, formats {}, {}", row.kind, row.target, row.formats, row.entry);
         if !known.contains(&row.entry) {
-            return Err(RequestFault::Entries { why: format!("cost row {position} is for {}", row.entry) });
+            return Err(misfit(format!("cost row {position} is for {}", row.entry)));
         }
         if !keys.insert((row.kind, row.target, row.formats, row.entry)) {
-            return Err(RequestFault::Repeated { what: "cost row", name: name() });
+            return Err(repeated("cost row", &name()));
         }
     }
     let mut keys = BTreeSet::new();
@@ -275,7 +211,7 @@ fn tables(request: &Request) -> Result<(), RequestFault> {
         index(place, "layer", row.layer, layers as usize)?;
         if !keys.insert((row.component, row.layer, row.format)) {
             let name = format!("component {}, layer {}, {:?}", row.component, row.layer, row.format);
-            return Err(RequestFault::Repeated { what: "value sensitivity", name });
+            return Err(repeated("value sensitivity", &name));
         }
     }
     let mut keys = BTreeSet::new();
@@ -287,13 +223,13 @@ fn tables(request: &Request) -> Result<(), RequestFault> {
         if !keys.insert((row.component, row.layer, row.role, row.format)) {
             let name =
                 format!("component {}, layer {}, {}, {}", row.component, row.layer, row.role, row.format);
-            return Err(RequestFault::Repeated { what: "sensitivity", name });
+            return Err(repeated("sensitivity", &name));
         }
     }
     Ok(())
 }
 
-fn ranges(request: &Request) -> Result<(), RequestFault> {
+fn ranges(request: &Request) -> Result<()> {
     let mut keys = BTreeSet::new();
     for (position, range) in request.ranges.iter().enumerate() {
         let place = || format!("range {position}");
@@ -302,53 +238,46 @@ fn ranges(request: &Request) -> Result<(), RequestFault> {
         index(place, "layer", range.layer, layers as usize)?;
         let name = || format!("{}, component {}, layer {}", range.name, range.component, range.layer);
         if !keys.insert((&range.name, range.component, range.layer)) {
-            return Err(RequestFault::Repeated { what: "range", name: name() });
+            return Err(repeated("range", &name()));
         }
         let [least, most] = [range.minimum_bits, range.maximum_bits].map(f32::from_bits);
         // Written so that it also rejects NaN.
         if !(least.is_finite() && most.is_finite() && least <= most) {
-            return Err(RequestFault::Range { place: name(), least, most });
+            let message = format!("expected a finite range, got {least} to {most}");
+            return Err(fault(message).at(format!("range of {}", name())));
         }
     }
     Ok(())
 }
 
-fn gathered_tables(request: &Request) -> Result<(), RequestFault> {
+fn gathered_tables(request: &Request) -> Result<()> {
     unique("gathered table", request.tables.iter().map(|table| table.name.as_str()))?;
     for table in &request.tables {
-        let (what, count, cap) = ("formats of a gathered table", table.formats.len(), caps::TABLE_FORMATS);
-        if count > cap {
-            return Err(RequestFault::TooMany { what, count, cap });
-        }
-        if count == 0 {
-            return Err(RequestFault::Empty { what });
-        }
+        let (what, count) = ("formats of a gathered table", table.formats.len());
+        at_most(caps::TABLE_FORMATS, what, count)?;
+        at_least_one(what, count)?;
         unique("format of a gathered table", table.formats.iter().map(|own| own.format.name()))?;
     }
     Ok(())
 }
 
-fn targets(request: &Request) -> Result<(), RequestFault> {
+fn targets(request: &Request) -> Result<()> {
     unique("target", request.targets.iter().map(|target| target.target.name.as_str()))?;
     for target in &request.targets {
         unique("flag", target.schema.iter().map(|schema| schema.name.as_str()))?;
         for (what, count) in [("overheads", target.overheads.len()), ("facts", target.facts.len())] {
-            if count > caps::KNOWN {
-                return Err(RequestFault::TooMany { what, count, cap: caps::KNOWN });
-            }
+            at_most(caps::KNOWN, what, count)?;
         }
         unique("overhead", target.overheads.iter().map(|overhead| overhead.name.as_str()))?;
         unique("fact", target.facts.iter().map(|fact| fact.name.as_str()))?;
         unique("recommended flag", target.recommended.iter().map(|flag| flag.name.as_str()))?;
         for flag in &target.recommended {
-            let fault = |why: String| RequestFault::Flag {
-                target: target.target.name.clone(),
-                flag: flag.to_string(),
-                why,
-            };
+            let name = &target.target.name;
+            let wrong =
+                |why: &str| fault(format!("recommended flag `{flag}`: {why}")).at(format!("target `{name}`"));
             let schema = target.schema.iter().find(|schema| schema.name == flag.name);
-            let schema = schema.ok_or_else(|| fault("the shim knows no such flag".to_owned()))?;
-            schema.accepts(&flag.value).map_err(|expected| fault(format!("it takes {expected}")))?;
+            let schema = schema.ok_or_else(|| wrong("the shim has no such flag"))?;
+            schema.accepts(&flag.value).map_err(|expected| wrong(&format!("expected {expected}")))?;
         }
     }
     unique("option", request.options.iter().map(|option| option.name.as_str()))

@@ -13,13 +13,13 @@
 //! The caps are above the output of `componentize-py` for a planner in Python, interpreter included
 //! (numbers below), and far above planners in Rust.
 
+use shardwright_vocabulary::Error;
 use wasmparser::{
-    BinaryReaderError, BlockType, ContType, FrameKind, FuncType, FunctionBody, ModuleArity, Operator, Parser,
-    Payload, RefType, SubType, TypeRef,
+    BlockType, ContType, FrameKind, FuncType, FunctionBody, ModuleArity, Operator, Parser, Payload, RefType,
+    SubType, TypeRef,
 };
 
-use super::{check_exports, forbidden, is_ours};
-use crate::error::PlannerErrorKind;
+use super::{check_exports, forbidden, garbage, is_ours, too_large};
 
 /// Maximum functions of all modules. Python: 13,478.
 pub const FUNCTIONS: u64 = 50_000;
@@ -72,7 +72,7 @@ pub(super) enum Effort {
 }
 
 /// Refuses components that must not be compiled.
-pub(super) fn examine(wasm: &[u8]) -> Result<Effort, PlannerErrorKind> {
+pub(super) fn examine(wasm: &[u8]) -> Result<Effort, Error> {
     let mut totals = Totals::default();
     // The module or component being read, and the ones that enclose it.
     let mut around: Vec<Module> = Vec::new();
@@ -180,12 +180,7 @@ impl Module {
     }
 
     /// Counts the body of a function of type `of`.
-    fn body(
-        &self,
-        of: Option<u32>,
-        body: &FunctionBody<'_>,
-        totals: &mut Totals,
-    ) -> Result<(), PlannerErrorKind> {
+    fn body(&self, of: Option<u32>, body: &FunctionBody<'_>, totals: &mut Totals) -> Result<(), Error> {
         let (mut variables, results) = of.map_or((0, 0), |of| self.arity(BlockType::FuncType(of)));
         for group in body.get_locals_reader().map_err(garbage)? {
             variables += u64::from(group.map_err(garbage)?.0);
@@ -366,13 +361,9 @@ impl Stack {
     }
 }
 
-fn count(what: &'static str, total: &mut u64, more: u64, cap: u64) -> Result<(), PlannerErrorKind> {
+fn count(what: &str, total: &mut u64, more: u64, cap: u64) -> Result<(), Error> {
     *total = total.saturating_add(more);
-    if *total > cap { Err(PlannerErrorKind::TooComplex { what, cap }) } else { Ok(()) }
-}
-
-fn garbage(error: BinaryReaderError) -> PlannerErrorKind {
-    PlannerErrorKind::Garbage { reason: error.to_string() }
+    if *total > cap { Err(too_large(format!("too complex: more than {cap} {what}"))) } else { Ok(()) }
 }
 
 #[cfg(test)]

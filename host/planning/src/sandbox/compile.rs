@@ -8,13 +8,14 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use shardwright_files::{FileError, own, read_from};
+use shardwright_files::{own, read_from};
+use shardwright_vocabulary::{Error, ErrorKind, Result};
 use wasmtime::component::Component;
 use wasmtime::{CacheStore, Engine, OptLevel};
 
 use super::admission::{self, Effort};
-use super::{EngineKind, Planner, Sandbox, named, settings};
-use crate::error::{PlannerError, PlannerErrorKind};
+use super::{EngineKind, Planner, Sandbox, garbage, named, sandbox_failed, settings, too_large};
+use crate::error::PlannerError;
 
 /// First bytes of a cached file.
 const MAGIC: &[u8; 8] = b"SWCACHE1";
@@ -51,12 +52,12 @@ impl CompiledCache {
 
     /// Reads the compiled form of a planner. Returns `None` if it is missing or damaged. Fails if
     /// another user can have written it.
-    fn read(&self, sandbox: &Sandbox, wasm: &[u8]) -> Result<Option<Vec<u8>>, FileError> {
+    fn read(&self, sandbox: &Sandbox, wasm: &[u8]) -> Result<Option<Vec<u8>>> {
         let file = match own::open_file(&self.path(sandbox, wasm)) {
             Ok((file, _)) => file,
+            Err(error) if error.kind() == ErrorKind::Invalid => return Err(error),
             // The file is missing or not readable.
-            Err(FileError::Io(_)) => return Ok(None),
-            Err(error) => return Err(error),
+            Err(_) => return Ok(None),
         };
         let Ok(mut bytes) = read_from(file, COMPILED_BYTES) else { return Ok(None) };
         let Some((head, code)) = bytes.split_at_checked(HEAD_BYTES) else { return Ok(None) };
@@ -65,20 +66,19 @@ impl CompiledCache {
         Ok(sound.then(|| bytes.split_off(HEAD_BYTES)))
     }
 
-    /// Writes a file atomically. Failures are not reported, because they only cost time.
-    fn write(&self, sandbox: &Sandbox, wasm: &[u8], code: &[u8]) {
-        let _ = own::create_folder(&self.directory).and_then(|()| {
-            // A file in a folder of another user would never be read.
-            own::expect_folder(&self.directory)?;
-            self.sweep();
-            let mut partial = tempfile::Builder::new().suffix(PARTIAL).tempfile_in(&self.directory)?;
-            partial.write_all(MAGIC)?;
-            partial.write_all(&key(sandbox, wasm))?;
-            partial.write_all(&Sha256::digest(code))?;
-            partial.write_all(code)?;
-            partial.persist(self.path(sandbox, wasm))?;
-            Ok(())
-        });
+    /// Writes a file atomically.
+    fn write(&self, sandbox: &Sandbox, wasm: &[u8], code: &[u8]) -> Result<()> {
+        own::create_folder(&self.directory)?;
+        // A file in a folder of another user would never be read.
+        own::expect_folder(&self.directory)?;
+        self.sweep();
+        let mut partial = tempfile::Builder::new().suffix(PARTIAL).tempfile_in(&self.directory)?;
+        partial.write_all(MAGIC)?;
+        partial.write_all(&key(sandbox, wasm))?;
+        partial.write_all(&Sha256::digest(code))?;
+        partial.write_all(code)?;
+        partial.persist(self.path(sandbox, wasm)).map_err(|error| error.error)?;
+        Ok(())
     }
 
     /// Removes files left by processes that were killed while writing.
@@ -123,12 +123,12 @@ impl Sandbox {
         wasm: &[u8],
         cache: Option<&CompiledCache>,
     ) -> Result<Planner, PlannerError> {
-        self.admit(wasm).map_err(|kind| named(origin, kind))?;
+        self.admit(wasm).map_err(|error| named(origin, error))?;
         match self.cached(origin, wasm, cache) {
             Cached::Loaded(loaded) => loaded,
             Cached::Absent(notice) => {
                 let component = self.compile(wasm, self.bounds().compile_time);
-                self.compiled(origin, wasm, cache, component.map_err(|kind| named(origin, kind))?, notice)
+                self.compiled(origin, wasm, cache, component.map_err(|error| named(origin, error))?, notice)
             }
         }
     }
@@ -149,7 +149,7 @@ impl Sandbox {
         match self.cached(origin, wasm, cache) {
             Cached::Loaded(loaded) => loaded,
             Cached::Absent(notice) => {
-                let component = compile(&self.engine, wasm).map_err(|kind| named(origin, kind))?;
+                let component = compile(&self.engine, wasm).map_err(|error| named(origin, error))?;
                 self.compiled(origin, wasm, cache, component, notice)
             }
         }
@@ -160,21 +160,18 @@ impl Sandbox {
             Ok(Some(code)) => {
                 // SAFETY: `read` only returns the bytes that `write` stored for this key: it has
                 // compared the hash, and only this user can have written the file.
-                let loaded = unsafe { self.deserialize(origin, &code) };
-                // Code of another wasmtime version under our key would mean that the key is
-                // incomplete. Compiling again is always correct.
-                match &loaded {
-                    Err(error) if matches!(error.kind, PlannerErrorKind::Garbage { .. }) => {
-                        Cached::Absent(None)
-                    }
-                    _ => Cached::Loaded(loaded),
+                match unsafe { Component::deserialize(&self.engine, code) } {
+                    Ok(component) => Cached::Loaded(self.planner(origin, component)),
+                    // Code of another wasmtime version under our key would mean that the key is
+                    // incomplete. Compiling again is always correct.
+                    Err(_) => Cached::Absent(None),
                 }
             }
             Ok(None) => Cached::Absent(None),
             Err(error) => {
                 let help = error.help().unwrap_or_default();
                 Cached::Absent(Some(format!(
-                    "the compiled planner in the cache is not believed, so it was compiled anew: {error}; \
+                    "the compiled planner in the cache is not trusted, so it was compiled again: {error}; \
                      {help}"
                 )))
             }
@@ -195,33 +192,35 @@ impl Sandbox {
         if let Some(cache) = cache
             && let Ok(code) = planner.component.serialize()
         {
-            cache.write(self, wasm, &code);
+            // Without the file, the next load only takes longer.
+            let _ = cache.write(self, wasm, &code);
         }
         Ok(planner)
     }
 
     /// Checks the size and the first bytes, before a compiler reads the planner.
-    fn admit(&self, wasm: &[u8]) -> Result<(), PlannerErrorKind> {
+    fn admit(&self, wasm: &[u8]) -> Result<()> {
         let (bytes, cap) = (wasm.len() as u64, self.bounds().wasm_bytes);
         if bytes > cap {
-            return Err(PlannerErrorKind::TooBig { bytes, cap });
+            return Err(Error::invalid(format!("{bytes} bytes, expected at most {cap}")));
         }
-        let garbage = |reason: &str| Err(PlannerErrorKind::Garbage { reason: reason.to_owned() });
         let Some((head, _)) = wasm.split_at_checked(8) else {
-            return garbage("shorter than a header");
+            return Err(garbage("shorter than a header"));
         };
         if head[..4] != *b"\0asm" {
-            return garbage("it does not start with the WebAssembly magic number");
+            return Err(garbage("it does not start with the WebAssembly magic number"));
         }
         // Bytes 6 and 7 specify the layer: 0 is a core module, 1 a component.
         match head[6..8] {
-            [0, 0] => Err(PlannerErrorKind::CoreModule),
+            [0, 0] => Err(Error::invalid("a WebAssembly core module, not a component").with_help(
+                "wrap it: `shardwright-planner-build MANIFEST OUT.wasm` builds and wraps a planner crate",
+            )),
             [1, 0] => Ok(()),
-            _ => garbage("an unknown kind of WebAssembly"),
+            _ => Err(garbage("an unknown kind of WebAssembly")),
         }
     }
 
-    fn compile(&self, wasm: &[u8], limit: Duration) -> Result<Component, PlannerErrorKind> {
+    fn compile(&self, wasm: &[u8], limit: Duration) -> Result<Component> {
         let code = Compilation::start(self.kind, wasm)?.within(limit)?;
         // SAFETY: the code is the unaltered output of `precompile_component`.
         let component = unsafe { Component::deserialize(&self.engine, code) };
@@ -229,24 +228,19 @@ impl Sandbox {
     }
 }
 
-fn sandbox_failed(error: &wasmtime::Error) -> PlannerErrorKind {
-    PlannerErrorKind::Sandbox { reason: format!("{error:#}") }
-}
-
-fn compile(engine: &Engine, wasm: &[u8]) -> Result<Component, PlannerErrorKind> {
+fn compile(engine: &Engine, wasm: &[u8]) -> Result<Component> {
     admission::examine(wasm)?;
-    let compiled = Component::from_binary(engine, wasm);
-    compiled.map_err(|error| PlannerErrorKind::Garbage { reason: format!("{error:#}") })
+    Component::from_binary(engine, wasm).map_err(|error| garbage(format!("{error:#}")))
 }
 
 /// A compilation in its own thread.
 struct Compilation {
-    code: mpsc::Receiver<Result<Vec<u8>, PlannerErrorKind>>,
+    code: mpsc::Receiver<Result<Vec<u8>>>,
     stop: Arc<Stop>,
 }
 
 impl Compilation {
-    fn start(kind: EngineKind, wasm: &[u8]) -> Result<Compilation, PlannerErrorKind> {
+    fn start(kind: EngineKind, wasm: &[u8]) -> Result<Compilation> {
         let stop = Arc::new(Stop::default());
         let (sender, code) = mpsc::channel();
         let (stopping, wasm) = (Arc::clone(&stop), wasm.to_vec());
@@ -257,31 +251,27 @@ impl Compilation {
         });
         match spawned {
             Ok(_) => Ok(Compilation { code, stop }),
-            Err(error) => {
-                Err(PlannerErrorKind::Sandbox { reason: format!("cannot start a thread: {error}") })
-            }
+            Err(error) => Err(Error::internal(format!("the sandbox cannot start a thread: {error}"))),
         }
     }
 
     /// Waits for the code. After `limit`, stops the compiler and fails.
-    fn within(self, limit: Duration) -> Result<Vec<u8>, PlannerErrorKind> {
+    fn within(self, limit: Duration) -> Result<Vec<u8>> {
         match self.code.recv_timeout(limit) {
             Ok(code) => code,
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 self.stop.now();
-                Err(PlannerErrorKind::SlowToCompile { limit })
+                Err(too_large(format!("compiling took longer than {} ms", limit.as_millis())))
             }
             // The thread ended without an answer: the compiler panicked.
-            Err(mpsc::RecvTimeoutError::Disconnected) => {
-                Err(PlannerErrorKind::Garbage { reason: "the compiler gave up on it".to_owned() })
-            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(garbage("the compiler gave up on it")),
         }
     }
 }
 
 /// Compiles a component to code that an engine of this kind loads. Unwinds with [`Stopped`] if
 /// `stop` says so.
-fn code_of(kind: EngineKind, wasm: &[u8], stop: Arc<Stop>) -> Result<Vec<u8>, PlannerErrorKind> {
+fn code_of(kind: EngineKind, wasm: &[u8], stop: Arc<Stop>) -> Result<Vec<u8>> {
     let effort = admission::examine(wasm)?;
     // A store is a setting of an engine, so each compilation has its own.
     let mut config = settings::config(kind).map_err(|error| sandbox_failed(&error))?;
@@ -290,8 +280,7 @@ fn code_of(kind: EngineKind, wasm: &[u8], stop: Arc<Stop>) -> Result<Vec<u8>, Pl
     }
     config.enable_incremental_compilation(stop).map_err(|error| sandbox_failed(&error))?;
     let engine = Engine::new(&config).map_err(|error| sandbox_failed(&error))?;
-    let compiled = engine.precompile_component(wasm);
-    compiled.map_err(|error| PlannerErrorKind::Garbage { reason: format!("{error:#}") })
+    engine.precompile_component(wasm).map_err(|error| garbage(format!("{error:#}")))
 }
 
 /// Stops a compilation. The compiler looks every function up in its store before it compiles it,
@@ -325,9 +314,7 @@ impl CacheStore for Stop {
 impl Planner {
     /// Returns the compiled code, for a pack.
     pub(crate) fn code(&self) -> Result<Vec<u8>, PlannerError> {
-        self.component
-            .serialize()
-            .map_err(|error| self.error(PlannerErrorKind::Sandbox { reason: format!("{error:#}") }))
+        self.component.serialize().map_err(|error| self.error(sandbox_failed(&error)))
     }
 }
 
@@ -355,7 +342,7 @@ mod tests {
         let compilation = Compilation::start(EngineKind::Native, builtin::component().unwrap()).unwrap();
         let stop = Arc::clone(&compilation.stop);
         let error = compilation.within(Duration::ZERO).unwrap_err();
-        assert!(matches!(error, PlannerErrorKind::SlowToCompile { .. }), "{error}");
+        assert_eq!(error.message(), "compiling took longer than 0 ms");
         let begin = Instant::now();
         // The thread's engine holds the other share.
         while Arc::strong_count(&stop) > 1 {

@@ -1,12 +1,12 @@
 //! Invalid requests, each refused with a message that names the place.
 
 use shardwright_planning::request::{
-    Body, BoundaryRange, DraftEstimate, GatheredTable, PlannerOption, Request, RequestFault, Sensitivity,
-    Softcap, TableFormat, TargetFact, ValueSensitivity, caps,
+    Body, BoundaryRange, DraftEstimate, GatheredTable, PlannerOption, Request, Sensitivity, Softcap,
+    TableFormat, TargetFact, ValueSensitivity, caps,
 };
 use shardwright_vocabulary::{
-    Flag, FlagSchema, FlagStage, FlagType, Overhead, Provenance, StateFormat, TimeCost, ValueFormat,
-    WeightFormat, WeightRole,
+    ErrorKind, Flag, FlagSchema, FlagStage, FlagType, Overhead, Provenance, StateFormat, TimeCost,
+    ValueFormat, WeightFormat, WeightRole,
 };
 
 use crate::common::request;
@@ -38,47 +38,75 @@ fn draft(name: &str, accepted: usize) -> DraftEstimate {
 type Change = fn(&mut Request);
 
 const CASES: &[(&str, Change)] = &[
-    ("TooMany", |request| request.costs = vec![request.costs[0].clone(); caps::COSTS + 1]),
-    ("TooMany", |request| {
+    ("cost rows, expected at most", |request| {
+        request.costs = vec![request.costs[0].clone(); caps::COSTS + 1]
+    }),
+    ("layers, expected at most", |request| {
         if let Body::Layers(layers) = &mut request.model.components[1].body {
             *layers = vec![layers[0].clone(); caps::LAYERS + 1];
         }
     }),
-    ("TooMany", |request| request.tables = vec![table("same", 1); caps::TABLES + 1]),
-    ("TooMany", |request| request.tables = vec![table("one", caps::TABLE_FORMATS + 1)]),
-    ("TooMany", |request| {
+    ("gathered tables, expected at most", |request| {
+        request.tables = vec![table("same", 1); caps::TABLES + 1]
+    }),
+    ("formats of a gathered table, expected at most", |request| {
+        request.tables = vec![table("one", caps::TABLE_FORMATS + 1)]
+    }),
+    ("drafts, expected at most", |request| {
         request.drafts = (0..=caps::DRAFTS).map(|index| draft(&index.to_string(), 1)).collect();
     }),
-    ("TooMany", |request| request.drafts = vec![draft("long", caps::ACCEPTED + 1)]),
-    ("Repeated", |request| request.drafts = vec![draft("same", 1); 2]),
-    ("Empty", |request| request.tables = vec![table("one", 0)]),
-    ("Index", |request| request.value_sensitivities = vec![values(3, 0)]),
-    ("Index", |request| request.value_sensitivities = vec![values(1, 4)]),
-    ("Repeated", |request| request.value_sensitivities = vec![values(1, 0); 2]),
-    ("Repeated", |request| request.tables = vec![table("same", 1); 2]),
-    ("Repeated", |request| request.tables = vec![table("one", 2)]),
-    ("Empty", |request| request.targets.clear()),
-    ("Empty", |request| request.costs.clear()),
-    ("Empty", |request| request.model.components[1].body = Body::Layers(vec![])),
-    ("Index", |request| request.model.components[0].body = Body::Whole(99)),
-    ("Index", |request| {
+    ("numbers of accepted tokens of a draft, expected at most", |request| {
+        request.drafts = vec![draft("long", caps::ACCEPTED + 1)]
+    }),
+    ("request: draft `same` is listed twice", |request| request.drafts = vec![draft("same", 1); 2]),
+    ("request: no formats of a gathered table", |request| request.tables = vec![table("one", 0)]),
+    ("request: value sensitivity 0: unknown component 3", |request| {
+        request.value_sensitivities = vec![values(3, 0)]
+    }),
+    ("request: value sensitivity 0: unknown layer 4", |request| {
+        request.value_sensitivities = vec![values(1, 4)]
+    }),
+    ("request: value sensitivity `component 1, layer 0", |request| {
+        request.value_sensitivities = vec![values(1, 0); 2]
+    }),
+    ("request: gathered table `same` is listed twice", |request| request.tables = vec![table("same", 1); 2]),
+    ("request: format of a gathered table `bf16` is listed twice", |request| {
+        request.tables = vec![table("one", 2)]
+    }),
+    ("request: no targets", |request| request.targets.clear()),
+    ("request: no cost rows", |request| request.costs.clear()),
+    ("request: no layers", |request| request.model.components[1].body = Body::Layers(vec![])),
+    ("request: component `embed`: unknown layer kind 99", |request| {
+        request.model.components[0].body = Body::Whole(99)
+    }),
+    ("request: layer 2 of `decoder`: unknown layer kind 99", |request| {
         if let Body::Layers(layers) = &mut request.model.components[1].body {
             layers[2].kind = 99;
         }
     }),
-    ("Index", |request| request.costs[0].kind = 3),
-    ("Index", |request| request.costs[0].target = 2),
-    ("Index", |request| request.costs[0].formats = 1),
-    ("Index", |request| request.sensitivities = vec![sensitivity(3, 0)]),
-    ("Index", |request| request.sensitivities = vec![sensitivity(1, 4)]),
-    ("Repeated", |request| request.model.components[2].name = "embed".to_owned()),
-    ("UnknownComponent", |request| request.model.components[2].name = "tail".to_owned()),
-    ("Repeated", |request| request.model.components[1].inputs = vec!["hidden".to_owned(); 2]),
-    ("Repeated", |request| request.targets[1].target.name = "npu".to_owned()),
-    ("Repeated", |request| request.entries.push(request.entries[0])),
-    ("Repeated", |request| request.costs.push(request.costs[0].clone())),
-    ("Repeated", |request| request.sensitivities = vec![sensitivity(1, 0); 2]),
-    ("Repeated", |request| {
+    ("request: cost row 0: unknown layer kind 3", |request| request.costs[0].kind = 3),
+    ("request: cost row 0: unknown target 2", |request| request.costs[0].target = 2),
+    ("request: cost row 0: unknown format tuple 1", |request| request.costs[0].formats = 1),
+    ("request: sensitivity 0: unknown component 3", |request| {
+        request.sensitivities = vec![sensitivity(3, 0)]
+    }),
+    ("request: sensitivity 0: unknown layer 4", |request| request.sensitivities = vec![sensitivity(1, 4)]),
+    ("request: component `embed` is listed twice", |request| {
+        request.model.components[2].name = "embed".to_owned()
+    }),
+    ("request: unknown component `tail`", |request| request.model.components[2].name = "tail".to_owned()),
+    ("request: input `hidden` is listed twice", |request| {
+        request.model.components[1].inputs = vec!["hidden".to_owned(); 2]
+    }),
+    ("request: target `npu` is listed twice", |request| request.targets[1].target.name = "npu".to_owned()),
+    ("request: entry point `prefill_64@512` is listed twice", |request| {
+        request.entries.push(request.entries[0])
+    }),
+    ("request: cost row `kind 0, target 0", |request| request.costs.push(request.costs[0].clone())),
+    ("request: sensitivity `component 1, layer 0", |request| {
+        request.sensitivities = vec![sensitivity(1, 0); 2]
+    }),
+    ("request: overhead `call-microseconds` is listed twice", |request| {
         let overhead = Overhead {
             name: "call-microseconds".to_owned(),
             value: 1,
@@ -87,35 +115,55 @@ const CASES: &[(&str, Change)] = &[
         };
         request.targets[0].overheads = vec![overhead; 2];
     }),
-    ("Repeated", |request| request.targets[0].facts = vec![fact("soc-id"); 2]),
-    ("TooMany", |request| {
+    ("request: fact `soc-id` is listed twice", |request| request.targets[0].facts = vec![fact("soc-id"); 2]),
+    ("facts, expected at most", |request| {
         request.targets[0].facts = (0..=caps::KNOWN).map(|index| fact(&index.to_string())).collect();
     }),
-    ("Repeated", |request| request.ranges = vec![range(1, 2, -1.0, 1.0); 2]),
-    ("Index", |request| request.ranges = vec![range(1, 4, -1.0, 1.0)]),
-    ("Index", |request| request.ranges = vec![range(9, 0, -1.0, 1.0)]),
-    ("Range", |request| request.ranges = vec![range(1, 2, 1.0, -1.0)]),
-    ("Range", |request| request.ranges = vec![range(1, 2, f32::NAN, 1.0)]),
-    ("Range", |request| request.ranges = vec![range(1, 2, 0.0, f32::INFINITY)]),
-    ("Repeated", |request| {
+    ("request: range `hidden, component 1, layer 2` is listed twice", |request| {
+        request.ranges = vec![range(1, 2, -1.0, 1.0); 2]
+    }),
+    ("request: range 0: unknown layer 4", |request| request.ranges = vec![range(1, 4, -1.0, 1.0)]),
+    ("request: range 0: unknown component 9", |request| request.ranges = vec![range(9, 0, -1.0, 1.0)]),
+    ("expected a finite range, got 1 to -1", |request| request.ranges = vec![range(1, 2, 1.0, -1.0)]),
+    ("expected a finite range, got NaN to 1", |request| request.ranges = vec![range(1, 2, f32::NAN, 1.0)]),
+    ("expected a finite range, got 0 to inf", |request| {
+        request.ranges = vec![range(1, 2, 0.0, f32::INFINITY)]
+    }),
+    ("request: option `balance` is listed twice", |request| {
         request.options = vec![PlannerOption { name: "balance".to_owned(), value: String::new() }; 2];
     }),
-    ("Donor", |request| donor(request, 1, 1)),
-    ("Donor", |request| donor(request, 1, 3)),
-    ("Donor", |request| {
+    ("request: layer 1 of `decoder`: it reads the state of layer 1", |request| donor(request, 1, 1)),
+    ("request: layer 1 of `decoder`: it reads the state of layer 3", |request| donor(request, 1, 3)),
+    ("request: layer 2 of `decoder`: it reads the state of layer 1", |request| {
         donor(request, 1, 0);
         donor(request, 2, 1);
     }),
-    ("Index", |request| softcap(request, 2, 9)),
-    ("Softcap", |request| softcap(request, 1, 0)),
-    ("Softcap", |request| softcap(request, 2, 1)),
-    ("Entries", |request| request.entries.push("encode_8".parse().unwrap())),
-    ("Entries", |request| request.model.max_context = 0),
-    ("Entries", |request| request.model.max_context = 256),
-    ("Entries", |request| request.entries.retain(|entry| entry.rows > 1)),
-    ("Entries", |request| request.costs[0].entry = "decode_7@512".parse().unwrap()),
-    ("Flag", |request| request.targets[0].recommended = vec![flag("opt", "3")]),
-    ("Flag", |request| {
+    ("request: soft-cap of `head`: unknown layer kind 9", |request| softcap(request, 2, 9)),
+    ("request: soft-cap of `decoder`: it cannot be left out: the component may be cut", |request| {
+        softcap(request, 1, 0)
+    }),
+    ("request: soft-cap of `head`: it cannot be left out: the kind without it", |request| {
+        softcap(request, 2, 1)
+    }),
+    ("request: entry points do not fit the model: a model with states has", |request| {
+        request.entries.push("encode_8".parse().unwrap())
+    }),
+    ("request: entry points do not fit the model: a model without states has", |request| {
+        request.model.max_context = 0
+    }),
+    ("request: entry points do not fit the model: prefill_64@512 in a model", |request| {
+        request.model.max_context = 256
+    }),
+    ("request: entry points do not fit the model: a model with states has", |request| {
+        request.entries.retain(|entry| entry.rows > 1)
+    }),
+    ("request: entry points do not fit the model: cost row 0 is for decode_7@512", |request| {
+        request.costs[0].entry = "decode_7@512".parse().unwrap()
+    }),
+    ("request: target `npu`: recommended flag `opt=3`: the shim has no such flag", |request| {
+        request.targets[0].recommended = vec![flag("opt", "3")]
+    }),
+    ("request: target `npu`: recommended flag `opt=3`: expected an integer", |request| {
         request.targets[0].schema = vec![FlagSchema {
             name: "opt".to_owned(),
             values: FlagType::Integer { min: 0, max: 2 },
@@ -163,9 +211,10 @@ fn every_fault_of_a_request_is_found_and_named() {
     for (position, (expected, change)) in CASES.iter().enumerate() {
         let mut request = request(4);
         change(&mut request);
-        let fault: RequestFault = request.validate().expect_err(expected);
-        let name = format!("{fault:?}");
-        assert_eq!(name.split([' ', '{']).next(), Some(*expected), "case {position}: {fault}");
+        let fault = request.validate().expect_err(expected);
+        assert_eq!(fault.kind(), ErrorKind::Planning);
+        assert!(fault.place().is_some_and(|place| place.starts_with("request")), "{fault}");
+        assert!(fault.to_string().contains(expected), "case {position}, {expected}: {fault}");
     }
 }
 

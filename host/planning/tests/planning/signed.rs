@@ -5,14 +5,25 @@ use std::path::Path;
 
 use shardwright_planning::error::PlannerErrorKind;
 use shardwright_planning::pack;
-use shardwright_planning::profile::{ProfileError, ProfileRegistry};
+use shardwright_planning::profile::ProfileRegistry;
 use shardwright_planning::registry::PlannerEntry;
 use shardwright_planning::sandbox::{EngineKind, Sandbox};
 use shardwright_trust::{
-    Envelope, Kind, Policy, Revocations, SecretKey, Statement, Trust, TrustError, path_of_signature,
+    Envelope, Kind, Policy, Revocations, SecretKey, Statement, Trust, path_of_signature,
 };
+use shardwright_vocabulary::{Error, ErrorKind};
 
 use crate::common::even;
+
+/// Words for a file without a signature.
+const UNSIGNED: &str = "not signed";
+/// Words for a file that was changed after it was signed.
+const ALTERED: &str = "changed after";
+
+fn expect(error: &Error, words: &str) {
+    assert_eq!(error.kind(), ErrorKind::Untrusted, "{error}");
+    assert!(error.message().contains(words), "{words}: {error}");
+}
 
 fn key() -> SecretKey {
     SecretKey::from_seed([1; 32])
@@ -35,25 +46,29 @@ fn a_planner_runs_only_if_it_is_signed_under_its_name() {
     let sandbox = Sandbox::new(EngineKind::Native).unwrap();
     let loads = |trust: &Trust| PlannerEntry::from_path(&path).load(&sandbox, None, trust);
     let refused = || match loads(&requiring()).map(drop).unwrap_err().kind {
-        PlannerErrorKind::Trust(error) => *error,
+        PlannerErrorKind::Trust(error) => error,
         other => panic!("{other}"),
     };
-    assert!(matches!(refused(), TrustError::Unsigned { .. }));
+    expect(&refused(), UNSIGNED);
     signs(&path, Kind::Planner, "odd");
-    assert!(matches!(refused(), TrustError::OtherName { .. }));
+    expect(&refused(), "for `odd`, not for `even`");
     signs(&path, Kind::Profile, "even");
-    assert!(matches!(refused(), TrustError::OtherKind { .. }));
+    expect(&refused(), "for a profile, not for a planner");
     signs(&path, Kind::Planner, "even");
     loads(&requiring()).unwrap();
     // A file that is not a component is not parsed.
     fs::write(&path, "nonsense").unwrap();
     let error = loads(&requiring()).map(drop).unwrap_err();
     assert!(error.help().is_some() && error.to_string().contains("even.wasm"), "{error}");
-    assert!(matches!(refused(), TrustError::Altered { .. }));
+    expect(&refused(), ALTERED);
     let warned = Trust::new(Policy::Warn, []);
-    let garbage = loads(&warned).map(drop).unwrap_err().kind;
-    assert!(matches!(garbage, PlannerErrorKind::Garbage { .. }), "{garbage}");
-    assert!(matches!(warned.take_warnings().as_slice(), [TrustError::UntrustedKey { .. }]));
+    let error = loads(&warned).map(drop).unwrap_err();
+    let PlannerErrorKind::Other(garbage) = &error.kind else { panic!("{error}") };
+    assert_eq!(garbage.kind(), ErrorKind::Invalid);
+    assert!(garbage.message().starts_with("not a WebAssembly component"), "{garbage}");
+    let warnings = warned.take_warnings();
+    assert_eq!(warnings.len(), 1);
+    expect(&warnings[0], "not a trusted key");
 }
 
 #[test]
@@ -69,7 +84,7 @@ fn a_pack_of_a_revoked_key_does_not_run() {
     let trust = trust.with_lists(&[list], None).unwrap();
     let error = PlannerEntry::from_path(&path).open(&trust).unwrap_err();
     let PlannerErrorKind::Trust(revoked) = &error.kind else { panic!("{error}") };
-    assert!(matches!(**revoked, TrustError::RevokedKey { .. }));
+    expect(revoked, "which was revoked");
     assert!(error.to_string().contains("revoked"), "{error}");
 }
 
@@ -86,22 +101,22 @@ fn a_profile_counts_only_if_it_is_signed_under_its_name() {
         registry.find("mine").map(|found| found.profile.name)
     };
     finds(&Trust::off()).unwrap();
-    let refused = || match finds(&requiring()) {
-        Err(error @ ProfileError::Trust { .. }) => {
-            assert!(error.help().is_some() && error.to_string().contains("mine.json"), "{error}");
-            error
-        }
-        other => panic!("{other:?}"),
+    let refused = |words: &str| {
+        let error = finds(&requiring()).unwrap_err();
+        assert!(error.help().is_some() && error.to_string().contains("mine.json"), "{error}");
+        expect(&error, words);
     };
-    refused();
+    refused(UNSIGNED);
     signs(&path, Kind::Profile, "mine");
     assert_eq!(finds(&requiring()).unwrap(), "mine");
     signs(&path, Kind::Profile, "generic");
-    refused();
+    refused("for `generic`, not for `mine`");
     signs(&path, Kind::Profile, "mine");
     fs::write(&path, text.replacen('{', "{ ", 1)).unwrap();
-    refused();
+    refused(ALTERED);
     let warned = Trust::new(Policy::Warn, [key().public()]);
     assert_eq!(finds(&warned).unwrap(), "mine");
-    assert!(matches!(warned.take_warnings().as_slice(), [TrustError::Altered { .. }]));
+    let warnings = warned.take_warnings();
+    assert_eq!(warnings.len(), 1);
+    expect(&warnings[0], ALTERED);
 }

@@ -59,7 +59,7 @@ pub fn settings(bytes: &[u8]) {
     let folder = tempfile::tempdir().expect("a folder");
     for name in ["processor_config.json", "preprocessor_config.json"] {
         std::fs::write(folder.path().join(name), bytes).expect("written");
-        if let Ok(read) = ProcessorSettings::read(folder.path()) {
+        if let Ok(Some(read)) = ProcessorSettings::read(folder.path()) {
             assert!(read.picture.is_none_or(|picture| picture.check().is_ok()));
             assert!(read.sound.is_none_or(|sound| sound.check().is_ok()));
         }

@@ -1,11 +1,13 @@
 //! Decoders for files of sounds.
 
-use std::io::{self, Cursor};
+use std::io::Cursor;
 
 use claxon::{FlacReader, FlacReaderOptions};
+use shardwright_vocabulary::Result;
 
 use super::Mixer;
-use crate::{PreprocessingError, Result, SoundSettings, file};
+use crate::file::{damaged, truncated, unsupported};
+use crate::{SoundSettings, file};
 
 #[cfg(feature = "mp3-ogg")]
 mod compressed;
@@ -18,26 +20,12 @@ pub(super) fn decode<'a>(bytes: &[u8], origin: &'a str, settings: &'a SoundSetti
         "a FLAC sound" => flac(bytes, origin, settings),
         #[cfg(feature = "mp3-ogg")]
         "an MP3 sound" | "an Ogg sound" => compressed::decode(bytes, origin, settings),
-        found => Err(PreprocessingError::UnknownType {
-            origin: origin.to_owned(),
-            found,
-            understood: if cfg!(feature = "mp3-ogg") { "WAV, FLAC, MP3, Ogg Vorbis" } else { "WAV, FLAC" }
-                .into(),
-        }),
+        found => {
+            let supported =
+                if cfg!(feature = "mp3-ogg") { "WAV, FLAC, MP3, Ogg Vorbis" } else { "WAV, FLAC" };
+            Err(file::unknown_type(origin, found, supported))
+        }
     }
-}
-
-fn damaged(origin: &str, reason: impl ToString) -> PreprocessingError {
-    PreprocessingError::Damaged { origin: origin.to_owned(), reason: reason.to_string() }
-}
-
-fn unsupported(origin: &str, what: impl ToString) -> PreprocessingError {
-    PreprocessingError::UnsupportedCoding { origin: origin.to_owned(), what: what.to_string() }
-}
-
-/// Converts a read error. The bytes are in memory, so reading fails only at their end.
-fn unread(origin: &str, error: &io::Error) -> PreprocessingError {
-    PreprocessingError::Truncated { origin: origin.to_owned(), reason: error.to_string() }
 }
 
 /// Returns the factor that scales integers of that many bits to -1 to 1.
@@ -47,7 +35,8 @@ fn scale(bits: u32) -> f64 {
 
 fn flac<'a>(bytes: &[u8], origin: &'a str, settings: &'a SoundSettings) -> Result<Mixer<'a>> {
     let wrong = |error: claxon::Error| match error {
-        claxon::Error::IoError(error) => unread(origin, &error),
+        // The bytes are in memory, so reading fails only at their end.
+        claxon::Error::IoError(error) => truncated(origin, error),
         claxon::Error::FormatError(reason) => damaged(origin, reason),
         claxon::Error::Unsupported(what) => unsupported(origin, format!("a FLAC sound with a {what}")),
     };
@@ -75,10 +64,9 @@ fn flac<'a>(bytes: &[u8], origin: &'a str, settings: &'a SoundSettings) -> Resul
     }
     match info.samples {
         // None and 0 mean that the encoder did not know.
-        Some(claimed) if claimed > decoded => Err(PreprocessingError::Truncated {
-            origin: origin.to_owned(),
-            reason: format!("{decoded} samples of {claimed}"),
-        }),
+        Some(claimed) if claimed > decoded => {
+            Err(truncated(origin, format!("{decoded} samples of {claimed}")))
+        }
         _ => Ok(mixer),
     }
 }

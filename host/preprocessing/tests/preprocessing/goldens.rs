@@ -34,7 +34,8 @@ impl Goldens {
 #[test]
 fn patches_of_the_picture_are_the_librarys_to_the_bit() {
     let goldens = Goldens::read();
-    let settings = ProcessorSettings::read(fixture()).expect("settings").picture.expect("of pictures");
+    let settings = ProcessorSettings::read(fixture()).expect("settings").expect("a file");
+    let settings = settings.picture.expect("of pictures");
     let picture = Picture::from_rgb8(50, 38, 150, &goldens.bytes("p1.image_rgb")).expect("a picture");
     let grid = settings.grid(50, 38, settings.soft_tokens).expect("a grid");
     assert_eq!(grid.soft_tokens(), 63);
@@ -74,7 +75,8 @@ fn patches_of_the_picture_are_the_librarys_to_the_bit() {
 #[test]
 fn features_of_the_sound_are_the_librarys() {
     let goldens = Goldens::read();
-    let settings = ProcessorSettings::read(fixture()).expect("settings").sound.expect("of sounds");
+    let settings = ProcessorSettings::read(fixture()).expect("settings").expect("a file");
+    let settings = settings.sound.expect("of sounds");
     let samples = goldens.floats("p2.waveform");
     let sound = Sound::from_samples(16_000, &samples, &settings).expect("a sound");
     assert!(sound.samples() == samples, "one channel at that rate stays as it is");

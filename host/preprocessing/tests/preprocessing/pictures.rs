@@ -169,13 +169,14 @@ fn every_kind_of_file_is_decoded_as_by_pillow() {
     assert_eq!(picture.size(), (40, 24));
     assert_eq!(picture.pixels()[..6], [0, 0, 0, 6, 0, 1]);
     assert_eq!(Picture::from_bytes(&file("turned.tiff")).expect("a picture").size(), (24, 40));
-    assert_refused!(Picture::from_bytes(&file("moving.webp")), Animated { format: "WebP", .. });
-    assert_refused!(Picture::from_bytes(&file("palette.tiff")), UnsupportedCoding { .. });
-    assert_refused!(Picture::from_bytes(&file("floats.tiff")), UnsupportedCoding { .. });
+    assert_refused(Picture::from_bytes(&file("moving.webp")), ErrorKind::Unsupported, "an animated WebP, ");
+    assert_refused(Picture::from_bytes(&file("palette.tiff")), ErrorKind::Unsupported, "unsupported: ");
+    assert_refused(Picture::from_bytes(&file("floats.tiff")), ErrorKind::Unsupported, "unsupported: ");
     let mut floats = Cursor::new(Vec::new());
     let values: Vec<u8> = [0.5f32; 12].iter().flat_map(|value| value.to_ne_bytes()).collect();
     TiffEncoder::new(&mut floats).write_image(&values, 2, 2, ExtendedColorType::Rgb32F).expect("encoded");
-    let error = assert_refused!(Picture::from_bytes(floats.get_ref()), UnsupportedCoding { .. });
+    let error =
+        assert_refused(Picture::from_bytes(floats.get_ref()), ErrorKind::Unsupported, "unsupported: ");
     assert!(error.to_string().contains("floats"), "{error}");
 }
 
@@ -189,12 +190,11 @@ fn what_is_not_decoded_is_named() {
         (vec![0; 100], "of an unknown type"),
         (file("sine_16k.flac"), "a FLAC sound"),
     ] {
-        let error = assert_refused!(Picture::from_bytes(&bytes), UnknownType { .. });
-        assert!(error.to_string().contains(&format!("is {what}; understood are PNG, JPEG")), "{error}");
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let error = assert_refused(Picture::from_bytes(&bytes), ErrorKind::Unsupported, ", expected one of ");
+        assert!(error.message().starts_with(&format!("{what}, expected one of PNG, JPEG")), "{error}");
     }
-    assert_refused!(Picture::from_bytes(&file("moving.png")), Animated { format: "PNG", .. });
-    assert_refused!(Picture::measure(&file("moving.png")), Animated { .. });
+    assert_refused(Picture::from_bytes(&file("moving.png")), ErrorKind::Unsupported, "an animated PNG, ");
+    assert_refused(Picture::measure(&file("moving.png")), ErrorKind::Unsupported, "an animated ");
 }
 
 #[test]
@@ -205,15 +205,15 @@ fn the_content_decides_and_errors_name_the_file() {
     assert_eq!(Picture::from_path(&path).expect("a picture").size(), (2, 2));
     let named = folder.path().join("words.png");
     std::fs::write(&named, "words").expect("written");
-    let error = assert_refused!(Picture::from_path(&named), UnknownType { .. });
-    assert!(error.to_string().contains("words.png is text"), "{error}");
-    assert_refused!(Picture::from_path(folder.path().join("absent.png")), MissingFile { .. });
-    assert_refused!(Picture::from_path(folder.path()), Read { .. });
+    let error = assert_refused(Picture::from_path(&named), ErrorKind::Unsupported, ", expected one of ");
+    assert!(error.to_string().contains("words.png: text, "), "{error}");
+    assert_refused(Picture::from_path(folder.path().join("absent.png")), ErrorKind::Missing, "No such file");
+    assert_refused(Picture::from_path(folder.path()), ErrorKind::Invalid, "a directory, not a regular file");
     let long = folder.path().join("long.png");
     std::fs::File::create(&long)
         .and_then(|file| file.set_len(limits::PICTURE_FILE_BYTES + 1))
         .expect("a long file");
-    assert_refused!(Picture::from_path(&long), FileTooLarge { .. });
+    assert_refused(Picture::from_path(&long), ErrorKind::Invalid, "more than 268435456 bytes");
 }
 
 #[test]
@@ -224,11 +224,16 @@ fn pixels_are_taken_with_any_stride() {
     assert_eq!(tight, loose);
     assert_eq!(tight.content_hash(), loose.content_hash());
     assert_eq!(format!("{tight:?}"), "Picture { width: 2, height: 2 }");
-    assert_refused!(Picture::from_rgb8(2, 2, 5, &[0; 12]), WrongLength { .. });
-    assert_refused!(Picture::from_rgb8(2, 2, 8, &[0; 13]), WrongLength { .. });
-    assert_refused!(Picture::from_rgb8(2, 3, usize::MAX / 2, &[0; 13]), WrongLength { .. });
-    assert_refused!(Picture::from_rgb8(0, 2, 8, &[]), NoPixels { .. });
-    let huge = assert_refused!(Picture::from_rgb8(60_000, 60_000, 180_000, &[]), TooManyPixels { .. });
+    assert_refused(Picture::from_rgb8(2, 2, 5, &[0; 12]), ErrorKind::Argument, " values; expected ");
+    assert_refused(Picture::from_rgb8(2, 2, 8, &[0; 13]), ErrorKind::Argument, " values; expected ");
+    assert_refused(
+        Picture::from_rgb8(2, 3, usize::MAX / 2, &[0; 13]),
+        ErrorKind::Argument,
+        " values; expected ",
+    );
+    assert_refused(Picture::from_rgb8(0, 2, 8, &[]), ErrorKind::Invalid, "expected at least 1 by 1");
+    let huge =
+        assert_refused(Picture::from_rgb8(60_000, 60_000, 180_000, &[]), ErrorKind::Invalid, " are decoded");
     assert!(huge.to_string().contains("60000 by 60000"), "{huge}");
 }
 
@@ -264,11 +269,15 @@ fn destinations_are_checked_and_filled() {
         assert_eq!((columns[index], rows[index]), (column as i32, row as i32));
     }
     assert_eq!(write(&grid, needed + 4, needed + 4, needed + 4).expect("again").0, patches);
-    assert_refused!(write(&grid, needed - 1, needed - 1, needed - 1), WrongLength { .. });
-    assert_refused!(write(&grid, needed + 1, needed, needed), WrongLength { .. });
-    assert_refused!(write(&grid, needed, needed, needed + 1), WrongLength { .. });
+    assert_refused(
+        write(&grid, needed - 1, needed - 1, needed - 1),
+        ErrorKind::Argument,
+        " values; expected ",
+    );
+    assert_refused(write(&grid, needed + 1, needed, needed), ErrorKind::Argument, " values; expected ");
+    assert_refused(write(&grid, needed, needed, needed + 1), ErrorKind::Argument, " values; expected ");
     let other = settings.grid(31, 20, 70).expect("a grid");
-    assert_refused!(write(&other, needed, needed, needed), OtherGrid { .. });
+    assert_refused(write(&other, needed, needed, needed), ErrorKind::Argument, "the grid is for ");
 }
 
 /// Returns the header of a PNG that claims a size, with a correct checksum.
@@ -294,26 +303,35 @@ fn claim(width: u32, height: u32, bits: u8, kind: u8) -> Vec<u8> {
 
 #[test]
 fn absurd_sizes_are_refused_from_the_header() {
-    let error = assert_refused!(Picture::from_bytes(&claim(60_000, 60_000, 8, 2)), TooManyPixels { .. });
+    let error =
+        assert_refused(Picture::from_bytes(&claim(60_000, 60_000, 8, 2)), ErrorKind::Invalid, " are decoded");
     assert!(error.to_string().contains("60000 by 60000 pixels; at most 67108864 pixels"), "{error}");
     // 64 bits a pixel.
-    assert_refused!(Picture::from_bytes(&claim(8_000, 8_000, 16, 6)), TooManyPixels { unit: "bytes", .. });
+    assert_refused(
+        Picture::from_bytes(&claim(8_000, 8_000, 16, 6)),
+        ErrorKind::Invalid,
+        "at most 268435456 bytes are decoded",
+    );
     // Sizes that overflow in the decoder, and a line that is longer than its memory.
     let side = i32::MAX as u32;
-    let error = assert_refused!(Picture::from_bytes(&claim(side, side, 8, 6)), TooManyPixels { .. });
+    let error =
+        assert_refused(Picture::from_bytes(&claim(side, side, 8, 6)), ErrorKind::Invalid, " are decoded");
     assert!(error.to_string().contains("2147483647 by 2147483647 pixels; at most 67108864"), "{error}");
-    let error = assert_refused!(Picture::from_bytes(&claim(40_000_000, 1, 16, 6)), TooMuchMemory { .. });
+    let error = assert_refused(
+        Picture::from_bytes(&claim(40_000_000, 1, 16, 6)),
+        ErrorKind::Invalid,
+        "bytes of memory",
+    );
     assert!(error.to_string().contains("more than 268435456 bytes of memory"), "{error}");
     let mut jpeg = jpeg(64, 32, None);
     let frame = jpeg.windows(2).position(|pair| pair == [0xff, 0xc0]).expect("a frame");
     jpeg[frame + 5..frame + 9].fill(0xff);
-    assert_refused!(Picture::from_bytes(&jpeg), TooManyPixels { .. });
-    assert_refused!(Picture::measure(&jpeg), TooManyPixels { .. });
+    assert_refused(Picture::from_bytes(&jpeg), ErrorKind::Invalid, " are decoded");
+    assert_refused(Picture::measure(&jpeg), ErrorKind::Invalid, " are decoded");
     let none = crate::support::refused(Picture::from_bytes(&claim(0, 5, 8, 2)));
-    assert!(
-        matches!(none, PreprocessingError::Damaged { .. } | PreprocessingError::NoPixels { .. }),
-        "{none:?}"
-    );
+    let faults = ["damaged: ", "0 by 5 pixels, expected at least 1 by 1"];
+    assert_eq!(none.kind(), ErrorKind::Invalid);
+    assert!(faults.iter().any(|fault| none.message().starts_with(*fault)), "{none:?}");
 }
 
 #[test]
@@ -322,15 +340,15 @@ fn broken_files_end_in_errors() {
     for length in 0..whole.len() {
         // The end marker is not required.
         if let Err(error) = Picture::from_bytes(&whole[..length]) {
-            assert!(!error.help().is_empty());
+            assert!(error.help().is_some());
         } else {
             assert!(length >= whole.len() - 12, "{length} of {}", whole.len());
         }
     }
-    assert_refused!(Picture::from_bytes(&whole[..60]), Truncated { .. });
+    assert_refused(Picture::from_bytes(&whole[..60]), ErrorKind::Invalid, ": truncated: ");
     let mut wrong = whole.clone();
     wrong[20] ^= 1;
-    assert_refused!(Picture::from_bytes(&wrong), Damaged { .. });
+    assert_refused(Picture::from_bytes(&wrong), ErrorKind::Invalid, ": damaged: ");
 
     for name in
         ["still.gif", "smooth.bmp", "palette.bmp", "smooth.tiff", "bits.tiff", "lossy.webp", "clear.webp"]
@@ -343,7 +361,7 @@ fn broken_files_end_in_errors() {
                 // Markers of the end, and tables after the pixels.
                 Ok(picture) if picture == expected => {}
                 Ok(_) => partial.push(length),
-                Err(error) => assert!(!error.help().is_empty()),
+                Err(error) => assert!(error.help().is_some()),
             }
         }
         assert!(partial.is_empty(), "{name} is shown in part from {partial:?} of {}", whole.len());
@@ -352,7 +370,7 @@ fn broken_files_end_in_errors() {
         let whole = file(name);
         for length in 3..whole.len() {
             let error = crate::support::refused(Picture::from_bytes(&whole[..length]));
-            assert!(matches!(error, PreprocessingError::Truncated { .. }), "{name}, {length}: {error}");
+            assert!(error.message().starts_with("truncated: "), "{name}, {length}: {error}");
         }
     }
 }

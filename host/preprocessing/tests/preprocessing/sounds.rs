@@ -84,9 +84,10 @@ fn channels_are_mixed_to_their_mean() {
     assert_eq!((&given, given.content_hash()), (&sound, sound.content_hash()));
     assert_eq!(format!("{given:?}"), "Sound { samples: 800, rate: 16000 }");
     for channels in [0, 3, 65] {
-        assert_refused!(
+        assert_refused(
             Sound::from_interleaved(16_000, channels, &both, &settings()),
-            InvalidChannels { .. }
+            ErrorKind::Argument,
+            " channels",
         );
     }
 }
@@ -129,43 +130,61 @@ fn other_rates_keep_frequency_loudness_and_duration() {
     let high = Sound::from_samples(48_000, &sine(48_000, 0.5, 12_000.0), &settings()).expect("a sound");
     assert!(amplitude(high.samples(), 16_000.0, 4_000.0) < 1e-3);
     for rate in [0, 3_999, 384_001, u32::MAX] {
-        assert_refused!(Sound::from_samples(rate, &[0.0; 9999], &settings()), UnsupportedRate { .. });
+        assert_refused(
+            Sound::from_samples(rate, &[0.0; 9999], &settings()),
+            ErrorKind::Unsupported,
+            "samples per second; ",
+        );
     }
 }
 
 #[test]
 fn too_short_and_too_long_are_told() {
-    assert_refused!(Sound::from_samples(16_000, &[], &settings()), NoSamples { .. });
-    assert_refused!(Sound::from_samples(16_000, &[0.0; 160], &settings()), TooShort { needed: 161, .. });
+    assert_refused(Sound::from_samples(16_000, &[], &settings()), ErrorKind::Invalid, ": no samples");
+    assert_refused(
+        Sound::from_samples(16_000, &[0.0; 160], &settings()),
+        ErrorKind::Invalid,
+        "one frame needs 161",
+    );
     let shortest = Sound::from_samples(16_000, &[0.0; 161], &settings()).expect("a sound");
     assert_eq!((shortest.valid_frames(), shortest.soft_tokens()), (1, 1));
     let longest = Sound::from_samples(16_000, &vec![0.0; 480_000], &settings()).expect("a sound");
     assert_eq!((longest.frames(), longest.soft_tokens()), (2999, 750));
-    let error =
-        assert_refused!(Sound::from_samples(16_000, &vec![0.0; 480_001], &settings()), TooLong { .. });
+    let error = assert_refused(
+        Sound::from_samples(16_000, &vec![0.0; 480_001], &settings()),
+        ErrorKind::Invalid,
+        "longer than ",
+    );
     assert!(error.to_string().contains("longer than 30 s"), "{error}");
     let resampled = Sound::from_samples(44_100, &vec![0.0; 44_100 * 30], &settings()).expect("a sound");
     assert_eq!(resampled.samples().len(), 480_000);
-    assert_refused!(Sound::from_samples(44_100, &vec![0.0; 44_100 * 30 + 1], &settings()), TooLong { .. });
+    assert_refused(
+        Sound::from_samples(44_100, &vec![0.0; 44_100 * 30 + 1], &settings()),
+        ErrorKind::Invalid,
+        "longer than ",
+    );
     let empty = wav(16_000, 1, Some(16), &[]);
-    assert_refused!(Sound::from_bytes(&empty, &settings()), NoSamples { .. });
+    assert_refused(Sound::from_bytes(&empty, &settings()), ErrorKind::Invalid, ": no samples");
 }
 
 #[test]
 fn samples_that_are_no_numbers_are_refused_with_their_index() {
     let mut samples = sine(16_000, 0.05, 440.0);
     samples[123] = f32::NAN;
-    let error =
-        assert_refused!(Sound::from_samples(16_000, &samples, &settings()), NotFinite { index: 123, .. });
+    let error = assert_refused(
+        Sound::from_samples(16_000, &samples, &settings()),
+        ErrorKind::Argument,
+        "the value at index 123 is ",
+    );
     assert_eq!(error.kind(), ErrorKind::Argument);
     samples[123] = f32::INFINITY;
     let whole = wav(16_000, 1, None, &samples);
-    assert_refused!(Sound::from_bytes(&whole, &settings()), NotFinite { .. });
+    assert_refused(Sound::from_bytes(&whole, &settings()), ErrorKind::Argument, "the value at index");
     // A file with such a sample is damaged, while an application's samples are its argument.
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("infinite.wav");
     std::fs::write(&path, whole).expect("written");
-    let error = assert_refused!(Sound::from_path(&path, &settings()), Damaged { .. });
+    let error = assert_refused(Sound::from_path(&path, &settings()), ErrorKind::Invalid, ": damaged: ");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("infinite.wav") && error.to_string().contains("inf"), "{error}");
     // Large samples are valid, and their features are finite too.
@@ -185,8 +204,8 @@ fn destinations_are_checked_and_filled() {
     let mut exact = vec![9.0; 9 * 128];
     sound.write_frames(&mut exact).expect("written");
     assert_eq!(exact, frames[..9 * 128]);
-    assert_refused!(sound.write_frames(&mut frames[..8 * 128]), WrongLength { .. });
-    assert_refused!(sound.write_frames(&mut frames[..9 * 128 + 1]), WrongLength { .. });
+    assert_refused(sound.write_frames(&mut frames[..8 * 128]), ErrorKind::Argument, " values; expected ");
+    assert_refused(sound.write_frames(&mut frames[..9 * 128 + 1]), ErrorKind::Argument, " values; expected ");
 }
 
 #[test]
@@ -211,23 +230,29 @@ fn what_is_not_decoded_is_named() {
         (file("smooth.jpg"), "a JPEG picture"),
         (b"\0\0\0\x20ftypM4A \0\0".to_vec(), "an M4A sound"),
     ] {
-        let error = assert_refused!(Sound::from_bytes(&bytes, &settings()), UnknownType { .. });
-        assert!(error.to_string().contains(&format!("is {what}; understood are WAV, FLAC")), "{error}");
+        let error = assert_refused(
+            Sound::from_bytes(&bytes, &settings()),
+            ErrorKind::Unsupported,
+            ", expected one of ",
+        );
+        assert!(error.message().starts_with(&format!("{what}, expected one of WAV, FLAC")), "{error}");
     }
     // 64-bit floats.
     let mut wide = wav(16_000, 1, None, &[0.5; 800]);
     (wide[34], wide[32]) = (64, 8);
     let error = crate::support::refused(Sound::from_bytes(&wide, &settings()));
-    let known =
-        matches!(error, PreprocessingError::UnsupportedCoding { .. } | PreprocessingError::Damaged { .. });
-    assert!(known, "{error:?}");
+    let faults = [(ErrorKind::Unsupported, "unsupported: "), (ErrorKind::Invalid, "damaged: ")];
+    let is_known =
+        |(kind, words): (ErrorKind, &str)| error.kind() == kind && error.message().starts_with(words);
+    assert!(faults.into_iter().any(is_known), "{error:?}");
     // A coding other than plain numbers.
     let mut coded = wav(16_000, 1, Some(16), &[0.5; 800]);
     coded[20] = 0x11;
-    assert_refused!(Sound::from_bytes(&coded, &settings()), UnsupportedCoding { .. });
+    assert_refused(Sound::from_bytes(&coded, &settings()), ErrorKind::Unsupported, "unsupported: ");
     #[cfg(not(feature = "mp3-ogg"))]
     for (name, what) in [("sine_44k.mp3", "an MP3 sound"), ("sine_44k.ogg", "an Ogg sound")] {
-        assert_refused!(Sound::from_bytes(&file(name), &settings()), UnknownType { found, .. } if *found == what);
+        let words = format!(": {what}, expected one of ");
+        assert_refused(Sound::from_bytes(&file(name), &settings()), ErrorKind::Unsupported, &words);
     }
 }
 
@@ -245,7 +270,11 @@ fn mp3_and_ogg_are_read_with_their_feature() {
             let _ = Sound::from_bytes(&whole[..length], &settings());
         }
     }
-    assert_refused!(Sound::from_bytes(&file("sine_48k.opus"), &settings()), UnsupportedCoding { .. });
+    assert_refused(
+        Sound::from_bytes(&file("sine_48k.opus"), &settings()),
+        ErrorKind::Unsupported,
+        "unsupported: ",
+    );
 }
 
 #[test]
@@ -255,15 +284,23 @@ fn the_content_decides_and_errors_name_the_file() {
     std::fs::write(&path, wav(16_000, 1, Some(16), &[0.25; 800])).expect("written");
     assert_eq!(Sound::from_path(&path, &settings()).expect("a sound").samples(), [0.25; 800]);
     std::fs::write(&path, wav(16_000, 1, Some(16), &[0.25; 8])).expect("written");
-    let error = assert_refused!(Sound::from_path(&path, &settings()), TooShort { samples: 8, .. });
+    let error = assert_refused(
+        Sound::from_path(&path, &settings()),
+        ErrorKind::Invalid,
+        ": 8 samples at 16000 Hz; one frame needs ",
+    );
     assert!(error.to_string().contains("voice.txt"), "{error}");
-    assert_refused!(Sound::from_path(folder.path().join("absent.wav"), &settings()), MissingFile { .. });
+    assert_refused(
+        Sound::from_path(folder.path().join("absent.wav"), &settings()),
+        ErrorKind::Missing,
+        "No such file",
+    );
     std::fs::File::create(&path)
         .and_then(|file| file.set_len(limits::SOUND_FILE_BYTES + 1))
         .expect("a long file");
-    assert_refused!(Sound::from_path(&path, &settings()), FileTooLarge { .. });
+    assert_refused(Sound::from_path(&path, &settings()), ErrorKind::Invalid, "more than 67108864 bytes");
     let wrong = SoundSettings { bins: 0, ..settings() };
-    assert_refused!(Sound::from_samples(16_000, &[0.0; 800], &wrong), InvalidSetting { .. });
+    assert_refused(Sound::from_samples(16_000, &[0.0; 800], &wrong), ErrorKind::Argument, "` should be ");
 }
 
 #[test]
@@ -271,9 +308,9 @@ fn claims_of_headers_allocate_nothing() {
     let mut wav = wav(16_000, 1, Some(16), &[0.5; 800]);
     let data = wav.windows(4).position(|four| four == b"data").expect("the samples");
     wav[data + 4..data + 8].copy_from_slice(&2_000_000_000u32.to_le_bytes());
-    assert_refused!(Sound::from_bytes(&wav, &settings()), TooLong { .. });
+    assert_refused(Sound::from_bytes(&wav, &settings()), ErrorKind::Invalid, "longer than ");
     wav[data + 4..data + 8].copy_from_slice(&2_000u32.to_le_bytes());
-    assert_refused!(Sound::from_bytes(&wav, &settings()), Truncated { .. });
+    assert_refused(Sound::from_bytes(&wav, &settings()), ErrorKind::Invalid, ": truncated: ");
 
     // The number of samples is the last of 36 bits after rate, channels and width.
     let mut flac = file("sine_16k.flac");
@@ -282,14 +319,14 @@ fn claims_of_headers_allocate_nothing() {
         flac[22..26].copy_from_slice(&(count as u32).to_be_bytes());
     };
     set(&mut flac, (1 << 36) - 1);
-    assert_refused!(Sound::from_bytes(&flac, &settings()), TooLong { .. });
+    assert_refused(Sound::from_bytes(&flac, &settings()), ErrorKind::Invalid, "longer than ");
     set(&mut flac, 1601);
-    assert_refused!(Sound::from_bytes(&flac, &settings()), Truncated { .. });
+    assert_refused(Sound::from_bytes(&flac, &settings()), ErrorKind::Invalid, ": truncated: ");
     set(&mut flac, 0);
     assert_eq!(Sound::from_bytes(&flac, &settings()).expect("a sound").samples().len(), 1600);
     // The decoded length is limited too.
     let short = SoundSettings { longest: 1000, ..settings() };
-    assert_refused!(Sound::from_bytes(&flac, &short), TooLong { .. });
+    assert_refused(Sound::from_bytes(&flac, &short), ErrorKind::Invalid, "longer than ");
 }
 
 /// Returns a WAV file with these sizes, and with chunks of odd length before and after the samples.
@@ -329,12 +366,16 @@ fn sizes_that_were_not_known_are_those_of_the_file() {
     // A size of zero within the file is valid, and so is a size before other chunks.
     let list = [b"LIST", &4u32.to_le_bytes()[..], b"INFO"].concat();
     let empty = piped(60, 0, &[], &list);
-    assert_refused!(Sound::from_bytes(&empty, &settings()), NoSamples { .. });
+    assert_refused(Sound::from_bytes(&empty, &settings()), ErrorKind::Invalid, ": no samples");
     let sound = Sound::from_bytes(&piped(1660, 1600, &samples, &list), &settings()).expect("a sound");
     assert_eq!(sound.samples(), expected);
     // A pipe without an end is also limited to the longest clip.
     let short = SoundSettings { longest: 799, ..settings() };
-    assert_refused!(Sound::from_bytes(&piped(u32::MAX, u32::MAX, &samples, b""), &short), TooLong { .. });
+    assert_refused(
+        Sound::from_bytes(&piped(u32::MAX, u32::MAX, &samples, b""), &short),
+        ErrorKind::Invalid,
+        "longer than ",
+    );
 }
 
 #[test]
@@ -345,21 +386,21 @@ fn wav_files_that_state_nonsense_are_refused() {
         file[at..at + bytes.len()].copy_from_slice(bytes);
         Sound::from_bytes(&file, &settings())
     };
-    assert_refused!(changed(0, b"RF64"), UnsupportedCoding { .. });
-    assert_refused!(changed(24, b"fmx "), Damaged { .. });
-    assert_refused!(changed(28, &2u32.to_le_bytes()), Damaged { .. });
-    assert_refused!(changed(28, &u32::MAX.to_le_bytes()), Truncated { .. });
-    assert_refused!(changed(16, &u32::MAX.to_le_bytes()), Truncated { .. });
-    assert_refused!(changed(32, &[6, 0]), UnsupportedCoding { what, .. } if what.contains("0x0006"));
+    assert_refused(changed(0, b"RF64"), ErrorKind::Unsupported, "unsupported: ");
+    assert_refused(changed(24, b"fmx "), ErrorKind::Invalid, ": damaged: ");
+    assert_refused(changed(28, &2u32.to_le_bytes()), ErrorKind::Invalid, ": damaged: ");
+    assert_refused(changed(28, &u32::MAX.to_le_bytes()), ErrorKind::Invalid, ": truncated: ");
+    assert_refused(changed(16, &u32::MAX.to_le_bytes()), ErrorKind::Invalid, ": truncated: ");
+    assert_refused(changed(32, &[6, 0]), ErrorKind::Unsupported, "unsupported: a WAV sound of coding 0x0006");
     for (bits, coding) in [(12, 1), (64, 1), (0, 1), (16, 3), (64, 3)] {
         let mut file = whole.clone();
         (file[32], file[46]) = (coding, bits);
-        assert_refused!(Sound::from_bytes(&file, &settings()), UnsupportedCoding { what, .. }
-            if what.contains(&format!("{bits} bits")));
+        let words = format!("unsupported: a WAV sound of {bits} bits");
+        assert_refused(Sound::from_bytes(&file, &settings()), ErrorKind::Unsupported, &words);
     }
-    assert_refused!(changed(34, &[0, 0]), InvalidChannels { .. });
-    assert_refused!(changed(36, &[0; 4]), UnsupportedRate { .. });
-    assert_refused!(changed(52, &1599u32.to_le_bytes()), Damaged { .. });
+    assert_refused(changed(34, &[0, 0]), ErrorKind::Argument, " channels");
+    assert_refused(changed(36, &[0; 4]), ErrorKind::Unsupported, "samples per second; ");
+    assert_refused(changed(52, &1599u32.to_le_bytes()), ErrorKind::Invalid, ": damaged: ");
 }
 
 #[test]
@@ -367,12 +408,12 @@ fn broken_files_end_in_errors() {
     for whole in [wav(16_000, 2, Some(24), &[0.5; 800]), file("sine_16k.flac"), file("stereo_48k.flac")] {
         for length in 0..whole.len() {
             let error = crate::support::refused(Sound::from_bytes(&whole[..length], &settings()));
-            assert!(!matches!(error, PreprocessingError::TooLong { .. }), "{length}: {error}");
+            assert!(!error.message().starts_with("longer than "), "{length}: {error}");
         }
     }
     let mut damaged = file("sine_16k.flac");
     // The last byte is part of the checksum.
     let last = damaged.len() - 1;
     damaged[last] ^= 0xff;
-    assert_refused!(Sound::from_bytes(&damaged, &settings()), Damaged { .. });
+    assert_refused(Sound::from_bytes(&damaged, &settings()), ErrorKind::Invalid, ": damaged: ");
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use shardwright_preprocessing::PreprocessingError;
+use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 /// Reads a file from the folder of the tests.
 #[cfg_attr(not(any(feature = "pictures", feature = "sounds")), expect(dead_code, reason = "files of both"))]
@@ -18,21 +18,16 @@ pub fn fixture() -> PathBuf {
 
 /// Returns the error. Asserts that it has a message and help.
 #[track_caller]
-pub fn refused<T: std::fmt::Debug>(result: Result<T, PreprocessingError>) -> PreprocessingError {
+pub fn refused<T: std::fmt::Debug>(result: Result<T>) -> Error {
     let error = result.expect_err("a refusal");
-    assert!(!error.to_string().is_empty() && !error.help().is_empty());
+    assert!(!error.message().is_empty() && error.help().is_some_and(|help| !help.is_empty()));
     error
 }
 
-/// Asserts the variant of an error.
-macro_rules! assert_refused {
-    ($result:expr, $variant:ident $($fields:tt)*) => {{
-        let error = crate::support::refused($result);
-        assert!(
-            matches!(&error, shardwright_preprocessing::PreprocessingError::$variant $($fields)*),
-            "{error:?}"
-        );
-        error
-    }};
+/// Returns the error. Asserts its kind and a part of its text.
+#[track_caller]
+pub fn assert_refused<T: std::fmt::Debug>(result: Result<T>, kind: ErrorKind, words: &str) -> Error {
+    let error = refused(result);
+    assert!(error.kind() == kind && error.to_string().contains(words), "{error:?}");
+    error
 }
-pub(crate) use assert_refused;

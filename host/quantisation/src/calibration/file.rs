@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use shardwright_files::hex;
+use shardwright_vocabulary::{Error, Result};
 
 use super::histogram::{BINS, EXPONENTS, Histogram};
 use super::{Calibration, Seen};
-use crate::MeasuredError;
-use crate::envelope::{HEAD, Kind};
+use crate::envelope::{HEAD, Kind, damaged};
 
 /// The limit is several times the size of full histograms of 10,000 tensors.
 const KIND: Kind = Kind { magic: b"sw-calib", version: 3, name: "calibration", limit: 1 << 29 };
@@ -24,7 +24,7 @@ const POSITIVE: u8 = 16;
 
 impl Calibration {
     /// Writes the calibration to a file atomically.
-    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), MeasuredError> {
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut out = Vec::new();
         out.extend(self.checkpoint);
         integer(&mut out, self.sequences.len() as u64);
@@ -39,7 +39,7 @@ impl Calibration {
     }
 
     /// Reads a calibration file and checks that it belongs to `checkpoint`.
-    pub fn read(path: impl AsRef<Path>, checkpoint: [u8; 32]) -> Result<Self, MeasuredError> {
+    pub fn read(path: impl AsRef<Path>, checkpoint: [u8; 32]) -> Result<Self> {
         let path = path.as_ref();
         let content = KIND.read(path)?;
         let mut reader = Reader { left: &content, length: content.len() };
@@ -48,13 +48,13 @@ impl Calibration {
             false => Err("bytes after the end"),
         });
         let calibration =
-            calibration.map_err(|what| KIND.damaged(path, HEAD + reader.length - reader.left.len(), what))?;
+            calibration.map_err(|what| damaged(path, HEAD + reader.length - reader.left.len(), what))?;
         if calibration.checkpoint != checkpoint {
-            return Err(MeasuredError::OtherCheckpoint {
-                path: path.to_owned(),
-                found: hex::encode(&calibration.checkpoint),
-                wanted: hex::encode(&checkpoint),
-            });
+            let found = hex::encode(&calibration.checkpoint);
+            let what = format!("measured on checkpoint {found}, not on {}", hex::encode(&checkpoint));
+            return Err(Error::invalid(what)
+                .at(path.display())
+                .with_help("measure this checkpoint: values of another one do not apply to it"));
         }
         Ok(calibration)
     }

@@ -8,13 +8,12 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 use shardwright_reference::step::Features;
-use shardwright_reference::{Arrangement, Array, ReferenceError, ReferenceModel};
+use shardwright_reference::{Arrangement, Array, ReferenceModel};
 
-use crate::error::CalibrationError;
-use crate::{QuantiseError, RowSource};
+use crate::RowSource;
 use histogram::Histogram;
 use shardwright_graph::{Graph, Range, Ranges, state_key};
-use shardwright_vocabulary::{FormatTuple, StateFormat};
+use shardwright_vocabulary::{Error, FormatTuple, Result, StateFormat};
 
 /// Method for choosing a range from the observed values.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,7 +54,7 @@ impl Seen {
         Seen { range: None, masked: false, histogram: Histogram::default() }
     }
 
-    fn add(&mut self, key: &str, values: &[f32]) -> Result<(), CalibrationError> {
+    fn add(&mut self, key: &str, values: &[f32]) -> Result<()> {
         let mut ends: Option<(f32, f32)> = None;
         for &value in values {
             if Range::is_masked(value) {
@@ -63,7 +62,11 @@ impl Seen {
                 continue;
             }
             if !value.is_finite() {
-                return Err(CalibrationError::NotFinite { key: key.to_owned(), value });
+                return Err(Error::invalid(format!("expected a finite value, got {value}"))
+                    .at(format!("`{key}`"))
+                    .with_help(
+                        "the checkpoint is damaged or overflows on this text: fetch it again, or try other text",
+                    ));
             }
             ends = Some(ends.map_or((value, value), |(low, high)| (low.min(value), high.max(value))));
         }
@@ -131,7 +134,7 @@ pub struct Calibrator<'g> {
 impl<'g> Calibrator<'g> {
     /// Creates a calibrator for a model in its stored formats. `checkpoint` is a hash of the model,
     /// see [`content_hash`].
-    pub fn new(graph: &'g Graph, checkpoint: [u8; 32]) -> Result<Self, CalibrationError> {
+    pub fn new(graph: &'g Graph, checkpoint: [u8; 32]) -> Result<Self> {
         let collected =
             Calibration { checkpoint, sequences: Vec::new(), tokens: 0, tensors: BTreeMap::new() };
         Ok(Calibrator { model: ReferenceModel::new(graph, Arrangement::whole(1))?, collected })
@@ -139,7 +142,7 @@ impl<'g> Calibrator<'g> {
 
     /// Runs one token sequence (or the text of an encoder) and collects its ranges. Use the ids of
     /// a real session: apply the chat template, and include special and placeholder ids.
-    pub fn add(&mut self, ids: &[u32]) -> Result<(), CalibrationError> {
+    pub fn add(&mut self, ids: &[u32]) -> Result<()> {
         let mut digest = Sha256::new();
         ids.iter().for_each(|id| digest.update(id.to_le_bytes()));
         let origin = digest.finalize().into();
@@ -147,7 +150,7 @@ impl<'g> Calibrator<'g> {
     }
 
     /// Runs a tower on one picture or clip and collects its ranges. Its rows count as tokens.
-    pub fn add_features(&mut self, sample: &FeatureSample) -> Result<(), CalibrationError> {
+    pub fn add_features(&mut self, sample: &FeatureSample) -> Result<()> {
         let FeatureSample { values, width, columns, rows, origin } = sample;
         let count = (values.len() / width.max(&1)) as u64;
         let values = Array::floats_of(&[count, *width as u64], values.clone())?;
@@ -160,8 +163,8 @@ impl<'g> Calibrator<'g> {
         &mut self,
         origin: [u8; 32],
         tokens: u64,
-        run: impl FnOnce(&ReferenceModel<'g>, &mut dyn FnMut(&str, &[f32])) -> Result<(), ReferenceError>,
-    ) -> Result<(), CalibrationError> {
+        run: impl FnOnce(&ReferenceModel<'g>, &mut dyn FnMut(&str, &[f32])) -> Result<()>,
+    ) -> Result<()> {
         let mut fault = None;
         // Collect separately, so that an error leaves earlier results unchanged.
         let mut tensors: BTreeMap<String, Seen> = BTreeMap::new();
@@ -182,9 +185,9 @@ impl<'g> Calibrator<'g> {
     }
 
     /// Returns the collected calibration.
-    pub fn finish(self) -> Result<Calibration, CalibrationError> {
+    pub fn finish(self) -> Result<Calibration> {
         if self.collected.sequences.is_empty() {
-            return Err(CalibrationError::NoSequences);
+            return Err(no_sequences());
         }
         Ok(self.collected)
     }
@@ -237,10 +240,11 @@ impl Calibration {
     }
 
     /// Computes the range of every tensor for integers of the given width.
-    pub fn ranges(&self, method: RangeMethod, bits: IntegerBits) -> Result<Ranges, CalibrationError> {
+    pub fn ranges(&self, method: RangeMethod, bits: IntegerBits) -> Result<Ranges> {
         match method {
             RangeMethod::Percentile(share) if !(share > 0.5 && share <= 1.0) => {
-                Err(CalibrationError::Percentile { share })
+                let what = format!("expected a share of more than 0.5 and at most 1, got {share}");
+                Err(Error::invalid(what).with_help("choose another share: 0.9999 leaves out outliers"))
             }
             _ => Ok(self
                 .tensors
@@ -252,10 +256,7 @@ impl Calibration {
 
     /// Computes the ranges for shards in these formats: ample ranges for 16-bit integers, and
     /// ranges with the least squared error for 8-bit states.
-    pub fn ranges_for<'f>(
-        &self,
-        formats: impl IntoIterator<Item = &'f FormatTuple>,
-    ) -> Result<Ranges, CalibrationError> {
+    pub fn ranges_for<'f>(&self, formats: impl IntoIterator<Item = &'f FormatTuple>) -> Result<Ranges> {
         let mut ranges = self.ranges(RangeMethod::Ample, IntegerBits::Sixteen)?;
         if formats.into_iter().any(|tuple| tuple.states == StateFormat::A8) {
             let narrow = self.ranges(RangeMethod::MeanSquaredError, IntegerBits::Eight)?;
@@ -265,9 +266,10 @@ impl Calibration {
     }
 
     /// Adds the calibration of another run of the same model.
-    pub fn merge(&mut self, other: Calibration) -> Result<(), CalibrationError> {
+    pub fn merge(&mut self, other: Calibration) -> Result<()> {
         if self.checkpoint != other.checkpoint {
-            return Err(CalibrationError::OtherModel);
+            return Err(Error::invalid("the calibrations belong to different models")
+                .with_help("merge only calibrations of one checkpoint"));
         }
         self.sequences.extend(other.sequences);
         self.sequences.sort_unstable();
@@ -279,9 +281,13 @@ impl Calibration {
     }
 }
 
+pub(crate) fn no_sequences() -> Error {
+    Error::invalid("no token sequences were given").with_help("pass at least one sequence of ids")
+}
+
 /// Computes a hash over every stored value of a model's weights and tables. Reads all of them once,
 /// which takes seconds for ten gigabytes.
-pub fn content_hash(graph: &Graph) -> Result<[u8; 32], QuantiseError> {
+pub fn content_hash(graph: &Graph) -> Result<[u8; 32]> {
     let mut digest = Sha256::new();
     let tables = graph.assets.iter().map(|asset| &asset.table);
     let mut known: BTreeMap<(*const u8, usize), [u8; 32]> = BTreeMap::new();

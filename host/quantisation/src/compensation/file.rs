@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 use shardwright_files::hex;
+use shardwright_vocabulary::Result;
 
 use super::moments::SecondMoments;
-use crate::MeasuredError;
-use crate::envelope::{HEAD, Kind};
+use crate::envelope::{HEAD, Kind, damaged};
 
 /// The limit fits the largest supported number of columns.
 const KIND: Kind = Kind { magic: b"sw-momen", version: 1, name: "second moments", limit: 1 << 31 };
@@ -22,7 +22,7 @@ impl SecondMoments {
     }
 
     /// Writes the moments to a file atomically.
-    pub fn write(&self, path: impl AsRef<Path>) -> Result<(), MeasuredError> {
+    pub fn write(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut content = Vec::with_capacity(COUNTS + 4 * self.triangle.len());
         content.extend((self.width as u64).to_le_bytes());
         content.extend(self.rows.to_le_bytes());
@@ -31,10 +31,10 @@ impl SecondMoments {
     }
 
     /// Reads the moments of a tensor with `width` columns.
-    pub fn read(path: impl AsRef<Path>, width: usize) -> Result<Self, MeasuredError> {
+    pub fn read(path: impl AsRef<Path>, width: usize) -> Result<Self> {
         let path = path.as_ref();
         let content = KIND.read(path)?;
-        let damaged = |offset: usize, what| KIND.damaged(path, HEAD + offset, what);
+        let damaged = |offset: usize, what| damaged(path, HEAD + offset, what);
         let (counts, values) = content.split_at_checked(COUNTS).ok_or_else(|| damaged(0, "the counts"))?;
         let [found, rows] = [0, 8].map(|at| {
             counts[at..at + 8].iter().rev().fold(0_u64, |number, &byte| number << 8 | u64::from(byte))

@@ -6,11 +6,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use shardwright_vocabulary::Result;
+
 use super::factor::{Factors, MatrixFactors};
 use super::moments::SecondMoments;
 use super::remark::Remark;
 use super::taking::{MatrixInputs, PassedOn};
-use crate::QuantiseError;
 
 /// Second moments of the inputs of every matrix of a model.
 ///
@@ -52,10 +53,7 @@ impl Moments {
     }
 
     /// Returns [`Moments::factors`] of a weight, with remarks for the user.
-    pub(crate) fn factors_and_remarks(
-        &self,
-        weight: &str,
-    ) -> Result<(Option<MatrixFactors>, Vec<Remark>), QuantiseError> {
+    pub(crate) fn factors_and_remarks(&self, weight: &str) -> Result<(Option<MatrixFactors>, Vec<Remark>)> {
         let factors = self.factors(weight)?;
         let mut remarks = Vec::new();
         match &factors {
@@ -82,14 +80,14 @@ impl Moments {
     }
 
     /// Returns the moments of a weight's inputs, or `None` if these were not observed.
-    pub(crate) fn second(&self, weight: &str) -> Result<Option<SecondMoments>, QuantiseError> {
+    pub(crate) fn second(&self, weight: &str) -> Result<Option<SecondMoments>> {
         let Some(key) = self.inputs.of.get(weight) else { return Ok(None) };
         let width = self.inputs.widths.get(key).copied().unwrap_or_default();
         Ok(self.moments(key, width)?.map(Cow::into_owned))
     }
 
     /// Returns the factors for rounding a weight, or `None` if its inputs were not observed.
-    pub fn factors(&self, weight: &str) -> Result<Option<MatrixFactors>, QuantiseError> {
+    pub fn factors(&self, weight: &str) -> Result<Option<MatrixFactors>> {
         let Some(columns) = self.columns(weight)? else { return Ok(None) };
         let rows = match self.inputs.gradients.get(weight) {
             Some(&rows) => {
@@ -102,7 +100,7 @@ impl Moments {
     }
 
     /// Returns only the factors of the weight's inputs.
-    pub(crate) fn columns(&self, weight: &str) -> Result<Option<Arc<Factors>>, QuantiseError> {
+    pub(crate) fn columns(&self, weight: &str) -> Result<Option<Arc<Factors>>> {
         let Some(key) = self.inputs.of.get(weight) else { return Ok(None) };
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, factors)) = last.as_ref().filter(|(known, _)| known == key) {
@@ -116,7 +114,7 @@ impl Moments {
         Ok(factors)
     }
 
-    fn moments(&self, key: &str, width: usize) -> Result<Option<Cow<'_, SecondMoments>>, QuantiseError> {
+    fn moments(&self, key: &str, width: usize) -> Result<Option<Cow<'_, SecondMoments>>> {
         Ok(match &self.kept {
             Kept::InMemory(moments) => moments.get(key).map(Cow::Borrowed),
             Kept::InFolder(folder) => {

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use sha2::{Digest, Sha256};
 use shardwright_graph::{ComponentKind, EntryOptions, EntryPoint, Graph, Op, WeightId, range_key};
 use shardwright_reference::{Arrangement, ReferenceModel};
-use shardwright_vocabulary::EntryKind;
+use shardwright_vocabulary::{EntryKind, Error, Result};
 
 use super::model::Moments;
 use super::moments::MomentSums;
-use crate::CalibrationError;
+use crate::calibration::no_sequences;
 
 /// Largest number of columns of a matrix whose moments are summed, in 7.2 GB. It is more than twice
 /// the columns of any model that runs on a phone.
@@ -44,16 +44,14 @@ pub(crate) enum PassedOn {
 
 impl MatrixInputs {
     /// Collects the inputs of every matrix of a model.
-    pub fn new(graph: &Graph) -> Result<Self, CalibrationError> {
+    pub fn new(graph: &Graph) -> Result<Self> {
         let kind = if graph.is_generative() { EntryKind::Decode } else { EntryKind::Encode };
         let point = EntryPoint { kind, rows: 1, context: 1, largest_rows: 1 };
         let mut keys: BTreeMap<WeightId, BTreeSet<String>> = BTreeMap::new();
         let mut products: BTreeMap<WeightId, usize> = BTreeMap::new();
         for component in &graph.components {
             let layers = if component.kind == ComponentKind::Decoder { 0..component.layers } else { 0..0 };
-            let entry = graph
-                .entry(component.kind, layers, point, EntryOptions::default())
-                .map_err(|source| CalibrationError::Reference(source.into()))?;
+            let entry = graph.entry(component.kind, layers, point, EntryOptions::default())?;
             let Some(entry) = entry else { continue };
             for node in
                 entry.nodes.iter().filter(|node| matches!(node.op, Op::Linear | Op::DynamicLinear { .. }))
@@ -69,8 +67,13 @@ impl MatrixInputs {
         for (id, keys) in keys {
             let weight = graph.weight(id);
             if weight.row_width() > COLUMNS_LIMIT {
-                let (weight, columns) = (weight.name.clone(), weight.row_width());
-                return Err(CalibrationError::TooWide { weight, columns, limit: COLUMNS_LIMIT });
+                let what = format!(
+                    "moments of {} columns are not supported, at most {COLUMNS_LIMIT}",
+                    weight.row_width()
+                );
+                return Err(Error::invalid(what)
+                    .at(format!("weight `{}`", weight.name))
+                    .with_help("round each value to the nearest"));
             }
             let joined = keys.into_iter().collect::<Vec<_>>().join(" ");
             widths.insert(joined.clone(), weight.row_width());
@@ -126,13 +129,9 @@ impl Moments {
     /// [`content_hash`](crate::content_hash).
     ///
     /// Memory: 8 bytes for every pair of columns of every tensor that a matrix is multiplied with.
-    pub fn by_reference(
-        graph: &Graph,
-        checkpoint: [u8; 32],
-        sequences: &[Vec<u32>],
-    ) -> Result<Self, CalibrationError> {
+    pub fn by_reference(graph: &Graph, checkpoint: [u8; 32], sequences: &[Vec<u32>]) -> Result<Self> {
         if sequences.is_empty() {
-            return Err(CalibrationError::NoSequences);
+            return Err(no_sequences());
         }
         let inputs = MatrixInputs { gradients: BTreeMap::new(), ..MatrixInputs::new(graph)? };
         let mut sums: BTreeMap<&str, MomentSums> =

@@ -8,15 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rayon::prelude::*;
-use shardwright_files::{FileError, hex, own};
-use shardwright_graph::{Weight, WeightBytes, WeightData};
+use shardwright_files::{hex, own};
+use shardwright_graph::{Weight, WeightBytes, WeightData, too_large};
+use shardwright_vocabulary::{At, Error, ErrorKind, Result};
 
 use super::header::{HASH, Header, PAGE, Parts, hash};
 use super::mapped::Mapped;
+use super::{damaged, unusable};
 use crate::compensation::Remark;
 use crate::job::{Chunk, Job, Whole};
 use crate::source::READ_AROUND;
-use crate::{QuantiseError, StoreError};
 
 /// Interval for checking whether another process is done.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -53,18 +54,14 @@ impl<'j> Unfinished<'j> {
         path: PathBuf,
         header: Header,
         job: &'j Job<'j>,
-        wait: &mut dyn FnMut(&Path) -> Result<(), QuantiseError>,
-    ) -> Result<Option<Self>, QuantiseError> {
-        let io = |action, source| StoreError::Io { action, path: path.clone(), source };
+        wait: &mut dyn FnMut(&Path) -> Result<()>,
+    ) -> Result<Option<Self>> {
+        let io = |error: std::io::Error| Error::from(error).at(path.display());
         let (Some(parts), Some(page)) = (header.parts(), header.page()) else {
             let weight = job.planned();
-            return Err(shardwright_graph::GraphError::WeightTooLarge {
-                weight: weight.name.clone(),
-                shape: weight.shape.clone(),
-            }
-            .into());
+            return Err(too_large(&weight.name, &weight.shape));
         };
-        let file = open_private(&path).map_err(|source| io("open", source))?;
+        let file = open_private(&path)?;
         loop {
             match file.try_lock() {
                 Ok(()) => break,
@@ -72,7 +69,7 @@ impl<'j> Unfinished<'j> {
                     wait(&path)?;
                     std::thread::sleep(LOOK_AGAIN);
                 }
-                Err(TryLockError::Error(source)) => return Err(io("lock", source).into()),
+                Err(TryLockError::Error(error)) => return Err(io(error)),
             }
         }
         // The previous owner of the lock may have renamed the file to its final name. It must not
@@ -91,9 +88,9 @@ impl<'j> Unfinished<'j> {
             whole: None,
             table: vec![0; (chunks + 1) * HASH],
         };
-        let length = unfinished.file.metadata().map_err(|source| io("read", source))?.len();
+        let length = unfinished.file.metadata().map_err(io)?.len();
         if length == parts.end {
-            let mapped = Mapped::of(&unfinished.file).map_err(|source| io("map", source))?;
+            let mapped = Mapped::of(&unfinished.file).at(path.display())?;
             let begun = mapped.bytes().get(..PAGE as usize) == Some(&page);
             if begun && unfinished.fault_outside_chunks(mapped.bytes()).is_none() {
                 unfinished.take_over(&mapped);
@@ -103,7 +100,7 @@ impl<'j> Unfinished<'j> {
         // Set the length first and write the header last, so a file with a header has its full
         // length.
         let file = &unfinished.file;
-        file.set_len(0).and_then(|()| file.set_len(parts.end)).map_err(|source| io("write", source))?;
+        file.set_len(0).and_then(|()| file.set_len(parts.end)).map_err(io)?;
         unfinished.write(0, &page)?;
         Ok(Some(unfinished))
     }
@@ -161,10 +158,7 @@ impl<'j> Unfinished<'j> {
     }
 
     /// Makes the missing chunks. `report` receives the number of bytes made and may cancel.
-    pub fn complete(
-        &mut self,
-        report: &mut dyn FnMut(u64) -> Result<(), QuantiseError>,
-    ) -> Result<(), QuantiseError> {
+    pub fn complete(&mut self, report: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
         if self.job.needs_whole() && self.whole.is_none() {
             let whole = self.job.whole(&mut || report(0).is_ok())?;
             if let Some(whole) = whole {
@@ -182,7 +176,7 @@ impl<'j> Unfinished<'j> {
         })
     }
 
-    fn put(&mut self, chunk: usize, made: &Chunk) -> Result<(), QuantiseError> {
+    fn put(&mut self, chunk: usize, made: &Chunk) -> Result<()> {
         let (data, scales) = self.job.places(chunk);
         self.write(self.parts.data + data.start as u64, &made.data)?;
         self.write(self.parts.scales + scales.start as u64, &made.scales)?;
@@ -191,27 +185,26 @@ impl<'j> Unfinished<'j> {
         Ok(())
     }
 
-    fn note_hash(&mut self, entry: usize, hash: [u8; HASH]) -> Result<(), QuantiseError> {
+    fn note_hash(&mut self, entry: usize, hash: [u8; HASH]) -> Result<()> {
         self.table[entry * HASH..(entry + 1) * HASH].copy_from_slice(&hash);
         self.write(self.parts.table + (entry * HASH) as u64, &hash)
     }
 
-    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), QuantiseError> {
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         let written = self.file.seek(SeekFrom::Start(offset)).and_then(|_| self.file.write_all(bytes));
-        written.map_err(|source| StoreError::Io { action: "write", path: self.path.clone(), source }.into())
+        written.at(self.path.display())
     }
 
     /// Marks the file as complete in its header, adds the remarks, and renames it to its final
     /// name.
-    pub fn finish(mut self, name: &Path, remarks: &[Remark]) -> Result<(), QuantiseError> {
+    pub fn finish(mut self, name: &Path, remarks: &[Remark]) -> Result<()> {
         self.header.remarks = remarks.to_vec();
         self.header.table = hex::encode(&hash(&[&self.table]));
         if let Some(page) = self.header.page() {
             self.write(0, &page)?;
         }
         // No fsync: after a power loss, hashes reveal missing bytes and they are made again.
-        std::fs::rename(&self.path, name)
-            .map_err(|source| StoreError::Io { action: "rename", path: self.path.clone(), source }.into())
+        std::fs::rename(&self.path, name).at(self.path.display())
     }
 }
 
@@ -225,16 +218,16 @@ fn not_zero(bytes: &[u8], ranges: impl IntoIterator<Item = std::ops::Range<u64>>
 
 /// Opens a file in progress for writing. Replaces a file that another user may have written with an
 /// empty one.
-fn open_private(path: &Path) -> std::io::Result<File> {
+fn open_private(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     // A link or a pipe with that name is not our file either.
-    if let Err(FileError::NotOwn { .. }) = own::open_file(path) {
-        std::fs::remove_file(path)?;
+    if own::open_file(path).is_err_and(|error| error.kind() == ErrorKind::Invalid) {
+        std::fs::remove_file(path).at(path.display())?;
     }
-    let file = options.open(path)?;
+    let file = options.open(path).at(path.display())?;
     own::expect_file(path, &file)?;
     Ok(file)
 }
@@ -253,30 +246,25 @@ fn checked(bytes: &[u8], parts: Parts, job: &Job<'_>, chunk: usize, wanted: &[u8
 }
 
 /// Opens a complete file and verifies every byte of it. `wanted` has neither table nor remarks.
-pub(super) fn open_whole(
-    path: &Path,
-    wanted: &Header,
-    job: &Job<'_>,
-) -> Result<(Weight, Vec<Remark>), StoreError> {
+pub(super) fn open_whole(path: &Path, wanted: &Header, job: &Job<'_>) -> Result<(Weight, Vec<Remark>)> {
     let mapped = Mapped::open(path)?;
+    read_whole(mapped, wanted, job).at(path.display())
+}
+
+fn read_whole(mapped: Mapped, wanted: &Header, job: &Job<'_>) -> Result<(Weight, Vec<Remark>)> {
     let bytes = mapped.bytes();
-    let header = Header::read(path, bytes)?;
+    let header = Header::read(bytes)?;
     if (Header { table: String::new(), remarks: Vec::new(), ..header.clone() }) != *wanted {
-        return Err(StoreError::OtherWeight {
-            path: path.to_owned(),
-            found: header.describe(),
-            wanted: wanted.describe(),
-        });
+        return Err(unusable(format!("expected {}, got {}", wanted.describe(), header.describe())));
     }
     let length = bytes.len() as u64;
     let parts = match header.parts() {
         Some(parts) if parts.end == length => parts,
         parts => {
             let wanted = parts.map_or(u64::MAX, |parts| parts.end);
-            return Err(StoreError::Length { path: path.to_owned(), found: length, wanted });
+            return Err(unusable(format!("expected {wanted} bytes by its header, got {length}")));
         }
     };
-    let damaged = |offset: u64, what| StoreError::Damaged { path: path.to_owned(), offset, what };
     let table = &bytes[parts.table as usize..];
     if hex::encode(&hash(&[table])) != header.table {
         return Err(damaged(parts.table, "the table of hashes"));

@@ -5,13 +5,11 @@
 //! the file is complete, it also has the hash of the table. So every byte is covered, chunks can be
 //! verified one by one, and a file in progress records which of its chunks are valid.
 
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use shardwright_vocabulary::WeightFormat;
+use shardwright_vocabulary::{Result, WeightFormat};
 
-use crate::StoreError;
+use super::{damaged, unusable};
 use crate::compensation::Remark;
 use crate::job::Job;
 
@@ -108,14 +106,15 @@ impl Header {
     }
 
     /// Reads the header at the start of a file and verifies its hash.
-    pub fn read(path: &Path, bytes: &[u8]) -> Result<Header, StoreError> {
-        let foreign = || StoreError::NotAWeight { path: path.to_owned() };
-        let damaged =
-            |offset: usize, what| StoreError::Damaged { path: path.to_owned(), offset: offset as u64, what };
+    pub fn read(bytes: &[u8]) -> Result<Header> {
+        let foreign = || unusable("not a file of quantised weights".to_owned());
         let page = bytes.get(..PAGE as usize).filter(|page| page.starts_with(MAGIC)).ok_or_else(foreign)?;
         let number = |at: usize| u32::from_le_bytes([page[at], page[at + 1], page[at + 2], page[at + 3]]);
         if number(8) != VERSION {
-            return Err(StoreError::Version { path: path.to_owned(), found: number(8), supported: VERSION });
+            let found = number(8);
+            return Err(unusable(format!(
+                "version {found} of the format, this program reads version {VERSION}"
+            )));
         }
         let end = FIXED.saturating_add(number(12) as usize);
         let text = page.get(FIXED..end).ok_or_else(|| damaged(12, "the header's length"))?;
@@ -123,9 +122,9 @@ impl Header {
             return Err(damaged(16, "the header's hash"));
         }
         if page[end..].iter().any(|&byte| byte != 0) {
-            return Err(damaged(end, "the end of the header"));
+            return Err(damaged(end as u64, "the end of the header"));
         }
-        serde_json::from_slice(text).map_err(|_| damaged(FIXED, "the header's text"))
+        serde_json::from_slice(text).map_err(|_| damaged(FIXED as u64, "the header's text"))
     }
 
     /// Describes the content for messages.

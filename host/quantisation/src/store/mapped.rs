@@ -2,10 +2,11 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
-use shardwright_files::{FileError, Mapping, Section, own};
+use shardwright_files::{Mapping, Section, own};
 use shardwright_graph::WeightBytes;
+use shardwright_vocabulary::{At, ErrorKind, Result};
 
-use crate::StoreError;
+use super::MAKE_AGAIN;
 
 /// A mapped file of the store. If another program truncated it while mapped, reading the lost pages
 /// would end this process (SIGBUS), and the system offers no mapping without that risk. Files of a
@@ -14,19 +15,18 @@ pub(crate) struct Mapped(Mapping);
 
 impl Mapped {
     /// Maps a file after checking that only this user can have written it.
-    pub fn open(path: &Path) -> Result<Mapped, StoreError> {
-        let io = |action, source| StoreError::Io { action, path: path.to_owned(), source };
-        let file = match own::open_file(path) {
-            Ok((file, _)) => file,
-            Err(FileError::NotOwn { path, reason }) => return Err(StoreError::NotOwn { path, reason }),
-            Err(error) => return Err(io("open", error.into())),
-        };
-        Mapped::of(&file).map_err(|source| io("map", source))
+    pub fn open(path: &Path) -> Result<Mapped> {
+        let (file, _) = own::open_file(path).map_err(|error| match error.kind() {
+            // Its place is the file or the folder.
+            ErrorKind::Invalid => error.with_help(MAKE_AGAIN),
+            _ => error.at(path.display()),
+        })?;
+        Mapped::of(&file).at(path.display())
     }
 
     /// Maps an open file. A complete file of the store is never written. A file in progress is
     /// written only by the owner of its lock, who maps it only while reading.
-    pub fn of(file: &File) -> std::io::Result<Mapped> {
+    pub fn of(file: &File) -> Result<Mapped> {
         Ok(Mapped(Section::whole("<store>", file.try_clone()?)?.map()?))
     }
 }

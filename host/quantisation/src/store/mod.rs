@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use shardwright_files::{FileError, hex, own};
+use shardwright_files::{hex, own};
 
 use crate::compensation::{PassedOn, Remark};
 use crate::job::{ARITHMETIC, Job, Rounding, Target};
 use crate::recipe::{Meter, apply, in_memory};
-use crate::{Moments, Note, QuantiseError, Recipe, RowSource, StoreError, Watch};
+use crate::{Moments, Note, Recipe, RowSource, Watch};
 use file::{Unfinished, open_whole};
 use header::{Header, VERSION, hash};
 use shardwright_graph::{Graph, Weight};
-use shardwright_vocabulary::WeightFormat;
+use shardwright_vocabulary::{At, Error, ErrorKind, Result, WeightFormat};
 
 /// Extension of complete files.
 const WHOLE: &str = "weight";
@@ -27,6 +27,7 @@ const WHOLE: &str = "weight";
 const UNFINISHED: &str = "unfinished";
 /// Name prefix of the private folder in a directory that is not trusted.
 const OWN: &str = ".own-";
+const MAKE_AGAIN: &str = "remove the file: the next run makes it again";
 /// Unfinished files of this age are removed. They probably belong to a model that is not made any
 /// more, and they are as large as finished ones.
 const UNFINISHED_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -51,26 +52,25 @@ pub struct Store {
     open: Mutex<BTreeMap<String, (Weight, Vec<Remark>)>>,
     /// Set if other users may write to the directory: the reason, and the temporary folder used
     /// instead, which is removed with this instance.
-    instead: Option<(FileError, tempfile::TempDir)>,
+    instead: Option<(Error, tempfile::TempDir)>,
 }
 
 impl Store {
     /// Opens a store in a directory, which is created if missing. A directory that other users may
     /// write to is not trusted. Then everything is made again in a temporary folder, and
     /// [`Note::Disbelieved`] reports it.
-    pub fn open(directory: impl Into<PathBuf>) -> Result<Self, QuantiseError> {
+    pub fn open(directory: impl Into<PathBuf>) -> Result<Self> {
         let directory = directory.into();
-        let io = |source| StoreError::Io { action: "make", path: directory.clone(), source };
-        own::create_folder(&directory).map_err(io)?;
+        own::create_folder(&directory).at(directory.display())?;
         let instead = match own::expect_folder(&directory) {
             Ok(()) => None,
-            Err(FileError::Io(source)) => return Err(io(source).into()),
-            Err(error) => {
+            Err(error) if error.kind() == ErrorKind::Invalid => {
                 let mut folder = tempfile::Builder::new();
                 #[cfg(unix)]
                 folder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
-                Some((error, folder.prefix(OWN).tempdir_in(&directory).map_err(io)?))
+                Some((error, folder.prefix(OWN).tempdir_in(&directory).at(directory.display())?))
             }
+            Err(error) => return Err(error.at(directory.display())),
         };
         sweep(&directory);
         let directory = instead.as_ref().map_or(directory.clone(), |(_, folder)| folder.path().to_owned());
@@ -84,12 +84,7 @@ impl Store {
 
     /// Quantises a graph with a recipe and maps the results from the store. Unchanged weights are
     /// shared, not copied. Vectors (such as norm scales) are made in memory.
-    pub fn graph(
-        &self,
-        graph: &Graph,
-        recipe: &Recipe,
-        watch: &mut dyn Watch,
-    ) -> Result<Graph, QuantiseError> {
+    pub fn graph(&self, graph: &Graph, recipe: &Recipe, watch: &mut dyn Watch) -> Result<Graph> {
         self.report_distrust(watch);
         apply(graph, recipe, watch, &mut |source, target, moments, meter| match target {
             Target::Matrix(format) if source.shape.len() > 1 => self.make(source, format, moments, meter),
@@ -105,7 +100,7 @@ impl Store {
         format: WeightFormat,
         moments: Option<&Moments>,
         watch: &mut dyn Watch,
-    ) -> Result<Weight, QuantiseError> {
+    ) -> Result<Weight> {
         self.report_distrust(watch);
         let total = Job::new(source, Target::Matrix(format), PassedOn::Nowhere)?.planned().bytes();
         self.make(source, format, moments, &mut Meter { watch, done: 0, total })
@@ -123,7 +118,7 @@ impl Store {
         format: WeightFormat,
         moments: Option<&Moments>,
         meter: &mut Meter<'_>,
-    ) -> Result<Weight, QuantiseError> {
+    ) -> Result<Weight> {
         let name = source.name();
         let target = Target::Matrix(format);
         let moments = moments.filter(|_| target.is_rounded());
@@ -231,11 +226,11 @@ fn find(
     header: &Header,
     job: &Job<'_>,
     meter: &mut Meter<'_>,
-) -> Result<Option<(Weight, Vec<Remark>)>, StoreError> {
+) -> Result<Option<(Weight, Vec<Remark>)>> {
     match open_whole(path, header, job) {
         Ok(made) => Ok(Some(made)),
-        Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(fault) if fault.is_of_content() => {
+        Err(fault) if fault.is_not_found() => Ok(None),
+        Err(fault) if fault.kind() == ErrorKind::Invalid => {
             meter.watch.note(Note::Remade {
                 weight: header.weight.clone(),
                 path: path.to_owned(),
@@ -247,12 +242,18 @@ fn find(
     }
 }
 
+/// Creates the error for a file whose content cannot be used.
+fn unusable(message: String) -> Error {
+    Error::invalid(message).with_help(MAKE_AGAIN)
+}
+
+/// Creates the error for a file whose bytes changed after they were written.
+fn damaged(offset: u64, what: &str) -> Error {
+    unusable(format!("damaged: {what}")).at(format!("byte {offset}"))
+}
+
 /// Computes a hash over everything that determines the content of a file.
-fn address(
-    source: &dyn RowSource,
-    format: WeightFormat,
-    moments: Option<&Moments>,
-) -> Result<String, QuantiseError> {
+fn address(source: &dyn RowSource, format: WeightFormat, moments: Option<&Moments>) -> Result<String> {
     let length = |count: usize| (count as u64).to_le_bytes();
     let shape: Vec<u8> = source.shape().iter().flat_map(|extent| extent.to_le_bytes()).collect();
     let moments: Vec<u8> = moments.map(|moments| moments.identity().to_vec()).unwrap_or_default();

@@ -5,17 +5,17 @@ use std::ops::ControlFlow;
 
 use shardwright_graph::{ComponentKind, ConstantFormat, Ranges};
 use shardwright_quantisation::{
-    CalibrationError, Calibrator, Candidate, Change, Compensated, ExpectedLosses, IntegerBits, Loss,
-    MatrixInputs, MeasuredError, MomentSums, Moments, RangeMethod, TableFormats, evaluate, losses_identity,
-    moment_priors, places, priors, weights_read,
+    Calibrator, Candidate, Change, Compensated, ExpectedLosses, IntegerBits, Loss, MatrixInputs, MomentSums,
+    Moments, RangeMethod, TableFormats, evaluate, losses_identity, moment_priors, places, priors,
+    weights_read,
 };
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{
-    ActivationFormat, FormatTuple, StateFormat, ValueFormat, WeightFormat, WeightRole,
+    ActivationFormat, ErrorKind, FormatTuple, StateFormat, ValueFormat, WeightFormat, WeightRole,
 };
 use tempfile::TempDir;
 
-use crate::calibration::{graph_of, sealed, sequences};
+use crate::calibration::{expect_invalid, graph_of, sealed, sequences};
 
 fn on(_: u64, _: u64) -> ControlFlow<()> {
     ControlFlow::Continue(())
@@ -80,14 +80,13 @@ fn what_cannot_be_evaluated_says_why() {
     let none: [Candidate; 0] = [];
     let of =
         |sequences: &[Vec<u32>]| evaluate(&graph, &none, &Ranges::new(), sequences, &mut on).unwrap_err();
-    assert!(matches!(of(&[]), CalibrationError::NoSequences));
-    let error = of(&[vec![30]]);
-    assert!(matches!(error, CalibrationError::NoPredictions) && error.help().is_some(), "{error}");
+    expect_invalid(&of(&[]), "no token sequences");
+    expect_invalid(&of(&[vec![30]]), "no sequence has two tokens");
     let error = evaluate(&graph, &none, &Ranges::new(), &[vec![30, 31]], &mut |_, _| ControlFlow::Break(()));
-    assert!(matches!(error, Err(CalibrationError::Cancelled)));
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::Cancelled);
     let a16 = [candidate(WeightFormat::W8PerChannel, ActivationFormat::A16, StateFormat::F32)];
     let error = evaluate(&graph, &a16, &Ranges::new(), &[vec![30, 31]], &mut on).unwrap_err();
-    assert!(matches!(error, CalibrationError::Reference(_)) && error.help().is_some(), "{error}");
+    assert!(error.to_string().contains("no range of") && error.help().is_some(), "{error}");
 }
 
 /// Returns one change of each kind.
@@ -147,7 +146,7 @@ fn losses_survive_their_files_and_nothing_else_does() {
     let sound = std::fs::read(&path).unwrap();
     std::fs::write(Loss::path(folder, &table), &sound).unwrap();
     let error = Loss::read(folder, &table).unwrap_err();
-    assert!(matches!(error, MeasuredError::Damaged { what, .. } if what.contains("the change")), "{error}");
+    expect_invalid(&error, "damaged: the change");
     for at in (0..sound.len()).step_by(7) {
         let mut bytes = sound.clone();
         bytes[at] ^= 4;
@@ -158,11 +157,11 @@ fn losses_survive_their_files_and_nothing_else_does() {
     for (from, to) in [("\"nanonats\":", "\"nanonats\":-"), ("mlp-input", "mlp-middle"), ("}", "")] {
         std::fs::write(&path, sealed(&sound, text.replace(from, to).as_bytes())).unwrap();
         let error = Loss::read(folder, &weights).unwrap_err();
-        assert!(matches!(error, MeasuredError::Damaged { .. }), "{error}");
+        expect_invalid(&error, "damaged: ");
     }
     std::fs::write(&path, sealed(&sound, &[b' '; 1 << 13])).unwrap();
     let error = Loss::read(folder, &weights).unwrap_err();
-    assert!(matches!(error, MeasuredError::TooLarge { .. }), "{error}");
+    expect_invalid(&error, "expected at most 4096 bytes, got 8192");
 
     let format = WeightFormat::W4Block32;
     let losses = priors(&graph_of(&Spec::gemma3()), &[format], None).unwrap();
@@ -172,7 +171,7 @@ fn losses_survive_their_files_and_nothing_else_does() {
     let other = ExpectedLosses::path(folder, WeightFormat::W2PerChannel);
     std::fs::copy(ExpectedLosses::path(folder, format), other).unwrap();
     let error = ExpectedLosses::read(folder, WeightFormat::W2PerChannel).unwrap_err();
-    assert!(matches!(error, MeasuredError::Damaged { what, .. } if what.contains("the format")), "{error}");
+    expect_invalid(&error, "damaged: the format");
 }
 
 #[test]

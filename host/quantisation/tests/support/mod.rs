@@ -4,8 +4,8 @@
 
 use half::{bf16, f16};
 use shardwright_graph::{Weight, WeightData};
-use shardwright_quantisation::{QuantiseError, RowSource};
-use shardwright_vocabulary::DType;
+use shardwright_quantisation::RowSource;
+use shardwright_vocabulary::{DType, Result};
 
 /// Creates a weight with these values, stored as a float type.
 pub fn weight(shape: &[u64], dtype: DType, values: &[f32]) -> Weight {
@@ -94,7 +94,7 @@ impl RowSource for Synthetic {
         &self.shape
     }
 
-    fn rows(&self, first: usize, out: &mut [f32]) -> Result<(), QuantiseError> {
+    fn rows(&self, first: usize, out: &mut [f32]) -> Result<()> {
         let width = *self.shape.last().unwrap() as usize;
         for (index, row) in out.chunks_mut(width).enumerate() {
             fill(self.seed.wrapping_add(((first + index) as u64).wrapping_mul(0xD605_1341_D0B4_6A25)), row);
@@ -102,7 +102,7 @@ impl RowSource for Synthetic {
         Ok(())
     }
 
-    fn identity(&self) -> Result<[u8; 32], QuantiseError> {
+    fn identity(&self) -> Result<[u8; 32]> {
         let mut identity = [0; 32];
         identity[..8].copy_from_slice(&self.seed.to_le_bytes());
         Ok(identity)

@@ -1,6 +1,8 @@
 //! Writes new rows to a state with the same encoding.
 
-use crate::{Array, ReferenceError};
+use shardwright_vocabulary::{Error, Result};
+
+use crate::Array;
 
 /// Returns the state with row `slots[r]` replaced by `rows[r]`. Slot −1 is skipped.
 pub(crate) fn state_update(mut state: Array, rows: &Array, slots: &[i32]) -> Array {
@@ -20,9 +22,12 @@ pub(crate) fn write_rows(state: &mut Array, rows: &Array, slots: &[i32]) {
 }
 
 /// Checks that every slot is −1 or a row of the state.
-pub(crate) fn check_slots(slots: &[i32], capacity: usize) -> Result<(), ReferenceError> {
+pub(crate) fn check_slots(slots: &[i32], capacity: usize) -> Result<()> {
     match slots.iter().position(|&slot| slot < -1 || slot >= 0 && slot as usize >= capacity) {
-        Some(row) => Err(ReferenceError::Slot { row, slot: slots[row], capacity: capacity as u64 }),
+        Some(row) => {
+            let slot = slots[row];
+            Err(Error::argument(format!("slot {slot} of row {row} is outside a state of {capacity} rows")))
+        }
         None => Ok(()),
     }
 }

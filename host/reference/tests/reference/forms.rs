@@ -34,7 +34,7 @@ fn model<'g>(
         .map_err(|error| TestCaseError::fail(error.to_string()))
 }
 
-fn ok<T>(result: Result<T, shardwright_reference::ReferenceError>) -> Result<T, TestCaseError> {
+fn ok<T>(result: shardwright_vocabulary::Result<T>) -> Result<T, TestCaseError> {
     result.map_err(|error| TestCaseError::fail(error.to_string()))
 }
 

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 
 use shardwright_graph::{Asset, ComponentKind, EntryPoint, Role, StateId};
 use shardwright_shims::{Binding, Direction, EntryInterface, LoadedShard, Port};
-use shardwright_vocabulary::{EntryKind, Table};
+use shardwright_vocabulary::{EntryKind, Error, Result, Table};
 
 use crate::description::{ChainDescription, ShardDescription};
-use crate::error::ChainError;
+use crate::error::wrong_count;
 use crate::step::{POSITION_LIMIT, natural_shape, natural_storage};
 use crate::storage::{bytes_of, elements_of, is_storable, storage_of};
 
@@ -23,44 +23,44 @@ pub const ENTRIES_MAX: u64 = 64;
 /// Most ports of an entry: states, step inputs, boundaries and taps.
 pub const PORTS_MAX: u64 = 16_384;
 
+/// Help for a loaded artefact that differs from the description.
+pub(super) const RECOMPILE: &str =
+    "the artefact was compiled from another work order than the description; compile again";
+
+/// Help for shards whose entry points differ.
+pub(super) const SAME_ENTRIES: &str =
+    "every shard needs the same entry points; a prefill may only end where no later shard has states";
+
 pub(super) fn check(
     description: &ChainDescription,
     executors: &[LoadedShard],
     assets: &[Asset],
-) -> Result<(), ChainError> {
+) -> Result<()> {
     caps(description)?;
     if executors.len() != description.shards.len() {
-        return Err(ChainError::ExecutorCount {
-            shards: description.shards.len(),
-            executors: executors.len(),
-        });
+        return Err(wrong_count(description.shards.len(), executors.len()));
     }
     coverage(description)?;
     check_assets(&description.assets, assets)?;
     let mut names = HashSet::new();
     for (shard, executor) in description.shards.iter().zip(executors) {
         if !names.insert(shard.name.as_str()) {
-            return Err(ChainError::ShardRepeated { shard: shard.name.clone() });
+            return Err(Error::incompatible(format!("two shards are called `{}`", shard.name)));
         }
         if *executor.place() != shard.place {
-            return Err(ChainError::PlaceMismatch {
-                shard: shard.name.clone(),
-                described: Box::new(shard.place.clone()),
-                actual: Box::new(executor.place().clone()),
-            });
+            let message = format!("described for {}, but loaded on {}", shard.place, executor.place());
+            return Err(fault(shard, message).with_help(RECOMPILE));
         }
         if let Some(cap) = shard.logits_softcap
             && !(shard.segments.has(ComponentKind::Head) && cap.is_finite() && cap > 0.0)
         {
-            return Err(ChainError::Softcap { shard: shard.name.clone(), cap });
+            return Err(fault(shard, format!("a soft-cap of {cap} cannot be applied to its logits"))
+                .with_help("a soft-cap is a positive number, and only a head returns logits"));
         }
         let mut entries = HashSet::new();
         for entry in &shard.entries {
             if !entries.insert((entry.point.kind, entry.point.rows)) {
-                return Err(ChainError::EntryRepeated {
-                    shard: shard.name.clone(),
-                    entry: entry.point.name().to_string(),
-                });
+                return Err(fault(shard, format!("{} occurs twice", entry.point.name())));
             }
             EntryCheck { description, shard, entry, name: entry.point.name().to_string() }.check(executor)?;
         }
@@ -68,106 +68,104 @@ pub(super) fn check(
     Ok(())
 }
 
-fn caps(description: &ChainDescription) -> Result<(), ChainError> {
-    let cap = |what, count: usize, max| {
-        if count as u64 > max {
-            return Err(ChainError::TooMany { what, count: count as u64, max });
+fn fault(shard: &ShardDescription, message: impl Into<String>) -> Error {
+    Error::incompatible(message).at(format_args!("shard `{}`", shard.name))
+}
+
+fn caps(description: &ChainDescription) -> Result<()> {
+    let cap = |what: &str, count: u64, max: u64| {
+        if count > max {
+            let message = format!("the chain has {count} {what}, expected at most {max}");
+            return Err(Error::incompatible(message));
         }
         Ok(())
     };
-    cap("shards", description.shards.len(), SHARDS_MAX)?;
-    cap("states", description.structure.states.len(), STATES_MAX)?;
-    cap("assets", description.assets.len(), ASSETS_MAX)?;
+    cap("shards", description.shards.len() as u64, SHARDS_MAX)?;
+    cap("states", description.structure.states.len() as u64, STATES_MAX)?;
+    cap("assets", description.assets.len() as u64, ASSETS_MAX)?;
     for shard in &description.shards {
-        cap("entry points in a shard", shard.entries.len(), ENTRIES_MAX)?;
+        cap("entry points in a shard", shard.entries.len() as u64, ENTRIES_MAX)?;
         for entry in &shard.entries {
-            cap("ports in an entry", entry.ports.len(), PORTS_MAX)?;
-            if entry.point.context > POSITION_LIMIT {
-                return Err(ChainError::TooMany {
-                    what: "positions in a context",
-                    count: entry.point.context,
-                    max: POSITION_LIMIT,
-                });
-            }
+            cap("ports in an entry", entry.ports.len() as u64, PORTS_MAX)?;
+            cap("positions in a context", entry.point.context, POSITION_LIMIT)?;
         }
     }
     Ok(())
 }
 
 /// Checks that every component occurs once, in the order of a step, and every layer once, in order.
-fn coverage(description: &ChainDescription) -> Result<(), ChainError> {
+fn coverage(description: &ChainDescription) -> Result<()> {
+    let layers = description.structure.layers;
     let mut last: Option<ComponentKind> = None;
     let mut next_layer = 0;
     for shard in &description.shards {
         if shard.segments.0.is_empty() {
-            return Err(ChainError::SegmentsMissing { shard: shard.name.clone() });
+            return Err(fault(shard, "no segments"));
         }
         for (place, segment) in shard.segments.iter().enumerate() {
             let component = segment.component;
             // Layers continue from shard to shard. Within a shard they are one segment.
             let repeated = last == Some(component) && (place > 0 || !component.is_layered());
             if repeated || !description.structure.components.contains(&component) {
-                return Err(ChainError::ComponentUnexpected { shard: shard.name.clone(), component });
+                let message = format!("`{component}` is already provided, or is not part of this model");
+                return Err(fault(shard, message));
             }
             if let Some(before) = last.filter(|&before| before > component) {
-                return Err(ChainError::ComponentOrder { shard: shard.name.clone(), component, before });
+                return Err(fault(shard, format!("`{component}` comes after `{before}`")));
             }
             last = Some(component);
             let (start, end) = segment.layers;
             let fits = segment.is_consistent()
-                && (!component.is_layered() || (start == next_layer && end <= description.structure.layers));
+                && (!component.is_layered() || (start == next_layer && end <= layers));
             if !fits {
-                return Err(ChainError::Layers {
-                    shard: shard.name.clone(),
-                    start,
-                    end,
-                    expected: next_layer,
-                    layers: description.structure.layers,
-                });
+                let message = format!("expected layers from {next_layer} of {layers}, got {start}..{end}");
+                return Err(fault(shard, message));
             }
             next_layer = next_layer.max(end);
         }
     }
     for &component in &description.structure.components {
         if !description.shards.iter().any(|shard| shard.segments.has(component)) {
-            return Err(ChainError::ComponentMissing(component));
+            return Err(Error::incompatible(format!("no shard has the component `{component}`")));
         }
     }
-    if next_layer != description.structure.layers {
-        return Err(ChainError::LayersMissing { from: next_layer, layers: description.structure.layers });
+    if next_layer != layers {
+        return Err(Error::incompatible(format!("no shard has the layers {next_layer}..{layers}")));
     }
     Ok(())
 }
 
-fn check_assets(described: &[Table<()>], actual: &[Asset]) -> Result<(), ChainError> {
+fn check_assets(described: &[Table<()>], actual: &[Asset]) -> Result<()> {
     for (index, described) in described.iter().enumerate() {
-        let fault = |what, expected: String, actual: String| {
-            Err(ChainError::Asset { asset: described.name.clone(), what, expected, actual })
+        let fault = |what: &str, expected: String, actual: String| {
+            Err(Error::incompatible(format!("{what} is {actual}, expected {expected}"))
+                .at(format_args!("asset `{}`", described.name))
+                .with_help("the tables come from another checkpoint than the description"))
         };
         let Some(asset) = actual.get(index) else {
-            return fault("the table", "one".to_owned(), "none".to_owned());
+            return fault("the table", "present".to_owned(), "missing".to_owned());
         };
         let found = asset.to_table().described();
         if found.name != described.name {
-            return fault("its name", described.name.clone(), found.name);
+            return fault("the name", described.name.clone(), found.name);
         }
         if (found.entries, found.width) != (described.entries, described.width) || described.width == 0 {
             let expected = format!("[{}, {}]", described.entries, described.width);
-            return fault("its shape", expected, format!("{:?}", asset.table.shape));
+            return fault("the shape", expected, format!("{:?}", asset.table.shape));
         }
         if (found.dtype, found.quantisation) != (described.dtype, described.quantisation) {
-            return fault("its format", described.format(), found.format());
+            return fault("the format", described.format(), found.format());
         }
         let Some([values, scales]) = described.sizes() else {
-            return fault("its format", "one that a table can have".to_owned(), described.format());
+            return fault("the format", "a format for tables".to_owned(), described.format());
         };
         if asset.table.data.available() as u64 != values {
             let actual = asset.table.data.available();
-            return fault("its size", format!("{values} bytes"), format!("{actual} bytes"));
+            return fault("the size", format!("{values} bytes"), format!("{actual} bytes"));
         }
         let actual = asset.table.quantisation.as_ref().map_or(0, |existing| existing.scales.available());
         if actual as u64 != scales {
-            return fault("the size of its scales", format!("{scales} bytes"), format!("{actual} bytes"));
+            return fault("the size of the scales", format!("{scales} bytes"), format!("{actual} bytes"));
         }
     }
     Ok(())
@@ -181,29 +179,33 @@ struct EntryCheck<'a> {
 }
 
 impl EntryCheck<'_> {
-    fn check(&self, executor: &LoadedShard) -> Result<(), ChainError> {
+    fn fault(&self, message: impl Into<String>) -> Error {
+        Error::incompatible(message).at(format_args!("shard `{}`, {}", self.shard.name, self.name))
+    }
+
+    fn check(&self, executor: &LoadedShard) -> Result<()> {
         self.point()?;
         self.states()?;
         self.ports()?;
         self.bindings(executor)
     }
 
-    fn point(&self) -> Result<(), ChainError> {
+    fn point(&self) -> Result<()> {
         let fault =
-            |what, expected: String, actual: u64| self.point_fault(what, expected, actual.to_string());
+            |what: &str, expected: String, actual: u64| self.point_fault(what, expected, actual.to_string());
         let point = self.entry.point;
         if self.entry.name != self.name {
-            return self.point_fault("its name", self.name.clone(), self.entry.name.clone());
+            return self.point_fault("the name", self.name.clone(), self.entry.name.clone());
         }
         if self.entry.segments != self.shard.segments {
             let (expected, found) = (self.shard.segments.to_string(), self.entry.segments.to_string());
-            return self.point_fault("its part", expected, found);
+            return self.point_fault("the part", expected, found);
         }
         if point.rows == 0 || point.rows > point.context {
-            return fault("its row count", format!("1 to {}", point.context), point.rows);
+            return fault("the row count", format!("1 to {}", point.context), point.rows);
         }
         if point.kind == EntryKind::Encode && point.context != point.rows {
-            return fault("its context", point.rows.to_string(), point.context);
+            return fault("the context", point.rows.to_string(), point.context);
         }
         // Rings are sized for the largest entry of the whole plan, on any shard.
         let largest = self.points().map(|other| other.rows).max().unwrap_or(point.rows);
@@ -212,7 +214,7 @@ impl EntryCheck<'_> {
         }
         for other in self.points().filter(|_| point.kind != EntryKind::Encode) {
             if other.context != point.context {
-                return fault("its context", other.context.to_string(), point.context);
+                return fault("the context", other.context.to_string(), point.context);
             }
             if other.largest_rows != point.largest_rows {
                 return fault("the largest row count", other.largest_rows.to_string(), point.largest_rows);
@@ -221,19 +223,13 @@ impl EntryCheck<'_> {
         let generative = self.description.structure.is_generative();
         if generative == (point.kind == EntryKind::Encode) {
             let expected = if generative { "prefill or decode" } else { "encode" };
-            return self.point_fault("its kind", expected.to_owned(), point.kind.to_string());
+            return self.point_fault("the kind", expected.to_owned(), point.kind.to_string());
         }
         Ok(())
     }
 
-    fn point_fault(&self, what: &'static str, expected: String, actual: String) -> Result<(), ChainError> {
-        Err(ChainError::EntryPoint {
-            shard: self.shard.name.clone(),
-            entry: self.name.clone(),
-            what,
-            expected,
-            actual,
-        })
+    fn point_fault(&self, what: &str, expected: String, actual: String) -> Result<()> {
+        Err(self.fault(format!("{what} is {actual}, expected {expected}")).with_help(SAME_ENTRIES))
     }
 
     /// Returns the entry points of every shard that share states.
@@ -242,15 +238,8 @@ impl EntryCheck<'_> {
         entries.map(|entry| entry.point).filter(|point| point.kind != EntryKind::Encode)
     }
 
-    fn states(&self) -> Result<(), ChainError> {
-        let fault = |state: StateId, reason| {
-            Err(ChainError::StateUndeclared {
-                shard: self.shard.name.clone(),
-                entry: self.name.clone(),
-                state: state.0,
-                reason,
-            })
-        };
+    fn states(&self) -> Result<()> {
+        let fault = |state: StateId, reason: &str| Err(self.fault(format!("state {} {reason}", state.0)));
         let point = self.entry.point;
         let mut seen = HashSet::new();
         for port in &self.entry.states {
@@ -288,7 +277,7 @@ impl EntryCheck<'_> {
         Ok(())
     }
 
-    fn ports(&self) -> Result<(), ChainError> {
+    fn ports(&self) -> Result<()> {
         let ports = &self.entry.ports;
         let mut names = HashSet::new();
         for (index, port) in ports.iter().enumerate() {
@@ -297,29 +286,20 @@ impl EntryCheck<'_> {
                 .iter()
                 .any(|other| other.role == port.role && other.direction.is_written() == side);
             if !names.insert(port.name.as_str()) || role_repeated {
-                return Err(ChainError::PortRepeated {
-                    shard: self.shard.name.clone(),
-                    entry: self.name.clone(),
-                    port: port.name.clone(),
-                });
+                return Err(self.fault(format!("`{}` occurs twice", port.name)));
             }
             self.shape(port)?;
             let storage = storage_of(port);
             let natural = natural_storage(&port.role);
             let storable = if natural.is_numeric() { is_storable(port) } else { storage == natural };
             if !storable {
-                return Err(ChainError::PortStorage {
-                    shard: self.shard.name.clone(),
-                    entry: self.name.clone(),
-                    port: port.name.clone(),
-                    actual: Box::new(storage),
-                });
+                return Err(self.fault(format!("`{}` cannot be stored as {storage}", port.name)));
             }
         }
         Ok(())
     }
 
-    fn shape(&self, port: &Port) -> Result<(), ChainError> {
+    fn shape(&self, port: &Port) -> Result<()> {
         let rows = self.entry.point.rows;
         let of_state = |state: StateId| {
             let port = self.entry.states.iter().find(|existing| existing.id == state);
@@ -330,12 +310,9 @@ impl EntryCheck<'_> {
                 if let Role::Gathered { asset } | Role::GatheredByGrid { asset, .. } = role
                     && asset.0 as usize >= self.description.assets.len()
                 {
-                    return Err(ChainError::AssetUnknown {
-                        shard: self.shard.name.clone(),
-                        entry: self.name.clone(),
-                        asset: asset.0,
-                        available: self.description.assets.len(),
-                    });
+                    let available = self.description.assets.len();
+                    let message = format!("unknown asset {}; the chain has {available} assets", asset.0);
+                    return Err(self.fault(message));
                 }
                 let widths: Vec<u64> = self.description.assets.iter().map(|asset| asset.width).collect();
                 match role {
@@ -374,37 +351,27 @@ impl EntryCheck<'_> {
             _ => None,
         };
         let Some(expected) = expected else {
-            return Err(ChainError::PortRole {
-                shard: self.shard.name.clone(),
-                entry: self.name.clone(),
-                port: port.name.clone(),
-                direction: port.direction,
-                role: Box::new(port.role.clone()),
-            });
+            let (direction, role) = (port.direction, port.role.name());
+            let message = format!("`{}` cannot be {direction:?} with the role `{role}`", port.name);
+            return Err(self.fault(message));
         };
         // No port is empty, and every size fits into an address.
         if port.shape != expected || elements_of(port) == 0 || bytes_of(port) > isize::MAX as u64 {
-            return Err(ChainError::PortShape {
-                shard: self.shard.name.clone(),
-                entry: self.name.clone(),
-                port: port.name.clone(),
-                expected,
-                actual: port.shape.clone(),
-            });
+            let actual = &port.shape;
+            let message = format!("`{}` has the shape {actual:?}, expected {expected:?}", port.name);
+            return Err(self.fault(message));
         }
         Ok(())
     }
 
     /// Checks that the loaded entry binds exactly the described ports.
-    fn bindings(&self, executor: &LoadedShard) -> Result<(), ChainError> {
+    fn bindings(&self, executor: &LoadedShard) -> Result<()> {
         let Some(loaded) = executor.entries().iter().find(|loaded| loaded.interface.name == self.name) else {
             let available: Vec<&str> =
                 executor.entries().iter().map(|entry| entry.interface.name.as_str()).collect();
-            return Err(ChainError::EntryNotLoaded {
-                shard: self.shard.name.clone(),
-                entry: self.name.clone(),
-                available: if available.is_empty() { "none".to_owned() } else { available.join(", ") },
-            });
+            let available = if available.is_empty() { "none".to_owned() } else { available.join(", ") };
+            let message = format!("the loaded artefact lacks this entry point; available: {available}");
+            return Err(self.fault(message).with_help(RECOMPILE));
         };
         if loaded.interface.point != self.entry.point {
             let name = |point: EntryPoint| format!("{} of at most {} rows", point.name(), point.largest_rows);
@@ -414,13 +381,9 @@ impl EntryCheck<'_> {
                 name(loaded.interface.point),
             );
         }
-        let set = |binding: &str, fault| {
-            Err(ChainError::BindingSet {
-                shard: self.shard.name.clone(),
-                entry: self.name.clone(),
-                binding: binding.to_owned(),
-                fault,
-            })
+        let set = |binding: &str, fault: &str| {
+            let message = format!("the loaded artefact {fault} `{binding}`");
+            Err(self.fault(message).with_help(RECOMPILE))
         };
         let mut bound = HashSet::new();
         for binding in &loaded.bindings {
@@ -441,16 +404,11 @@ impl EntryCheck<'_> {
         Ok(())
     }
 
-    fn binding(&self, binding: &Binding, port: &Port) -> Result<(), ChainError> {
-        let fault = |what, expected: String, actual: String| {
-            Err(ChainError::Binding {
-                shard: self.shard.name.clone(),
-                entry: self.name.clone(),
-                binding: binding.port.name.as_str().into(),
-                what,
-                expected: expected.into(),
-                actual: actual.into(),
-            })
+    fn binding(&self, binding: &Binding, port: &Port) -> Result<()> {
+        let fault = |what: &str, expected: String, actual: String| {
+            let name = &binding.port.name;
+            let message = format!("`{name}`: {what} of the loaded artefact is {actual}, expected {expected}");
+            Err(self.fault(message).with_help(RECOMPILE))
         };
         if binding.port.direction != port.direction {
             let name = |direction: Direction| format!("{direction:?}");

@@ -3,11 +3,11 @@
 
 use shardwright_graph::{ComponentKind, EntryPoint, Role, Segment, StateId};
 use shardwright_shims::{Binding, Direction, EntryInterface, LoadedShard, Port};
-use shardwright_vocabulary::{EntryKind, Place};
+use shardwright_vocabulary::{EntryKind, Error, Place, Result};
 
+use super::check::{RECOMPILE, SAME_ENTRIES};
 use crate::chain::Chain;
 use crate::description::ChainDescription;
-use crate::error::ChainError;
 use crate::step::natural_storage;
 use crate::storage::{Storage, elements_of, storage_of};
 
@@ -219,10 +219,7 @@ pub(crate) struct Layout {
     pub boundaries: Vec<Boundary>,
 }
 
-pub(super) fn lay_out(
-    description: &ChainDescription,
-    executors: &[LoadedShard],
-) -> Result<Layout, ChainError> {
+pub(super) fn lay_out(description: &ChainDescription, executors: &[LoadedShard]) -> Result<Layout> {
     let mut places: Vec<&Place> = Vec::new();
     let place_of = description
         .shards
@@ -256,7 +253,8 @@ pub(super) fn lay_out(
     points.sort_by_key(|point| (point.kind, point.rows));
     let needed = if description.structure.is_generative() { EntryKind::Decode } else { EntryKind::Encode };
     if !points.iter().any(|point| point.kind == needed) {
-        return Err(ChainError::NoEntry(needed));
+        return Err(Error::incompatible(format!("the chain has no {needed} entry point"))
+            .with_help("a plan needs decode_1 for a generating model and encode_N for an encoder"));
     }
     builder.find_writers()?;
     for point in points {
@@ -276,8 +274,12 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn name(&self, shard: usize) -> String {
-        self.description.shards[shard].name.clone()
+    fn name(&self, shard: usize) -> &'a str {
+        &self.description.shards[shard].name
+    }
+
+    fn fault(&self, shard: usize, message: String) -> Error {
+        Error::incompatible(message).at(format_args!("shard `{}`", self.name(shard)))
     }
 
     fn entry(&self, shard: usize, point: EntryPoint) -> Option<&'a EntryInterface> {
@@ -287,7 +289,7 @@ impl<'a> Builder<'a> {
 
     /// Finds the writer of each state. Every state must have one writer, on the place of all its
     /// readers and before them.
-    fn find_writers(&mut self) -> Result<(), ChainError> {
+    fn find_writers(&mut self) -> Result<()> {
         let states = &self.description.structure.states;
         let uses = || {
             let shards = self.description.shards.iter().enumerate();
@@ -327,26 +329,27 @@ impl<'a> Builder<'a> {
         }
         for (shard, _, port) in uses().filter(|(_, _, port)| !port.written) {
             let id = port.id.0 as usize;
-            let state = states[id].name.clone();
+            let state = &states[id].name;
             let Some(writer) = writers[id] else {
-                return Err(ChainError::StateUnwritten { state, entry: "any entry".to_owned() });
+                return Err(unwritten(state, "any entry"));
             };
             if writer > shard {
-                return Err(ChainError::StateBeforeWriter {
-                    state,
-                    writer: self.name(writer),
-                    reader: self.name(shard),
-                });
+                let (reader, writer) = (self.name(shard), self.name(writer));
+                return Err(Error::incompatible(format!(
+                    "the state `{state}` is read by `{reader}`, which runs before its writer `{writer}`"
+                )));
             }
             if self.place_of[writer] != self.place_of[shard] {
-                let place = |shard: usize| Box::new(self.description.shards[shard].place.clone());
-                return Err(ChainError::StateNotShareable {
-                    state,
-                    writer: self.name(writer),
-                    writer_place: place(writer),
-                    reader: self.name(shard),
-                    reader_place: place(shard),
-                });
+                let [(writer, writer_place), (reader, reader_place)] =
+                    [writer, shard].map(|shard| (self.name(shard), &self.description.shards[shard].place));
+                return Err(Error::incompatible(format!(
+                    "state-not-shareable: `{state}` is written by `{writer}` on {writer_place} and read by \
+                     `{reader}` on {reader_place}"
+                ))
+                .with_help(
+                    "layers that share keys and values must be on the same instance and device; move the cut \
+                     or the target",
+                ));
             }
             if let Some(plan) = &mut plans[id]
                 && writer != shard
@@ -357,8 +360,7 @@ impl<'a> Builder<'a> {
         }
         for (state, plan) in states.iter().zip(&plans) {
             if plan.is_none() {
-                let (state, entry) = (state.name.clone(), "any entry".to_owned());
-                return Err(ChainError::StateUnwritten { state, entry });
+                return Err(unwritten(&state.name, "any entry"));
             }
         }
         self.layout.states = plans.into_iter().flatten().collect();
@@ -368,7 +370,7 @@ impl<'a> Builder<'a> {
 
     /// Checks that all entries that bind a state store it in the same way, because they share one
     /// buffer.
-    fn state_storages(&mut self) -> Result<(), ChainError> {
+    fn state_storages(&mut self) -> Result<()> {
         let mut found: Vec<Option<(usize, Storage)>> = vec![None; self.layout.states.len()];
         for (shard, described) in self.description.shards.iter().enumerate() {
             for entry in &described.entries {
@@ -376,13 +378,12 @@ impl<'a> Builder<'a> {
                     let Role::State { state } = port.role else { continue };
                     let (first, storage) = *found[state.0 as usize].get_or_insert((shard, storage_of(port)));
                     if storage != storage_of(port) {
-                        return Err(ChainError::StateStorage {
-                            state: self.description.structure.states[state.0 as usize].name.clone(),
-                            first: self.name(first),
-                            first_storage: Box::new(storage),
-                            second: self.name(shard),
-                            second_storage: Box::new(storage_of(port)),
-                        });
+                        let name = &self.description.structure.states[state.0 as usize].name;
+                        let (first, second) = (self.name(first), self.name(shard));
+                        return Err(Error::incompatible(format!(
+                            "the state `{name}` is {storage} for `{first}` and {} for `{second}`",
+                            storage_of(port)
+                        )));
                     }
                 }
             }
@@ -464,17 +465,13 @@ impl<'a, 'b> Wiring<'a, 'b> {
         Wiring { builder, schedule, stream: None, per_layer: None, copied: Vec::new() }
     }
 
-    fn wire(mut self) -> Result<Schedule, ChainError> {
+    fn wire(mut self) -> Result<Schedule> {
         let point = self.schedule.point;
         let mut written = vec![false; self.builder.description.structure.states.len()];
         for shard in 0..self.builder.description.shards.len() {
             let Some(entry) = self.builder.entry(shard, point) else {
                 if point.kind != EntryKind::Prefill {
-                    return Err(ChainError::EntryMissing {
-                        shard: self.builder.name(shard),
-                        entry: self.schedule.name.clone(),
-                        because: "runs through every shard".to_owned(),
-                    });
+                    return Err(self.entry_missing(shard, "which runs through every shard"));
                 }
                 continue;
             };
@@ -486,14 +483,12 @@ impl<'a, 'b> Wiring<'a, 'b> {
         // A prefill may skip shards, but must not skip a state.
         if let Some(state) = written.iter().position(|written| !written) {
             let writer = self.builder.writers[state];
-            let state = self.builder.description.structure.states[state].name.clone();
+            let state = &self.builder.description.structure.states[state].name;
             return Err(match writer {
-                Some(shard) if self.builder.entry(shard, point).is_none() => ChainError::EntryMissing {
-                    shard: self.builder.name(shard),
-                    entry: self.schedule.name,
-                    because: format!("has to fill `{state}` there"),
-                },
-                _ => ChainError::StateUnwritten { state, entry: self.schedule.name },
+                Some(shard) if self.builder.entry(shard, point).is_none() => {
+                    self.entry_missing(shard, &format!("which must fill `{state}` there"))
+                }
+                _ => unwritten(state, &self.schedule.name),
             });
         }
         let missing = match point.kind {
@@ -504,20 +499,22 @@ impl<'a, 'b> Wiring<'a, 'b> {
             _ => None,
         };
         match missing {
-            Some(what) => Err(ChainError::ResultMissing { entry: self.schedule.name, what }),
+            Some(what) => Err(Error::incompatible(format!("{} does not return {what}", self.schedule.name))),
             None => Ok(self.schedule),
         }
     }
 
-    fn run(&mut self, shard: usize, entry: &'a EntryInterface) -> Result<(), ChainError> {
+    fn entry_missing(&self, shard: usize, because: &str) -> Error {
+        let message = format!("no {}, {because}", self.schedule.name);
+        self.builder.fault(shard, message).with_help(SAME_ENTRIES)
+    }
+
+    fn run(&mut self, shard: usize, entry: &'a EntryInterface) -> Result<()> {
         // `check` ensured that both exist.
         let loaded = self.builder.executors[shard].entries();
         let Some(index) = loaded.iter().position(|loaded| loaded.interface.name == self.schedule.name) else {
-            return Err(ChainError::EntryNotLoaded {
-                shard: self.builder.name(shard),
-                entry: self.schedule.name.clone(),
-                available: String::new(),
-            });
+            let message = format!("the loaded artefact lacks {}", self.schedule.name);
+            return Err(self.builder.fault(shard, message).with_help(RECOMPILE));
         };
         let executors = self.builder.executors;
         let loaded = &executors[shard].entries()[index];
@@ -598,12 +595,11 @@ impl<'a, 'b> Wiring<'a, 'b> {
         port: &'a Port,
         need: Need,
         copies: &mut Vec<CopyPlan>,
-    ) -> Result<(usize, u64), ChainError> {
+    ) -> Result<(usize, u64)> {
         let description = self.builder.description;
-        let unfed = || ChainError::InputUnfed {
-            shard: description.shards[shard].name.clone(),
-            entry: self.schedule.name.clone(),
-            port: port.name.clone(),
+        let unfed = || {
+            Error::incompatible(format!("no earlier shard returns `{}`", port.name))
+                .at(format_args!("shard `{}`, {}", description.shards[shard].name, self.schedule.name))
         };
         let rows = self.schedule.point.rows;
         let (flowing, from_offset, blocks) = match &port.role {
@@ -678,7 +674,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
         memory: usize,
         entry: &'a EntryInterface,
         run: &mut ShardRun,
-    ) -> Result<(), ChainError> {
+    ) -> Result<()> {
         let located = Located { memory, shape: port.shape.clone(), storage: storage_of(port) };
         let described = &self.builder.description.shards[shard];
         if let (Role::Hidden | Role::PerLayer { .. }, [before @ .., rows, width]) =
@@ -742,6 +738,10 @@ impl<'a, 'b> Wiring<'a, 'b> {
         }
         Ok(())
     }
+}
+
+fn unwritten(state: &str, entry: &str) -> Error {
+    Error::incompatible(format!("no shard writes the state `{state}` in {entry}"))
 }
 
 /// Returns the storage in which a step input is computed.

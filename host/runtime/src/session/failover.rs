@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use shardwright_bundle::Structure;
-use shardwright_vocabulary::{ErrorClass, Place};
+use shardwright_vocabulary::{Error, ErrorClass, ErrorKind, Place};
 
 use super::Session;
 use super::logits::Logits;
@@ -168,7 +168,8 @@ impl Session {
     }
 }
 
-/// Returns the first usable next chain, and the loss that it replaces.
+/// Returns the first usable next chain, and the loss that it replaces. If no chain is left, the
+/// error names the loss and the unusable chains.
 pub(crate) fn take(
     next: &mut dyn NextChain,
     lost: SessionError,
@@ -194,7 +195,13 @@ pub(crate) fn take(
             Err(reason) => passed_over.push(reason),
         }
     }
-    Err(SessionError::Stranded { lost: Box::new(lost), passed_over })
+    let reasons = match passed_over.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", passed_over.join("; ")),
+    };
+    Err(Error::new(ErrorKind::Shim, format!("{lost}; no fallback chain is left{reasons}"))
+        .with_help("open the model again; a plan with a fallback target recovers by itself")
+        .into())
 }
 
 /// Checks that a session on `old` can continue on `next`.

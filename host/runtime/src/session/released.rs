@@ -27,9 +27,11 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// Returns [`SessionError::Budget`] if the chain's budget is too small, and the errors of
-    /// allocation and of running. The session then stays released or partly filled, and can be
-    /// resumed again.
+    /// Returns an error of the kind [`ErrorKind::Memory`] if the chain's budget is too small, and
+    /// the errors of allocation and of running. The session then stays released or partly filled,
+    /// and can be resumed again.
+    ///
+    /// [`ErrorKind::Memory`]: shardwright_vocabulary::ErrorKind::Memory
     pub fn resume(&mut self) -> Result<usize, SessionError> {
         let (tokens, before) = (self.tokens.len(), self.recomputed);
         self.with_failover(tokens, &mut |session| {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::support::{Plan, bits, chain, disturbed, graph, ids, last_logits};
 use shardwright_runtime::{
-    Appended, BudgetError, CancelHandle, Chain, FallbackChains, MemoryBudget, Prompt, Session, SessionError,
-    SoftRows, Truncation,
+    Appended, CancelHandle, Chain, FallbackChains, MemoryBudget, Prompt, Session, SessionError, SoftRows,
+    Truncation,
 };
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::ErrorKind;
@@ -144,13 +144,15 @@ fn a_budget_bounds_sessions_and_released_ones_do_not_count() {
     let budget = chain.budget().unwrap().clone();
     assert_eq!(budget.used(), 2 * memory.bytes());
     let error = chain.session().unwrap_err();
-    let SessionError::Budget(BudgetError { asked, used, limit }) = error else { panic!("{error}") };
-    assert_eq!((asked, used, limit), (memory.bytes(), 2 * asked, 2 * asked));
+    let (needed, limit) = (memory.bytes(), 2 * memory.bytes());
+    let expected =
+        format!("{needed} bytes of memory are needed, and {limit} of the budget of {limit} bytes are in use");
+    assert_eq!(error.to_string(), expected);
     assert!(error.help().is_some() && error.at().is_none());
     assert_eq!(shardwright_vocabulary::Error::from(error).kind(), ErrorKind::Memory);
     one.release();
     let three = chain.session().unwrap();
-    assert!(matches!(one.append(&[1]), Err(SessionError::Budget(_))));
+    assert_eq!(one.append(&[1]).unwrap_err().kind(), ErrorKind::Memory);
     assert_eq!(one.tokens(), tokens);
     drop(two);
     assert_eq!(one.append(&[1]).unwrap().recomputed, 12);
@@ -167,8 +169,9 @@ fn a_chain_takes_over_only_within_its_budget() {
     let mut session = first.session_with(Box::new(FallbackChains::new([second]))).unwrap();
     *troubles[0].dies_after.lock().unwrap() = Some(0);
     let error = session.append(&[1, 2]).unwrap_err();
-    let SessionError::Stranded { passed_over, .. } = &error else { panic!("{error}") };
-    assert!(passed_over[0].contains("of the budget of"), "{passed_over:?}");
+    let text = error.to_string();
+    let (_, passed_over) = text.split_once("no fallback chain is left (").unwrap();
+    assert!(passed_over.contains("of the budget of"), "{error}");
     drop(held);
 }
 

@@ -9,10 +9,11 @@ use crate::support::{self, Form, Plan, Trouble, bits, fixture};
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_runtime::{
-    Chain, DoneReason, Draft, DraftError, FallbackChains, Generation, GenerationEvent, GenerationOptions,
+    Chain, DoneReason, Draft, FallbackChains, Generation, GenerationEvent, GenerationOptions,
     GenerationStatistics, ModelDraft, Proposal, Session, Speculation,
 };
 use shardwright_text::{Distribution, SamplingParameters, StopRules, Tokenizer};
+use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 struct Model {
     graph: Graph,
@@ -85,7 +86,7 @@ impl Draft for Knows {
         "knows".to_owned()
     }
 
-    fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal, DraftError> {
+    fn propose(&mut self, history: &[u32], most: usize) -> Result<Proposal> {
         let rest = self.text.get(history.len()..).unwrap_or(&[]);
         let at = history.len();
         let said =
@@ -100,10 +101,10 @@ impl Draft for Knows {
 /// A draft that gives the prepared answers in order, then empty ones.
 struct Told(VecDeque<Answer>);
 
-type Answer = Box<dyn FnMut(usize) -> Result<Proposal, DraftError> + Send>;
+type Answer = Box<dyn FnMut(usize) -> Result<Proposal> + Send>;
 
 impl Told {
-    fn once(answer: impl FnMut(usize) -> Result<Proposal, DraftError> + Send + 'static) -> Box<Self> {
+    fn once(answer: impl FnMut(usize) -> Result<Proposal> + Send + 'static) -> Box<Self> {
         Box::new(Told(VecDeque::from([Box::new(answer) as _])))
     }
 }
@@ -113,7 +114,7 @@ impl Draft for Told {
         "told".to_owned()
     }
 
-    fn propose(&mut self, _: &[u32], most: usize) -> Result<Proposal, DraftError> {
+    fn propose(&mut self, _: &[u32], most: usize) -> Result<Proposal> {
         self.0.pop_front().map_or(Ok(Proposal::default()), |mut answer| answer(most))
     }
 }
@@ -337,10 +338,7 @@ fn a_draft_with_a_fault_is_dropped_and_the_reply_goes_on() {
             "gives no distribution that token 1",
             Box::new(move |_| Ok(Proposal { drawn_from: two.clone(), ..tokens([5]) })),
         ),
-        (
-            "failed: the disk is full",
-            Box::new(|_| Err(DraftError::Failed { draft: "told".into(), source: "the disk is full".into() })),
-        ),
+        ("the disk is full", Box::new(|_| Err(Error::new(ErrorKind::Shim, "the disk is full")))),
         ("died: on purpose", Box::new(|_| panic!("on purpose"))),
     ];
     for (words, answer) in faults {
@@ -366,7 +364,7 @@ fn a_draft_that_never_answers_is_waited_for_so_long() {
     let prompt = prompt(&model);
     let chain = support::chain(&model.graph, &plan(&[1, 8]));
     let expected = hear(&model, &mut chain.session().unwrap(), &prompt, &options(20));
-    let hangs = |_| -> Result<Proposal, DraftError> {
+    let hangs = |_| -> Result<Proposal> {
         loop {
             std::thread::park();
         }
@@ -471,7 +469,7 @@ fn what_is_asked_for_fits_the_reply() {
         fn name(&self) -> String {
             "asked".to_owned()
         }
-        fn propose(&mut self, _: &[u32], most: usize) -> Result<Proposal, DraftError> {
+        fn propose(&mut self, _: &[u32], most: usize) -> Result<Proposal> {
             self.0.lock().unwrap().push(most);
             Ok(Proposal::default())
         }

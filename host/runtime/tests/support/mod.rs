@@ -14,13 +14,13 @@ use shardwright_graph::{
 };
 use shardwright_models::Checkpoint;
 use shardwright_reference::{Array, Bindings, Evaluator, States, Weights};
-use shardwright_runtime::{Chain, ChainDescription, ChainError, ShardDescription};
+use shardwright_runtime::{Chain, ChainDescription, ShardDescription};
 use shardwright_shims::{
     Binding, Bound, Buffer, Canceller, Direction, EntryInterface, Failure, LoadedEntry, LoadedShard, Port,
     RunOptions, Shard, ShimError, Update,
 };
 use shardwright_test_checkpoints::Spec;
-use shardwright_vocabulary::{DType, Encoding, EntryKind, ErrorClass, MemoryKinds};
+use shardwright_vocabulary::{DType, Encoding, EntryKind, Error, ErrorClass, MemoryKinds};
 use shardwright_vocabulary::{Place, ShardOrigin};
 
 /// Returns the graph of a generated checkpoint.
@@ -368,7 +368,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    pub fn chain(self) -> Result<Chain, ChainError> {
+    pub fn chain(self) -> Result<Chain, Error> {
         Chain::new(self.description, self.executors, self.assets)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shardwright_bundle::{ChainEntry, Model as ModelEntry, ShardEntry};
 use shardwright_runtime::{
-    Chain, ChainDescription, NextChain, NextChainError, PlacementRecord, SessionError, ShardDescription,
+    Chain, ChainDescription, NextChain, PlacementRecord, SessionError, ShardDescription,
 };
 use shardwright_selection::{heads_of, know_chip, only_compiled_for, only_compiles};
 use shardwright_shims::{Artefact, Heads, LoadedShard, ShimInstance};
@@ -31,7 +31,7 @@ impl Loader {
     ) -> std::result::Result<Chain, NotLoaded> {
         let ends = |error| NotLoaded { error, ends: true, elsewhere: false };
         let need = Need::of(model, entry);
-        self.budget.expect(need.bytes()).map_err(|budget| need.exceeds(&budget))?;
+        self.budget.expect(need.bytes()).map_err(|_| need.exceeds(&self.budget))?;
         // Artefacts are hashed and then loaded. Tables are hashed and mapped.
         opening.steps.begin(need.artefacts.saturating_mul(2).saturating_add(need.tables), 9);
         let mut schemas: Vec<FlagSchema> = Vec::new();
@@ -74,7 +74,8 @@ impl Loader {
                 self.load_shard((shard, &heads), device, &instance, &flags, steps)?;
             opening.copied += copied;
             for flag in passed_over {
-                let reason = format!("shim `{}` takes no such flag at loading", shard.compiled_by.shim);
+                let shim = &shard.compiled_by.shim;
+                let reason = format!("shim `{shim}` does not support this flag at load time");
                 let verdict = FlagVerdict::Unknown;
                 description.origin.loaded_with.push(FlagOutcome { flag, verdict, reason });
             }
@@ -112,7 +113,7 @@ impl Loader {
         let bytes = chain.weight_bytes();
         chain
             .within(self.budget.clone())
-            .map_err(|budget| Need { artefacts: bytes, ..Need::default() }.exceeds(&budget))
+            .map_err(|_| Need { artefacts: bytes, ..Need::default() }.exceeds(&self.budget))
     }
 
     fn load_shard(
@@ -129,20 +130,17 @@ impl Loader {
         let stage = format!("loading {}", shard.name);
         steps.past(shard.artefact.bytes, &stage);
         steps.go_on()?;
-        let artefact = Artefact::of_section(section).map_err(|error| {
-            let help = error.help().map(str::to_owned);
-            Error::caused_by(ErrorKind::Invalid, error, help)
-        })?;
+        let artefact = Artefact::of_section(section)?;
         let refused = |reason: String| {
             Error::new(ErrorKind::Incompatible, format!("shard {}: {reason}", shard.name))
                 .with_help("compile the checkpoint again with this machine's shims")
         };
         if Heads::of(&artefact) != *heads {
-            return Err(refused("the heads in the manifest are not those of its artefact".to_owned()));
+            return Err(refused("the heads in the manifest differ from its artefact's heads".to_owned()));
         }
         if artefact.head().work_order != shard.work_order.to_string() {
             return Err(refused(
-                "its artefact was made of another work order than the manifest says".to_owned(),
+                "its artefact is from a different work order than the manifest specifies".to_owned(),
             ));
         }
         let (head, compiled_by) = (artefact.head(), &shard.compiled_by);
@@ -150,7 +148,7 @@ impl Loader {
             != (&compiled_by.shim, &compiled_by.version, &compiled_by.device)
         {
             return Err(refused(format!(
-                "its artefact was compiled by {} {} for {}, not by {} {} for {} as the manifest says",
+                "its artefact was compiled by {} {} for {}, not by {} {} for {} as the manifest specifies",
                 head.shim,
                 head.shim_version,
                 head.device,
@@ -163,7 +161,7 @@ impl Loader {
         match instance.compatibility(device, heads)? {
             Compatibility::Optimal => {}
             Compatibility::Recompile(reason) => {
-                fallback = Some(format!("the shim would compile it otherwise today: {reason}"));
+                fallback = Some(format!("the shim would compile it differently today: {reason}"));
             }
             Compatibility::NotMine(reason) | Compatibility::Unsupported(reason) => {
                 return Err(refused(reason));
@@ -172,7 +170,7 @@ impl Loader {
         let options = self.options(instance.shim().name());
         let loaded = instance.load_with(device, &artefact, &options, flags)?;
         steps.past(shard.artefact.bytes, &stage);
-        let nothing = || refused("it was compiled to nothing that can run".to_owned());
+        let nothing = || refused("its artefact has no entry point".to_owned());
         let mut description = ShardDescription::of(&shard.name, &loaded).ok_or_else(nothing)?;
         description.origin.fallback = fallback;
         Ok((description, loaded, artefact.copied_bytes()))
@@ -205,19 +203,13 @@ impl Loader {
 }
 
 impl NextChain for LaterChains {
-    fn next(
-        &mut self,
-        _lost: &SessionError,
-        _so_far: &PlacementRecord,
-    ) -> Option<std::result::Result<Chain, NextChainError>> {
+    fn next(&mut self, _lost: &SessionError, _so_far: &PlacementRecord) -> Option<Result<Chain>> {
         let choice = self.rest.next()?;
         let (model, entry) = self.loader.model(&choice).ok()?;
         // A lost device may have invalidated its instance, so open new ones.
         let mut nothing = ();
         let opening = &mut Opening::new(&mut nothing);
         let loaded = self.loader.load(model, entry, &choice, &Beforehand::default(), false, opening);
-        Some(loaded.map_err(|NotLoaded { error, .. }| {
-            NextChainError::new(format_args!("chain `{}`: {error}", entry.name))
-        }))
+        Some(loaded.map_err(|NotLoaded { error, .. }| error.at(format_args!("chain `{}`", entry.name))))
     }
 }

@@ -190,7 +190,7 @@ impl Loader {
     }
 
     fn nothing_runs(&self, passed: &Passed) -> Error {
-        let reason = passed.standing.reason.as_deref().unwrap_or("it does not say why");
+        let reason = passed.standing.reason.as_deref().unwrap_or("no reason is given");
         let variants: Vec<&str> =
             self.bundle.manifest().variants.iter().map(|variant| variant.soc.as_str()).collect();
         let what = format!(
@@ -340,13 +340,13 @@ impl Loader {
         let smallest = too_large.iter().min_by_key(|(need, ..)| need.bytes()).filter(|_| too_large.len() > 1);
         let error = match smallest {
             Some((need, name, soc)) => {
-                error.with_more(format!("chain `{name}` of the variant for {soc} needs least: {need}"))
+                error.with_more(format!("chain `{name}` of the variant for {soc} needs the least: {need}"))
             }
             None => error,
         };
         Err(match untried.as_slice() {
             [] => error,
-            untried => error.with_more(format!("the fallback policy leaves out {}", untried.join(", "))),
+            untried => error.with_more(format!("the fallback policy excludes {}", untried.join(", "))),
         })
     }
 
@@ -358,7 +358,7 @@ impl Loader {
 
     fn no_tower(&self, pass: Pass) -> Error {
         let path = self.bundle.path().display();
-        Error::new(ErrorKind::Unsupported, format!("{path}: it holds no tower of a {pass}"))
+        Error::new(ErrorKind::Unsupported, format!("{path}: the bundle has no tower for a {pass}"))
             .with_help("compile the checkpoint with that tower, or open the checkpoint itself")
     }
 

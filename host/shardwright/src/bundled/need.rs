@@ -3,7 +3,7 @@
 use std::fmt;
 
 use shardwright_bundle::{ChainEntry, FileReference, Model as ModelEntry};
-use shardwright_runtime::BudgetError;
+use shardwright_runtime::MemoryBudget;
 use shardwright_vocabulary::StateFormat;
 
 use crate::{Error, ErrorKind};
@@ -43,12 +43,13 @@ impl Need {
     }
 
     /// Returns the error of a chain that does not fit.
-    pub(super) fn exceeds(&self, budget: &BudgetError) -> Error {
-        let used = match budget.used {
+    pub(super) fn exceeds(&self, budget: &MemoryBudget) -> Error {
+        let used = match budget.used() {
             0 => String::new(),
             used => format!(", of which {used} are in use"),
         };
-        let what = format!("it needs {self}; the memory budget is {} bytes{used}", budget.limit);
+        let limit = budget.limit().unwrap_or(u64::MAX);
+        let what = format!("it needs {self}; the memory budget is {limit} bytes{used}");
         Error::new(ErrorKind::Memory, what).with_help(
             "raise the budget, or compile the checkpoint with a shorter `--context`, narrower `--formats` or \
              a bound on `--memory`",

@@ -8,8 +8,8 @@ use shardwright_vocabulary::Notice;
 pub(super) fn copied_notice(bundle: &Bundle, bytes: u64) -> Option<Notice> {
     (bytes > 0).then(|| {
         Notice::note(format!(
-            "{bytes} bytes of artefacts were copied into memory: {} begins at no multiple of 4096 bytes in its \
-             file, where they could be mapped; align it there, as `zipalign -p 4` does",
+            "{bytes} bytes of artefacts were copied into memory, because {} does not start at a multiple of \
+             4096 bytes in its file; align it, as `zipalign -p 4` does, to map them instead",
             bundle.path().display()
         ))
     })
@@ -43,7 +43,7 @@ pub(super) fn why_not_better(chosen: &Candidate, passed: &[&Passed]) -> Option<N
             Some(Notice::fallback(format!("chain `{name}` of the variant for {soc} runs{}", because(own))))
         }
         Tier::Elsewhere => Some(Notice::fallback(format!(
-            "no variant is for this machine; chain `{name}` of the one for {soc} runs{}",
+            "there is no variant for this machine; chain `{name}` of the one for {soc} runs{}",
             because(&mut passed.iter().copied())
         ))),
     }

@@ -39,7 +39,7 @@ impl Loader {
         };
         let untested = || match is_elsewhere {
             true => Err(incompatible(
-                "it is for another chip, and the bundle has no goldens to test it by".to_owned(),
+                "it is for another chip, and the bundle has no goldens to test it with".to_owned(),
             )),
             false => Ok(Some("it was not tested here: the bundle has no goldens".to_owned())),
         };
@@ -50,8 +50,7 @@ impl Loader {
             return Ok(None);
         }
         let steps = &mut opening.steps;
-        let compared =
-            goldens.compare(choice.pass, chain, &mut || steps.within(0, "testing what it says"))?;
+        let compared = goldens.compare(choice.pass, chain, &mut || steps.within(0, "testing its output"))?;
         let likeness = match compared {
             Compared::Likeness(likeness) => likeness,
             Compared::NothingRecorded => return untested(),
@@ -68,7 +67,7 @@ impl Loader {
     fn goldens(&self) -> Result<Option<Goldens>> {
         let Some(file) = &self.bundle.manifest().goldens else { return Ok(None) };
         let goldens = Goldens::read(&self.bundle.read(file)?).map_err(|reason| {
-            let what = format!("{}: its goldens: {reason}", self.bundle.path().display());
+            let what = format!("{}: invalid goldens: {reason}", self.bundle.path().display());
             Error::new(ErrorKind::Invalid, what).with_help("compile the checkpoint again")
         })?;
         Ok(Some(goldens))

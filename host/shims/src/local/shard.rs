@@ -64,7 +64,7 @@ impl LocalShard {
     ) -> Result<LocalShard, ShimError> {
         let function = local.table.0.load.ok_or_else(|| local.missing("load"))?;
         let name = c_text("the device", device)?;
-        let options = OptionTables::new(options)?;
+        let options = OptionTables::new(options).map_err(ShimError::work_order)?;
         let (head, payload) = (artefact.shim_head(), artefact.payload());
         let (fd, fd_offset) = match artefact.payload_in_file() {
             Some((file, offset)) => (descriptor::of_file(file), offset),

@@ -6,6 +6,7 @@ use crate::common;
 use crate::common::Shims;
 use shardwright_shim_abi::raw::{SwAnswer, SwHost};
 use shardwright_shims::{LayoutCheck, LoadError, ShimError, ShimRegistry};
+use shardwright_vocabulary::{ErrorClass, ErrorKind};
 
 fn door(shims: &Shims, way: u32) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/door.c");
@@ -30,8 +31,8 @@ fn skipped(registry: ShimRegistry) -> LoadError {
 fn faults_of_the_entry_function_are_distinguished() {
     let shims = Shims::new();
     let cases: [(u32, &str, &str); 15] = [
-        (1, "too-new", "speaks contract 2.0 to 2.3, newer than the host's 0.1"),
-        (2, "too-old", "speaks contract 0.0, older than the host's 0.1"),
+        (1, "too-new", "supports contract 2.0 to 2.3, newer than the host's 0.1"),
+        (2, "too-old", "supports contract 0.0, older than the host's 0.1"),
         (3, "table-too-small", "version 0.1 with a table of"),
         (4, "refused", "no licence on this machine"),
         (5, "answer-invalid", "neither a table nor a refusal"),
@@ -43,19 +44,15 @@ fn faults_of_the_entry_function_are_distinguished() {
         (11, "describe-failed", "out of order"),
         (12, "describe-failed", "not exactly one description"),
         (14, "other-draft", "compiled from draft 0badc0de of version 0.1, the host from draft"),
-        (13, "answer-invalid", "it is `someone`, its manifest says `door`"),
+        (13, "answer-invalid", "the shim is `someone`, its manifest has `door`"),
         (15, "not-a-library", "vendor_start"),
     ];
     for (way, reason, text) in cases {
         let library = door(&shims, way);
         let error = skipped(ShimRegistry::builder().library(&library).build());
         assert_eq!(error.reason(), reason, "{error}");
-        let message = match &error {
-            LoadError::Describe { source, .. } => format!("{error}: {source}"),
-            _ => error.to_string(),
-        };
-        assert!(message.contains(text), "{message}");
-        assert!(message.contains(&format!("door_{way}")), "{message}");
+        assert!(error.to_string().contains(text), "{error}");
+        assert!(error.place().is_some_and(|place| place.contains(&format!("door_{way}"))), "{error}");
     }
 }
 
@@ -131,13 +128,10 @@ fn a_library_is_checked_against_the_hash_in_its_manifest() {
     changed.push(0);
     std::fs::remove_file(&library).unwrap();
     std::fs::write(&library, changed).unwrap();
-    match skipped(ShimRegistry::builder().library(&library).build()) {
-        LoadError::HashMismatch { expected, found, .. } => {
-            assert_eq!(expected, hash);
-            assert_ne!(found, hash);
-        }
-        other => panic!("{other}"),
-    }
+    let error = skipped(ShimRegistry::builder().library(&library).build());
+    assert_eq!(error.reason(), "hash-mismatch", "{error}");
+    let text = error.to_string();
+    assert!(text.contains(&format!("expected SHA-256 {hash}")) && !text.ends_with(&hash), "{text}");
 }
 
 #[test]
@@ -149,7 +143,8 @@ fn a_shim_without_a_stated_hash_has_that_of_its_file() {
     let before = shim.library_hash().unwrap();
     assert_eq!(shim.library_hash().unwrap(), before);
     std::fs::remove_file(&library).unwrap();
-    assert!(matches!(shim.library_hash(), Err(LoadError::Read { path, .. }) if path == library));
+    let error = shim.library_hash().unwrap_err();
+    assert_eq!((error.reason(), error.place()), ("unreadable", library.to_str()));
     std::fs::write(&library, b"rebuilt").unwrap();
     assert_ne!(shim.library_hash().unwrap(), before);
 }
@@ -198,7 +193,9 @@ fn a_directory_gives_each_shim_once_and_every_reason() {
     assert_eq!(shim.manifest().unwrap().vendor, "test");
     assert!(shim.compiles() && shim.runs());
     match registry.open("qnn", "a", &[]) {
-        Err(error @ ShimError::NoShim { .. }) => {
+        Err(error @ ShimError::Other(ErrorClass::InvalidArgument, _)) => {
+            assert_eq!(error.kind(), ErrorKind::Missing);
+            assert!(error.to_string().contains("no shim is named `qnn`"), "{error}");
             assert!(error.to_string().contains("faulty, template-c") && error.help().is_some(), "{error}");
         }
         other => panic!("{other:?}"),
@@ -215,8 +212,7 @@ fn of_two_shims_with_one_name_the_first_stays() {
     assert_eq!(registry.shims().len(), 1);
     assert_eq!(registry.shims()[0].path(), shims.library("faulty"));
     let error = &registry.skipped()[0].error;
-    assert!(matches!(error, LoadError::DuplicateName { .. }), "{error}");
-    assert_eq!(error.reason(), "duplicate-name");
+    assert_eq!((error.reason(), error.duplicate_name()), ("duplicate-name", Some("faulty")));
     assert!(error.to_string().contains("second"), "{error}");
 }
 
@@ -236,18 +232,17 @@ fn instances_are_independent_counted_and_exclusive() {
     // The shim allows eight instances.
     let six: Vec<_> =
         (0..6).map(|index| registry.open("faulty", &format!("i{index}"), &[]).unwrap()).collect();
-    let ninth = registry.open("faulty", "ninth", &[]);
-    assert!(matches!(ninth, Err(ShimError::Taken { .. })), "{ninth:?}");
+    let ninth = registry.open("faulty", "ninth", &[]).unwrap_err();
+    assert_eq!(ninth.class(), Some(ErrorClass::ResourceLimit), "{ninth}");
+    assert!(ninth.to_string().contains("is in use by other instances"), "{ninth}");
     drop((six, good, bad));
 
     shims.manifest("faulty", "faulty", |manifest| manifest["exclusive"] = serde_json::json!(["test-dsp"]));
     let registry = shims.registry();
     let first = registry.open("faulty", "first", &[]).unwrap();
-    let second = registry.open("faulty", "second", &[]);
-    match &second {
-        Err(error @ ShimError::Taken { .. }) => assert!(error.to_string().contains("`first`"), "{error}"),
-        other => panic!("{other:?}"),
-    }
+    let second = registry.open("faulty", "second", &[]).unwrap_err();
+    assert_eq!(second.class(), Some(ErrorClass::ResourceLimit), "{second}");
+    assert!(second.to_string().contains("is in use by instance `first`"), "{second}");
     drop(first);
     registry.open("faulty", "third", &[]).unwrap();
 }
@@ -261,8 +256,9 @@ fn a_linked_shim_needs_no_file() {
     assert_eq!(registry.shims()[0].name(), "linked");
     assert_eq!(registry.shims()[0].layout(), &LayoutCheck::Linked);
     assert!(registry.shims()[0].manifest().is_none());
-    let hash = registry.shims()[0].library_hash().unwrap_err().to_string();
-    assert!(hash.contains("`<linked template>`") && hash.contains("linked into this program"), "{hash}");
+    let hash = registry.shims()[0].library_hash().unwrap_err();
+    assert_eq!(hash.place(), Some("<linked template>"));
+    assert!(hash.to_string().contains("linked into this program"), "{hash}");
     assert_eq!(registry.skipped()[0].error.reason(), "refused");
     assert_eq!(registry.skipped()[0].path, Path::new("<linked closed>"));
 
@@ -272,7 +268,7 @@ fn a_linked_shim_needs_no_file() {
         Err(ShimError::Failed(failure)) => {
             assert_eq!(failure.message, "the shim panicked: no devices today");
             assert_eq!(failure.function, "devices");
-            assert_eq!(failure.class, Some(shardwright_vocabulary::ErrorClass::Internal));
+            assert_eq!(failure.class, Some(ErrorClass::Internal));
             assert_eq!(failure.details, [("panic".to_owned(), "1".to_owned())]);
         }
         other => panic!("{other:?}"),

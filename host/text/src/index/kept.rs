@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use shardwright_files::{FileError, Links, hex, open, own};
+use shardwright_files::{Links, hex, open, own};
+use shardwright_vocabulary::Result;
 
 use super::is_index_of;
-use crate::error::Result;
 use crate::input::TOKENIZER_BYTES_MAX;
 use crate::tokenizer::Tokenizer;
 
@@ -55,7 +55,7 @@ pub(crate) fn read(
 }
 
 /// Returns the SHA-256 of a `tokenizer.json`.
-pub(crate) fn hash_of(path: &Path) -> std::result::Result<[u8; 32], FileError> {
+pub(crate) fn hash_of(path: &Path) -> Result<[u8; 32]> {
     let (file, _) = open(path, Links::Followed)?;
     let mut file = file.take(TOKENIZER_BYTES_MAX + 1);
     let mut hasher = Sha256::new();

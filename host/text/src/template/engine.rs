@@ -10,6 +10,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::ValueKind;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
+use shardwright_vocabulary::{self as vocabulary, Result};
 
 use super::clock::strftime;
 use super::display::text_of;
@@ -18,7 +19,6 @@ use super::meter::{
     CHECK, CHECK_KEPT, Halt, Meter, RENDERED_BYTES_MAX, TICK, TIME_MAX, check_source, is_dict, metered,
 };
 use super::{operators, strings};
-use crate::error::{Result, TextError};
 use crate::spelled::Marks;
 
 /// Most steps of one rendering. A conversation of a thousand turns needs some hundred thousand.
@@ -74,7 +74,7 @@ pub(crate) fn render_within(
         return Err(failure(&error, meter.take_halt(), path));
     }
     if rendered.len() > RENDERED_BYTES_MAX {
-        return Err(too_large(path, RENDERED_BYTES_MAX as u64, "bytes"));
+        return Err(exhausted(path, &format!("builds more than {RENDERED_BYTES_MAX} bytes")));
     }
     Ok(rendered)
 }
@@ -88,11 +88,7 @@ fn syntax() -> Result<SyntaxConfig, Error> {
 fn compile<'source>(source: &'source str, path: &Path) -> Result<CompiledTemplate<'source>> {
     let syntax = syntax().map_err(|error| failure(&error, None, path))?;
     check_source(source, syntax.clone()).map_err(|(line, halt)| match halt {
-        Halt::TooLarge { max, unit } => TextError::InvalidTemplate {
-            path: path.to_owned(),
-            line,
-            reason: format!("it has more than {max} {unit}"),
-        },
+        Halt::TooLarge { max, unit } => invalid(path, line, &format!("it has more than {max} {unit}")),
         other => stopped(other, path, line),
     })?;
     let config =
@@ -205,46 +201,66 @@ fn method_callback(
     own.unwrap_or_else(|| unknown_method_callback(state, value, method, arguments))
 }
 
-fn too_large(path: &Path, max: u64, unit: &'static str) -> TextError {
-    TextError::TemplateTooLarge { path: path.to_owned(), max, unit }
+/// Help for a template with a fault in its source.
+const CORRECT: &str =
+    "put a corrected chat_template.jinja into the folder of the checkpoint; it takes precedence";
+
+/// Help for a template that failed on a conversation.
+const CHECK_MESSAGES: &str = "check the roles and contents of the messages against what the template expects";
+
+/// Adds the place: the template and its line, which is 0 if it is unknown.
+fn at_line(error: vocabulary::Error, path: &Path, line: usize) -> vocabulary::Error {
+    error.at(format_args!("chat template {}, line {line}", path.display()))
 }
 
-fn stopped(halt: Halt, path: &Path, line: usize) -> TextError {
-    let path = path.to_owned();
+fn invalid(path: &Path, line: usize, reason: &str) -> vocabulary::Error {
+    at_line(vocabulary::Error::invalid(reason).with_help(CORRECT), path, line)
+}
+
+fn unsupported(path: &Path, line: usize, what: &str) -> vocabulary::Error {
+    let error = vocabulary::Error::unsupported(format!("unsupported: {what}"));
+    at_line(error.with_help(CORRECT), path, line)
+}
+
+/// Returns the error of a template that reached a limit of steps, time or size.
+fn exhausted(path: &Path, what: &str) -> vocabulary::Error {
+    vocabulary::Error::invalid(what)
+        .at(format_args!("chat template {}", path.display()))
+        .with_help("shorten the conversation; if it is short already, the template is at fault")
+}
+
+fn stopped(halt: Halt, path: &Path, line: usize) -> vocabulary::Error {
     match halt {
-        Halt::Raised(message) => TextError::TemplateRaised { path, message },
-        Halt::TooLarge { max, unit } => TextError::TemplateTooLarge { path, max, unit },
-        Halt::TooSlow => TextError::TemplateTooSlow { path, seconds: TIME_MAX.as_secs() },
-        Halt::Unsupported(what) => TextError::UnsupportedTemplate { path, line, what },
+        Halt::Raised(message) => vocabulary::Error::invalid(format!("conversation refused: {message}"))
+            .at(format_args!("chat template {}", path.display()))
+            .with_help(CHECK_MESSAGES),
+        Halt::TooLarge { max, unit } => exhausted(path, &format!("builds more than {max} {unit}")),
+        Halt::TooSlow => exhausted(path, &format!("did not end within {} s", TIME_MAX.as_secs())),
+        Halt::Unsupported(what) => unsupported(path, line, &what),
     }
 }
 
 /// Classifies the engine's error: stopped by the meter, out of fuel, unsupported, invalid, or
 /// failed while running.
-fn failure(error: &Error, halt: Option<Halt>, path: &Path) -> TextError {
+fn failure(error: &Error, halt: Option<Halt>, path: &Path) -> vocabulary::Error {
     let line = error.line().unwrap_or(0);
     if let Some(halt) = halt {
         return stopped(halt, path, line);
     }
-    let path = path.to_owned();
     let detail = error.detail().unwrap_or_default();
     // An error inside a macro or a filter is the source of the one outside.
     let kind = causes(error).find(|kind| *kind == ErrorKind::OutOfFuel).unwrap_or(error.kind());
     match kind {
-        ErrorKind::OutOfFuel => TextError::TemplateOutOfFuel { path, fuel: TEMPLATE_FUEL },
+        ErrorKind::OutOfFuel => exhausted(path, &format!("did not end within {TEMPLATE_FUEL} steps")),
         ErrorKind::UnknownFilter
         | ErrorKind::UnknownTest
         | ErrorKind::UnknownFunction
         | ErrorKind::UnknownMethod
         | ErrorKind::TemplateNotFound
-        | ErrorKind::BadInclude => TextError::UnsupportedTemplate { path, line, what: unknown(error) },
-        ErrorKind::SyntaxError if detail.starts_with("unknown statement") => {
-            TextError::UnsupportedTemplate { path, line, what: detail.to_owned() }
-        }
-        ErrorKind::SyntaxError | ErrorKind::BadEscape => {
-            TextError::InvalidTemplate { path, line, reason: words(error) }
-        }
-        _ => TextError::TemplateFailed { path, line, reason: words(error) },
+        | ErrorKind::BadInclude => unsupported(path, line, &unknown(error)),
+        ErrorKind::SyntaxError if detail.starts_with("unknown statement") => unsupported(path, line, detail),
+        ErrorKind::SyntaxError | ErrorKind::BadEscape => invalid(path, line, &words(error)),
+        _ => at_line(vocabulary::Error::invalid(words(error)).with_help(CHECK_MESSAGES), path, line),
     }
 }
 

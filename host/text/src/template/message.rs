@@ -6,9 +6,9 @@ use minijinja::Value;
 use minijinja::value::ValueKind;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+use shardwright_vocabulary::Result;
 
 use super::value::TemplateValue;
-use crate::error::Result;
 use crate::input::parse_json;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -178,8 +178,9 @@ fn string(name: &str, value: &Value) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_vocabulary::ErrorKind;
+
     use super::*;
-    use crate::TextError;
 
     #[test]
     fn conversations_are_read_from_json() {
@@ -212,10 +213,13 @@ mod tests {
             ("[3]", "expected an object"),
         ] {
             let error = messages_from_json(text, "--messages").unwrap_err();
-            assert!(matches!(error, TextError::InvalidJson { .. }));
-            assert!(error.to_string().contains(expected), "{text}: {error}");
+            assert_eq!((error.kind(), error.place()), (ErrorKind::Invalid, Some("--messages")));
+            assert!(error.message().starts_with("not valid JSON: "), "{text}: {error}");
+            assert!(error.message().contains(expected), "{text}: {error}");
         }
         let deep = format!("{}1{}", "[".repeat(100), "]".repeat(100));
-        assert!(matches!(messages_from_json(&deep, "m"), Err(TextError::JsonTooDeep { .. })));
+        let error = messages_from_json(&deep, "m").unwrap_err();
+        assert_eq!((error.kind(), error.place()), (ErrorKind::Invalid, Some("m")));
+        assert!(error.message().starts_with("JSON nested deeper than 64 levels"), "{error}");
     }
 }

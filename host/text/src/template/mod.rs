@@ -18,9 +18,9 @@ use std::sync::Arc;
 
 use minijinja::Value;
 use serde_json::{Map, Value as Json};
+use shardwright_vocabulary::{Error, Result};
 
-use crate::error::{Result, TextError};
-use crate::input::{Files, invalid_field, utf8_text};
+use crate::input::{Files, invalid_field, too_large, utf8_text};
 use crate::spelled::Marks;
 use crate::token_files::TokenFiles;
 use crate::tokenizer::Tokenizer;
@@ -151,7 +151,7 @@ impl ChatTemplate {
             templates.into_iter().map(|(name, source)| (name, prepared(&source))).collect();
         for (_, source) in &templates {
             if source.len() as u64 > TEMPLATE_BYTES_MAX {
-                return Err(TextError::FileTooLarge { path, max: TEMPLATE_BYTES_MAX });
+                return Err(too_large(&path, TEMPLATE_BYTES_MAX));
             }
             engine::check(source, &path)?;
         }
@@ -206,11 +206,7 @@ impl ChatTemplate {
         let variables = options.variables.iter().map(|(_, value)| &value.0);
         let marks =
             Marks::unused_in(&[&conversation, &tools], variables, source, &control).ok_or_else(|| {
-                TextError::Encode {
-                    path: tokenizer.path().to_owned(),
-                    reason: "the messages use every character that could mark their control tokens"
-                        .to_owned(),
-                }
+                tokenizer.not_encoded("the messages use every character that could mark their control tokens")
             })?;
         let marks = Arc::new(marks);
         let (conversation, tools) = (marks.mark(&conversation, &control), marks.mark(&tools, &control));
@@ -225,10 +221,11 @@ impl ChatTemplate {
 
     fn source(&self, name: &str) -> Result<&str> {
         let found = self.templates.iter().find(|(found, _)| found == name);
-        found.map(|(_, source)| source.as_str()).ok_or_else(|| TextError::NoSuchTemplate {
-            path: self.path.clone(),
-            name: name.to_owned(),
-            available: self.names().map(str::to_owned).collect(),
+        found.map(|(_, source)| source.as_str()).ok_or_else(|| {
+            let names: Vec<&str> = self.names().collect();
+            Error::argument(format!("no chat template named `{name}`"))
+                .at(self.path.display())
+                .with_help(format!("use one of the available templates: {}", names.join(", ")))
         })
     }
 

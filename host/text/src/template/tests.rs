@@ -1,5 +1,6 @@
+use shardwright_vocabulary::ErrorKind;
+
 use super::*;
-use crate::error::TextError;
 
 fn template(source: &str) -> Result<ChatTemplate> {
     ChatTemplate::from_source(source, "chat_template.jinja", &[("bos_token", "<bos>")])
@@ -92,38 +93,60 @@ fn templates_mean_what_hugging_face_means() {
     }
 }
 
-fn is_unsupported(error: &TextError, what: &str) -> bool {
-    matches!(error, TextError::UnsupportedTemplate { .. })
-        && error.to_string().ends_with(&format!("line 1: unsupported: {what}"))
+const PLACE: &str = "chat template chat_template.jinja, line";
+
+fn is_at(error: &Error, line: usize) -> bool {
+    error.place() == Some(format!("{PLACE} {line}").as_str())
+}
+
+fn is_unsupported(error: &Error, what: &str) -> bool {
+    error.kind() == ErrorKind::Unsupported
+        && is_at(error, 1)
+        && error.message() == format!("unsupported: {what}")
+}
+
+/// Checks for the error of a template that does not parse.
+fn is_invalid(error: &Error) -> bool {
+    error.kind() == ErrorKind::Invalid
+        && error.place().is_some_and(|place| place.starts_with(PLACE))
+        && error.help().is_some_and(|help| help.contains("a corrected chat_template.jinja"))
+}
+
+/// Checks for the error of a template that failed while it ran.
+fn has_failed(error: &Error) -> bool {
+    error.kind() == ErrorKind::Invalid
+        && error.place().is_some_and(|place| place.starts_with(PLACE))
+        && error.help().is_some_and(|help| help.contains("contents of the messages"))
 }
 
 #[test]
 fn failures_are_distinguished() {
-    type Check = fn(&TextError) -> bool;
+    type Check = fn(&Error) -> bool;
     let cases: &[(&str, Check)] = &[
-        (
-            "{{ raise_exception('roles must alternate') }}",
-            |e| matches!(e, TextError::TemplateRaised { message, .. } if message == "roles must alternate"),
-        ),
-        ("\n{% if %}", |e| matches!(e, TextError::InvalidTemplate { line: 2, .. })),
-        ("{{ 'a", |e| matches!(e, TextError::InvalidTemplate { .. })),
-        ("\n\n{{ nothing.more }}", |e| matches!(e, TextError::TemplateFailed { line: 3, .. })),
-        ("{{ 1 + 'a' }}", |e| matches!(e, TextError::TemplateFailed { .. })),
-        ("{{ nothing|tojson }}", |e| matches!(e, TextError::TemplateFailed { .. })),
-        ("{{ 1|tojson(indent=65) }}", |e| matches!(e, TextError::TemplateFailed { .. })),
+        ("{{ raise_exception('roles must alternate') }}", |e| {
+            e.kind() == ErrorKind::Invalid
+                && e.place() == Some("chat template chat_template.jinja")
+                && e.message() == "conversation refused: roles must alternate"
+        }),
+        ("\n{% if %}", |e| is_invalid(e) && is_at(e, 2)),
+        ("{{ 'a", is_invalid),
+        ("\n\n{{ nothing.more }}", |e| has_failed(e) && is_at(e, 3)),
+        ("{{ 1 + 'a' }}", has_failed),
+        ("{{ nothing|tojson }}", has_failed),
+        ("{{ 1|tojson(indent=65) }}", has_failed),
         ("{{ 1|sparkle }}", |e| is_unsupported(e, "filter sparkle")),
         ("{{ 1 is sparkly }}", |e| is_unsupported(e, "test sparkly")),
         ("{{ sparkle() }}", |e| is_unsupported(e, "function sparkle")),
-        ("{{ 'a'.sparkle() }}", |e| matches!(e, TextError::UnsupportedTemplate { .. })),
-        ("{% sparkle %}", |e| matches!(e, TextError::UnsupportedTemplate { .. })),
-        ("{% include 'other' %}", |e| matches!(e, TextError::UnsupportedTemplate { .. })),
-        ("{{ strftime_now('%Q') }}", |e| matches!(e, TextError::UnsupportedTemplate { .. })),
-        ("{{ messages[0].items() }}", |e| matches!(e, TextError::UnsupportedTemplate { .. })),
-        ("{{ messages|map('string') ~ '' }}", |e| matches!(e, TextError::UnsupportedTemplate { .. })),
-        ("{{ messages[0].items }}", |e| matches!(e, TextError::UnsupportedTemplate { .. })),
-        ("{{ namespace(a=1) }}", |e| matches!(e, TextError::UnsupportedTemplate { .. })),
-        ("{% for x in none %}{% endfor %}", |e| matches!(e, TextError::TemplateFailed { .. })),
-        ("{{ [1]|zip([2]) }}", |e| matches!(e, TextError::UnsupportedTemplate { .. })),
+        ("{{ 'a'.sparkle() }}", |e| e.kind() == ErrorKind::Unsupported),
+        ("{% sparkle %}", |e| e.kind() == ErrorKind::Unsupported),
+        ("{% include 'other' %}", |e| e.kind() == ErrorKind::Unsupported),
+        ("{{ strftime_now('%Q') }}", |e| e.kind() == ErrorKind::Unsupported),
+        ("{{ messages[0].items() }}", |e| e.kind() == ErrorKind::Unsupported),
+        ("{{ messages|map('string') ~ '' }}", |e| e.kind() == ErrorKind::Unsupported),
+        ("{{ messages[0].items }}", |e| e.kind() == ErrorKind::Unsupported),
+        ("{{ namespace(a=1) }}", |e| e.kind() == ErrorKind::Unsupported),
+        ("{% for x in none %}{% endfor %}", has_failed),
+        ("{{ [1]|zip([2]) }}", |e| e.kind() == ErrorKind::Unsupported),
     ];
     for (source, check) in cases {
         let error = rendered(source).expect_err(source);
@@ -225,10 +248,8 @@ fn slow_templates_are_stopped_by_the_clock() {
     let run = |time| engine::render_within(time, source, path, Value::from_pairs([("a", 1)]), 0, None);
     assert_eq!(run(std::time::Duration::from_secs(60)).unwrap(), "xxx");
     let error = run(std::time::Duration::ZERO).unwrap_err();
-    assert!(
-        matches!(error, TextError::TemplateTooSlow { seconds: 10, .. }) && error.help().is_some(),
-        "{error}"
-    );
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Invalid, "did not end within 10 s"));
+    assert!(error.help().is_some(), "{error}");
 }
 
 /// The deepest and longest templates that pass the checks do not overflow a thread's stack, and run
@@ -246,9 +267,7 @@ fn templates_at_the_limits_work() {
     let flags = format!("{{{{ {}1 }}}}", "not ".repeat(1000));
     assert_eq!(rendered(&flags).unwrap(), "True");
     let negative = format!("{{{{ {}1 }}}}", "-".repeat(1000));
-    assert!(
-        rendered(&negative).is_ok() || matches!(rendered(&negative), Err(TextError::InvalidTemplate { .. }))
-    );
+    assert!(rendered(&negative).err().is_none_or(|error| is_invalid(&error)));
     let brackets = format!("{{{{ {}1{} }}}}", "[".repeat(500), "]".repeat(500));
     assert!(rendered(&brackets).is_err());
 }
@@ -327,8 +346,8 @@ fn named_templates_are_chosen() {
     assert_eq!(template.render(&[], &tools).unwrap(), "t");
     assert_eq!(template.render_named("rag", &[], &plain).unwrap(), "r");
     let error = template.render_named("other", &[], &plain).unwrap_err();
-    assert!(matches!(&error, TextError::NoSuchTemplate { available, .. } if available.len() == 3));
-    assert!(error.help().unwrap().contains("default"));
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Argument, "no chat template named `other`"));
+    assert!(error.help().unwrap().ends_with(": default, tool_use, rag"), "{error:?}");
 }
 
 #[test]
@@ -357,13 +376,16 @@ fn bad_configurations_are_named() {
     }
     let large = vec![b'x'; TEMPLATE_BYTES_MAX as usize + 1];
     let folder = directory(&[("chat_template.jinja", &large)]);
-    assert!(matches!(ChatTemplate::from_directory(folder.path()), Err(TextError::FileTooLarge { .. })));
     let bytes = [("chat_template.jinja", &large[..])];
-    assert!(matches!(
-        ChatTemplate::from_files(folder.path(), files_of(&bytes)),
-        Err(TextError::FileTooLarge { .. })
-    ));
-    assert!(matches!(template(&"x".repeat(large.len())), Err(TextError::FileTooLarge { .. })));
+    for error in [
+        ChatTemplate::from_directory(folder.path()).unwrap_err(),
+        ChatTemplate::from_files(folder.path(), files_of(&bytes)).unwrap_err(),
+        template(&"x".repeat(large.len())).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.place().is_some_and(|place| place.ends_with("chat_template.jinja")), "{error}");
+        assert!(error.message().contains("more than 1048576 bytes"), "{error}");
+    }
 }
 
 #[test]
@@ -385,7 +407,7 @@ fn templates_cross_threads() {
     shared::<ChatTemplate>();
     shared::<Message>();
     shared::<RenderOptions>();
-    shared::<TextError>();
+    shared::<Error>();
     shared::<crate::Tokenizer>();
     shared::<crate::Reply>();
     shared::<crate::Sampler>();

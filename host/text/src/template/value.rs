@@ -4,8 +4,8 @@ use std::path::Path;
 
 use minijinja::Value;
 use serde::{Deserialize, Deserializer};
+use shardwright_vocabulary::Result;
 
-use crate::error::Result;
 use crate::input::parse_json;
 
 /// A value of a template variable: any JSON value. Objects keep the order of their fields, since

@@ -3,13 +3,15 @@
 
 use std::path::Path;
 
-use shardwright_text::{Random, TEXT_BYTES_MAX, TextError, TextStream, Tokenizer, utf8_text};
+use shardwright_text::{Random, TEXT_BYTES_MAX, TextStream, Tokenizer, utf8_text};
+use shardwright_vocabulary::ErrorKind;
 
-fn refused(bytes: &[u8]) -> TextError {
+/// Returns the message of the error for a tokenizer, which must be of this kind.
+fn refused(bytes: &[u8], kind: ErrorKind) -> String {
     let error = Tokenizer::from_bytes(bytes, "somewhere/tokenizer.json").unwrap_err();
-    assert!(error.to_string().contains("somewhere/tokenizer.json"), "{error}");
+    assert_eq!((error.kind(), error.place()), (kind, Some("somewhere/tokenizer.json")), "{error}");
     assert!(error.help().is_some(), "{error}");
-    error
+    error.message().to_owned()
 }
 
 fn qwen() -> Vec<u8> {
@@ -19,44 +21,45 @@ fn qwen() -> Vec<u8> {
 
 #[test]
 fn anything_but_a_tokenizer_is_refused() {
-    assert!(matches!(refused(b""), TextError::InvalidJson { .. }));
-    assert!(matches!(
-        refused(b"version https://git-lfs.github.com/spec/v1"),
-        TextError::InvalidJson { line: 1, .. }
-    ));
-    assert!(matches!(refused(b"{\"a\": \"\xff\"}"), TextError::NotUtf8 { offset: 7, .. }));
-    let cut = &qwen()[..20_000];
-    assert!(matches!(refused(cut), TextError::InvalidJson { .. }));
-    assert!(matches!(refused(b"{}"), TextError::InvalidTokenizer { .. }));
-    assert!(matches!(refused(b"[1, 2]"), TextError::InvalidTokenizer { .. }));
-    assert!(matches!(
-        refused(br#"{"model": {"type": "BPE", "vocab": {"a": 99999999999}, "merges": []}}"#),
-        TextError::InvalidTokenizer { .. }
-    ));
-    assert!(matches!(
-        refused(br#"{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}"#),
-        TextError::InvalidTokenizer { .. }
-    ));
-    assert!(matches!(
-        refused(br#"{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}"#),
-        TextError::InvalidTokenizer { .. }
-    ));
-    assert!(matches!(refused(br#"{"model": {"type": "Sorcery"}}"#), TextError::InvalidTokenizer { .. }));
     let nested = format!("{{\"decoder\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
-    assert!(matches!(refused(nested.as_bytes()), TextError::JsonTooDeep { .. }));
     let steps = r#"{"type": "Sequence", "decoders": ["#;
-    let nested = format!("{{\"decoder\": {}{}}}", steps.repeat(31), "]}".repeat(31));
-    assert!(matches!(refused(nested.as_bytes()), TextError::InvalidTokenizer { .. }));
-    let nested = nested.replace("Sequence", "Confusion");
-    assert!(matches!(refused(nested.as_bytes()), TextError::InvalidTokenizer { .. }));
-    let dropout = String::from_utf8(qwen()).unwrap().replacen("\"dropout\": null", "\"dropout\": 0.5", 1);
-    assert!(matches!(refused(dropout.as_bytes()), TextError::UnsupportedTokenizer { .. }));
+    let sequences = format!("{{\"decoder\": {}{}}}", steps.repeat(31), "]}".repeat(31));
+    let unknown = sequences.replace("Sequence", "Confusion");
     // The library panics on a merge that is shorter than the prefix.
     let mut prefixed: serde_json::Value = serde_json::from_slice(&qwen()).unwrap();
     prefixed["model"]["continuing_subword_prefix"] = serde_json::json!("##");
-    let error = refused(prefixed.to_string().as_bytes());
-    assert!(matches!(error, TextError::InvalidTokenizer { .. }), "{error}");
-    assert!(error.to_string().contains("lacks the prefix `##`"), "{error}");
+    let (qwen, prefixed) = (qwen(), prefixed.to_string());
+    let cases: [(&[u8], &str, &str); 14] = [
+        (b"", "not valid JSON: ", ""),
+        (b"version https://git-lfs.github.com/spec/v1", "not valid JSON: ", " at line 1, "),
+        (b"{\"a\": \"\xff\"}", "not UTF-8 text: ", "at offset 7"),
+        (&qwen[..20_000], "not valid JSON: ", ""),
+        (b"{}", "not a valid tokenizer: ", ""),
+        (b"[1, 2]", "not a valid tokenizer: ", ""),
+        (
+            br#"{"model": {"type": "BPE", "vocab": {"a": 99999999999}, "merges": []}}"#,
+            "not a valid tokenizer: ",
+            "",
+        ),
+        (br#"{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}"#, "not a valid tokenizer: ", ""),
+        (
+            br#"{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}"#,
+            "not a valid tokenizer: ",
+            "",
+        ),
+        (br#"{"model": {"type": "Sorcery"}}"#, "not a valid tokenizer: ", ""),
+        (nested.as_bytes(), "JSON nested deeper than ", ""),
+        (sequences.as_bytes(), "not a valid tokenizer: ", ""),
+        (unknown.as_bytes(), "not a valid tokenizer: ", ""),
+        (prefixed.as_bytes(), "not a valid tokenizer: ", "lacks the prefix `##`"),
+    ];
+    for (bytes, fault, words) in cases {
+        let message = refused(bytes, ErrorKind::Invalid);
+        assert!(message.starts_with(fault) && message.contains(words), "{message}");
+    }
+    let dropout = String::from_utf8(qwen).unwrap().replacen("\"dropout\": null", "\"dropout\": 0.5", 1);
+    let message = refused(dropout.as_bytes(), ErrorKind::Unsupported);
+    assert!(message.starts_with("unsupported: dropout "), "{message}");
 }
 
 /// If four steps each replace a letter by a thousand, one letter becomes a million million.
@@ -71,8 +74,8 @@ fn steps_that_would_fill_memory_are_refused_before_any_text() {
     let four = [replace; 4].join(", ");
     for (field, parts) in [("normalizer", "normalizers"), ("decoder", "decoders")] {
         let steps = format!(r#"{{"type": "Sequence", "{parts}": [{four}]}}"#);
-        let error = refused(&with(field, &steps));
-        assert!(matches!(error, TextError::UnsupportedTokenizer { .. }), "{field}: {error}");
+        let message = refused(&with(field, &steps), ErrorKind::Unsupported);
+        assert!(message.starts_with("unsupported: "), "{field}: {message}");
     }
     // A template that adds ten million tokens.
     let pieces = [r#"{"SpecialToken": {"id": "a", "type_id": 0}}"#; 5000].join(", ");
@@ -80,16 +83,18 @@ fn steps_that_would_fill_memory_are_refused_before_any_text() {
     let template = format!(
         r#"{{"type": "TemplateProcessing", "single": [{pieces}], "pair": [], "special_tokens": {special}}}"#
     );
-    let error = refused(&with("post_processor", &template));
-    assert!(matches!(error, TextError::UnsupportedTokenizer { .. }), "{error}");
-    assert!(error.to_string().contains("more than 32 pieces"), "{error}");
+    let message = refused(&with("post_processor", &template), ErrorKind::Unsupported);
+    assert!(message.contains("more than 32 pieces"), "{message}");
     // A step that lengthens a text moderately is accepted, but reduces the longest accepted text.
     let twice = format!(r#"{{"type": "Sequence", "normalizers": [{replace}, {{"type": "NFC"}}]}}"#);
     let tokenizer = Tokenizer::from_bytes(&with("normalizer", &twice), "a").unwrap();
     let plain = Tokenizer::from_bytes(&qwen(), "b").unwrap();
     assert_eq!(tokenizer.encode("a", false).unwrap(), plain.encode("aaaaaaaa", false).unwrap());
     let error = tokenizer.encode(&"a".repeat(TEXT_BYTES_MAX / 2), false).unwrap_err();
-    assert!(matches!(error, TextError::TextTooLong { max, .. } if max < TEXT_BYTES_MAX / 2), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Argument);
+    let (_, most) = error.message().split_once("at most ").unwrap();
+    let most: usize = most.split(' ').next().unwrap().parse().unwrap();
+    assert!(most < TEXT_BYTES_MAX / 2, "{error}");
 }
 
 #[test]
@@ -114,13 +119,16 @@ fn files_are_named_when_loading_in_the_background_fails() {
         Tokenizer::load_in_background(&missing, || Tokenizer::from_file(inside))
     };
     let error = begin().join().unwrap_err();
-    assert!(matches!(&error, TextError::Read { path, .. } if *path == missing), "{error}");
+    assert_eq!((error.kind(), error.place()), (ErrorKind::Missing, missing.to_str()));
+    assert!(error.is_not_found(), "{error}");
     std::fs::write(&missing, "{").unwrap();
     let loading = begin();
     while !loading.is_finished() {
         std::thread::yield_now();
     }
-    assert!(matches!(loading.join(), Err(TextError::InvalidJson { .. })));
+    let error = loading.join().unwrap_err();
+    assert_eq!((error.kind(), error.place()), (ErrorKind::Invalid, missing.to_str()));
+    assert!(error.message().starts_with("not valid JSON: "), "{error}");
 }
 
 #[test]
@@ -132,10 +140,13 @@ fn failures_of_the_library_are_errors() {
     value["decoder"] = serde_json::json!({"type": "Strip", "content": "!", "start": 0, "stop": 1000});
     let tokenizer = Tokenizer::from_bytes(value.to_string().as_bytes(), "spiteful.json").unwrap();
     let id = tokenizer.token_to_id("!").unwrap();
-    let error = tokenizer.decode(&[id], false).unwrap_err();
-    assert!(matches!(&error, TextError::Decode { .. }), "{error}");
-    assert!(error.to_string().contains("spiteful.json"));
-    assert!(matches!(TextStream::new(&tokenizer, false).push(id), Err(TextError::Decode { .. })));
+    for error in [
+        tokenizer.decode(&[id], false).unwrap_err(),
+        TextStream::new(&tokenizer, false).push(id).unwrap_err(),
+    ] {
+        assert_eq!((error.kind(), error.place()), (ErrorKind::Invalid, Some("spiteful.json")));
+        assert!(error.message().starts_with("cannot decode the ids: "), "{error}");
+    }
 
     // The model has neither a token for the text nor an unknown token.
     value["model"] = serde_json::json!({"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "missing"});
@@ -143,7 +154,8 @@ fn failures_of_the_library_are_errors() {
     value["added_tokens"] = serde_json::json!([]);
     let tokenizer = Tokenizer::from_bytes(value.to_string().as_bytes(), "spiteful.json").unwrap();
     let error = tokenizer.encode("b", false).unwrap_err();
-    assert!(matches!(&error, TextError::Encode { .. }), "{error}");
+    assert_eq!((error.kind(), error.place()), (ErrorKind::Invalid, Some("spiteful.json")));
+    assert!(error.message().starts_with("cannot encode the text: "), "{error}");
 }
 
 #[test]
@@ -151,9 +163,12 @@ fn texts_are_bounded() {
     let tokenizer = Tokenizer::from_bytes(&qwen(), "q").unwrap();
     let long = "a".repeat(TEXT_BYTES_MAX + 1);
     let error = tokenizer.encode(&long, false).unwrap_err();
-    assert!(matches!(error, TextError::TextTooLong { max: TEXT_BYTES_MAX, .. }) && error.help().is_some());
+    assert_eq!(error.kind(), ErrorKind::Argument);
+    assert!(error.message().contains(&format!("at most {TEXT_BYTES_MAX} ")), "{error}");
+    assert!(error.help().is_some());
     let error = utf8_text(b"abc\xffdef", "the prompt").unwrap_err();
-    assert_eq!(error.to_string(), "the prompt is not UTF-8 text: the first bad byte is at offset 3");
+    assert_eq!((error.kind(), error.place()), (ErrorKind::Invalid, Some("the prompt")));
+    assert_eq!(error.message(), "not UTF-8 text: the first bad byte is at offset 3");
 }
 
 /// Small faults throughout a real file. If it is accepted, it must also encode and decode without a

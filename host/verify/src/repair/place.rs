@@ -99,7 +99,7 @@ impl std::fmt::Display for FaultyPlace {
         write!(formatter, "shard {}: ", self.shard)?;
         match &self.component {
             Some(component) => write!(formatter, "{component}")?,
-            None => write!(formatter, "all of it")?,
+            None => write!(formatter, "the whole shard")?,
         }
         if let Some(layer) = self.layer {
             write!(formatter, " layer {layer}")?;
@@ -112,12 +112,12 @@ impl std::fmt::Display for FaultyPlace {
         }
         match self.relative_error.is_finite() {
             true => write!(formatter, " is off by {:.1e}", self.relative_error)?,
-            false => write!(formatter, " is off without bound")?,
+            false => write!(formatter, " has an unbounded error")?,
         }
         formatter.write_str(match self.evidence {
-            Evidence::OwnError => ", though what it is computed from agrees",
-            Evidence::Range => ", compiled in shorter shards",
-            Evidence::Shard => ", and no part of it alone",
+            Evidence::OwnError => ", although its inputs agree",
+            Evidence::Range => ", when compiled in shorter shards",
+            Evidence::Shard => ", but no part of it alone",
         })
     }
 }

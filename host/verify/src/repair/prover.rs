@@ -29,7 +29,7 @@ impl<S: Subject> ModelProver<S> {
 
     /// Returns the plans that failed, and the verification of the plan that passed.
     pub(super) fn finish(self) -> Result<(Vec<RepairAttempt>, S::Report)> {
-        let missing = || Error::new(ErrorKind::Internal, "a plan was accepted that nothing proved");
+        let missing = || Error::new(ErrorKind::Internal, "an unverified plan was accepted");
         Ok((self.attempts, self.held.ok_or_else(missing)?))
     }
 
@@ -60,7 +60,7 @@ impl<S: Subject> Prover for ModelProver<S> {
             if !executor.loads && !executor.simulated {
                 let what = format!("shard {} is compiled for a device that is not here", shard.name);
                 return Err(Error::new(ErrorKind::Missing, what)
-                    .with_help("`--on simulator` or `--on cpu` verify it in its place"));
+                    .with_help("use `--on simulator` or `--on cpu` to verify it"));
             }
             match candidate.load(shard) {
                 Ok(part) => parts.push(part),
@@ -96,7 +96,7 @@ impl<S: Subject> Prover for ModelProver<S> {
             .collect();
         if failed.is_empty() {
             let what = format!(
-                "no shard alone is out of bounds, and all of them together are: {}",
+                "each shard alone is within bounds, but all of them together are not: {}",
                 report.summary()
             );
             return Err(Error::new(ErrorKind::Planning, what).with_help(self.subject.help()));
@@ -161,7 +161,7 @@ fn too_slow(candidate: &Candidate<'_>, measured: Vec<Vec<MeasuredTime>>) -> Vec<
     told.map(|(index, times)| Feedback {
         shard: Some(index as u32),
         class: None,
-        message: format!("a token takes {token} µs as measured, where the goal is {goal} µs"),
+        message: format!("a token takes {token} µs (measured), above the goal of {goal} µs"),
         details: Vec::new(),
         times,
         drift_per_mille: None,

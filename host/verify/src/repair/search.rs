@@ -79,9 +79,8 @@ impl<'s> Search<'s> {
             })
         });
         place.ok_or_else(|| {
-            let what = format!("shard {} failed without a row that differs", self.failed.shard);
-            Error::new(ErrorKind::Internal, what)
-                .with_help("report this: what a verification compares has a place")
+            let what = format!("shard {} failed, but none of its rows differs", self.failed.shard);
+            Error::new(ErrorKind::Internal, what).with_help("report this as a bug")
         })
     }
 

@@ -134,7 +134,7 @@ impl Subject for Text<'_> {
     }
 
     fn help(&self) -> &'static str {
-        "`--threshold nll=SHARE` and `kl=NATS` accept a larger loss; `--quality good` has a plan of less loss made"
+        "use `--threshold nll=SHARE` and `kl=NATS` to accept a larger loss, or `--quality good` to plan for less loss"
     }
 }
 
@@ -166,6 +166,6 @@ impl Subject for TowerProof<'_> {
     }
 
     fn help(&self) -> &'static str {
-        "`--threshold` accepts a larger difference; `--tower-formats` with wider formats has fewer"
+        "use `--threshold` to accept a larger difference, or wider formats in `--tower-formats` for a smaller one"
     }
 }

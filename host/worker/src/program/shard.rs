@@ -71,7 +71,8 @@ pub(super) fn load(
 ) -> Result<LoadReport, ShimError> {
     let [artefact, channel] = <[OwnedFd; 2]>::try_from(descriptors)
         .map_err(|all| ShimError::Argument(format!("{} descriptors, 2 expected", all.len())))?;
-    let artefact = Artefact::received(File::from(artefact), offset, length)?;
+    let artefact = Artefact::received(File::from(artefact), offset, length);
+    let artefact = artefact.map_err(ShimError::artefact)?;
     let channel = UnixStream::from(os::move_high(channel));
     // The host also compares the report with the artefact, and rejects a mismatch. Then the
     // artefact is not run.

@@ -142,7 +142,7 @@ impl Judge<'_> {
             return Some(format!("constant `{name}` has not {scales}"));
         }
         if is_matrix && weight.shape().len() != 2 {
-            return Some(format!("constant `{name}` {:?} is no matrix", weight.shape()));
+            return Some(format!("constant `{name}` {:?} is not a matrix", weight.shape()));
         }
         self.rank(index)
     }

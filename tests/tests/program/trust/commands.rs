@@ -157,7 +157,7 @@ fn every_command_that_takes_a_bundle_asks_for_its_signature_first() {
     let nonsense = garbled(&text, bench.path("garbled"));
     let mut taken = Taken { bench: &bench, text: nonsense.clone(), embeds: nonsense, made: 0 };
     taken.each(|words, run| {
-        refused(require(words, run()), UNTRUSTED, &["is not signed", "garbled"]);
+        refused(require(words, run()), UNTRUSTED, &["garbled: not signed"]);
         let (code, said) = run().refuses();
         assert_eq!(code, INVALID, "{words}: {said}");
     });
@@ -167,7 +167,7 @@ fn every_command_that_takes_a_bundle_asks_for_its_signature_first() {
     taken.each(|words, run| {
         let warned = run().arguments(["--signatures", "warn"]).outcome();
         assert_eq!(warned.code, Some(0), "{words}: {}{}", warned.stdout, warned.stderr);
-        let notes = |shown: &str| shown.lines().any(|line| line.contains("bundle` is not signed"));
+        let notes = |shown: &str| shown.lines().any(|line| line.contains("bundle: not signed"));
         assert!(notes(&warned.stderr) || notes(&warned.stdout), "{words}: {}", warned.stderr);
     });
 
@@ -179,7 +179,7 @@ fn every_command_that_takes_a_bundle_asks_for_its_signature_first() {
     taken.each(|words, run| {
         let Outcome { code, stdout, stderr } = require(words, run()).outcome();
         assert_eq!(code, Some(0), "{words}: {stdout}{stderr}");
-        assert!(!stderr.contains("bundle` is not signed"), "{words}: {stderr}");
+        assert!(!stderr.contains("bundle: not signed"), "{words}: {stderr}");
     });
 }
 
@@ -202,7 +202,7 @@ fn reports_carry_what_signatures_are_warned_of() {
         let report = run().arguments(["--signatures", "warn"]).json();
         let notices =
             report["signature_notices"].as_array().unwrap_or_else(|| panic!("{command:?}: {report}"));
-        let about = |notice: &serde_json::Value| notice.to_string().contains("bundle` is not signed");
+        let about = |notice: &serde_json::Value| notice.to_string().contains("bundle: not signed");
         assert_eq!(notices.iter().filter(|notice| about(notice)).count(), 1, "{command:?}: {notices:?}");
         // Otherwise the document is the same.
         let mut without = report.clone();

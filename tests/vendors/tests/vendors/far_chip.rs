@@ -146,7 +146,10 @@ fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
         twin["artefacts"].as_array().expect("artefacts").iter().map(|shard| &shard["sha256"]).collect();
     assert_eq!(stored["twin"]["artefacts"].as_array().expect("hashes").iter().collect::<Vec<_>>(), hashes);
     let text = chip.found_by(shardwright(["inspect", &bundle])).succeeds();
-    assert!(text.contains("by a twin made of its work orders") && text.contains("not shared"), "{text}");
+    assert!(
+        text.contains("by a twin compiled from its work orders") && text.contains("not shared"),
+        "{text}"
+    );
 
     // Other work orders have no twin. These are for another context.
     refused(verify(&bundle).arguments(["--context", "64"]), 6, &["has no artefact for", "of work order"]);
@@ -283,10 +286,10 @@ fn a_vendors_file_is_shown_by_its_shim() {
         assert!(text.contains(words), "no `{words}` in {text}");
     }
     refused(inspect(&file("cut", b"CHIP")), 4, &["the file of the chip ends early"]);
-    refused(inspect(&file("empty", b"")), 5, &["nothing this program knows"]);
-    refused(inspect(&file("unknown", b"CHOP0000")), 5, &["nothing this program knows", "a shim here knows"]);
+    refused(inspect(&file("empty", b"")), 5, &["unrecognised file type"]);
+    refused(inspect(&file("unknown", b"CHOP0000")), 5, &["unrecognised file type", "a shim here recognises"]);
     // Without the shim the file is unknown. A shim that cannot be queried is named.
-    refused(shardwright(["inspect", &known]), 5, &["nothing this program knows"]);
+    refused(shardwright(["inspect", &known]), 5, &["unrecognised file type"]);
     chip.behaves_as("broken");
-    refused(inspect(&known), 5, &["could not be asked", "libchip.so"]);
+    refused(inspect(&known), 5, &["cannot query shim", "libchip.so"]);
 }

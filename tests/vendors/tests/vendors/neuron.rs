@@ -161,7 +161,7 @@ fn on_a_simulator_little_is_run_unasked_and_that_is_said() {
         verify(&["--on", "simulator", "--evaluation", "1", "--rows", "8", "--steps", "1", "--greedy", "1"])
             .succeeds();
     for words in [
-        "taken on a simulator: of each prompt at most 8 rows",
+        "compared on a simulator: at most 8 rows",
         "left out: 110 of 111 evaluation rows",
         "for more: `--all`",
     ] {

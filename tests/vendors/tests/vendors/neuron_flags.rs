@@ -130,7 +130,7 @@ fn a_published_file_says_what_it_lacks_without_any_library() {
     let words = [
         "11 of 12 flags worth setting on mt6989 are not in effect",
         "num-mdla=4",
-        "what that cost others: about 153 times slower",
+        "cost elsewhere: about 153 times slower",
         "2900 ms a token",
         // A path in a compiled file is shown unchanged.
         "--dla-file /build/dir/a.dla",
@@ -160,7 +160,7 @@ fn a_published_file_says_what_it_lacks_without_any_library() {
         assert_eq!(inspect(file).json()["format"], format, "{file}");
     }
     let alone = || inspect("blob/dla.bin");
-    assert!(alone().succeeds().contains("flags were not compared: the file does not say for which chip"));
+    assert!(alone().succeeds().contains("flags were not compared: the file does not name its chip"));
     let text = alone().arguments(["--soc", "Dimensity 9500"]).succeeds();
     assert!(text.contains("19 of 20 flags worth setting on mt6993"), "{text}");
     // A known but damaged file is an error, not an unknown file.
@@ -353,8 +353,8 @@ fn power_is_what_the_plan_says_unless_a_session_says_otherwise() {
     assert!(!boosts.is_empty() && boosts.iter().all(|line| line.contains("20")), "{boosts:?}");
     for (flag, words) in [
         ("power=mad", "it takes one of burst, sustained, balanced, saver"),
-        ("nonsense=1", "no shim that runs this knows it"),
-        ("opt=2", "the bundle has decided it"),
+        ("nonsense=1", "no loaded shim supports it"),
+        ("opt=2", "it is fixed in the bundle"),
     ] {
         let refused = run(flag);
         assert_ne!(refused.code, Some(0), "{flag}: {}", refused.stdout);

@@ -481,5 +481,5 @@ fn a_chip_without_a_variant_runs_the_nearest_if_it_says_the_same() {
     assert!(code == 4 && said.contains("its goldens: they are version 7"), "{code} {said}");
     with_goldens(&bundle, |_| None);
     let (code, said) = run().argument("--strict").refuses();
-    assert!(code == 6 && said.contains("no goldens to test it by"), "{code} {said}");
+    assert!(code == 6 && said.contains("no goldens to test it with"), "{code} {said}");
 }

@@ -276,7 +276,7 @@ fn a_present_chip_runs_its_own_and_falls_back_with_its_reasons() {
     };
     let expected = run().succeeds();
     for (answer, soc, name, tier, word) in [
-        ("recompile", CHIP, "primary", "own-recompile", "otherwise today"),
+        ("recompile", CHIP, "primary", "own-recompile", "differently today"),
         // The chip is here but supports no shard of its variant, so the fallback of its plan runs.
         ("unsupported", CHIP, "cpu", "fallback", "of the variant for testchip runs: testchip primary shard"),
         // The chip is unknown here.
@@ -309,7 +309,7 @@ fn a_machine_elsewhere_is_asked_about_by_what_its_doctor_wrote() {
     let about = || explain().argument("--device").argument(&file);
     let report = about().json();
     assert_eq!(chosen(&report), (CHIP, "primary", "own"), "{report}");
-    assert!(about().succeeds().contains("the machine described"));
+    assert!(about().succeeds().contains("the described machine"));
 
     let written: Value = serde_json::from_slice(&std::fs::read(&file).expect("read")).expect("JSON");
     let with = |change: &dyn Fn(&mut Value)| {
@@ -331,7 +331,7 @@ fn a_machine_elsewhere_is_asked_about_by_what_its_doctor_wrote() {
             "no device",
         ),
         (&|shim: &mut Value| shim["error"] = "no driver".into(), "no driver"),
-        (&|shim: &mut Value| shim["name"] = "another".into(), "is not there"),
+        (&|shim: &mut Value| shim["name"] = "another".into(), "is missing there"),
         (&|shim: &mut Value| shim["devices"][0]["kind"] = "offline".into(), "only compiles"),
     ] {
         let report = with(change);
@@ -339,8 +339,8 @@ fn a_machine_elsewhere_is_asked_about_by_what_its_doctor_wrote() {
         assert!(report["passed"].to_string().contains(word), "no `{word}` in {report}");
     }
     for (text, word) in [
-        ("{}", "no description"),
-        ("[", "no description"),
+        ("{}", "not a machine description"),
+        ("[", "not a machine description"),
         (&written.to_string().replacen(":1,", ":7,", 1), "version 7"),
     ] {
         std::fs::write(&file, text).expect("written");

@@ -1,13 +1,14 @@
 //! Interpretation of stored constants, and the forms that this shim supports.
 
-use shardwright_shim_abi::WeightView;
+use std::fmt::Display;
+
 use shardwright_shim_abi::raw::{
     SW_DTYPE_BF16, SW_DTYPE_F16, SW_DTYPE_F32, SW_DTYPE_I2, SW_DTYPE_I4, SW_DTYPE_I8, SW_DTYPE_I16,
     SW_DTYPE_U8, SW_DTYPE_U16, SW_QUANTISATION_PER_BLOCK, SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM,
     SW_QUANTISATION_PER_CHANNEL,
 };
+use shardwright_shim_abi::{Error, WeightView};
 
-use crate::error::CpuError;
 use crate::kernels::integer::IntegerType;
 use crate::kernels::linear::PanelType;
 use crate::program::MAX_VALUES;
@@ -130,8 +131,8 @@ impl<'a> Constant<'a> {
 
     /// Reads a weight like [`Constant::of`], and also checks that it has all its bytes and finite
     /// scales.
-    pub fn complete(weight: WeightView<'a>) -> Result<Constant<'a>, CpuError> {
-        let invalid = |reason: String| CpuError::InvalidWeight { name: weight.name().to_owned(), reason };
+    pub fn complete(weight: WeightView<'a>) -> Result<Constant<'a>, Error> {
+        let invalid = |reason: String| Error::invalid_weight(weight.name(), reason);
         let constant = Constant::of(weight).map_err(invalid)?;
         let elements = weight.shape().iter().try_fold(1u64, |product, extent| product.checked_mul(*extent));
         if elements.is_none_or(|elements| elements > MAX_VALUES) {
@@ -282,25 +283,25 @@ impl<'a> Constant<'a> {
         }
     }
 
-    fn invalid(&self, reason: impl Into<String>) -> CpuError {
-        CpuError::InvalidWeight { name: self.weight.name().to_owned(), reason: reason.into() }
+    fn invalid(&self, reason: impl Display) -> Error {
+        Error::invalid_weight(self.weight.name(), reason)
     }
 
     /// Returns the stored bytes.
-    pub fn stored(&self) -> Result<&'a [u8], CpuError> {
+    pub fn stored(&self) -> Result<&'a [u8], Error> {
         self.weight.bytes().map_err(|error| self.invalid(error.message))
     }
 
     /// Returns the scales and minimums as exact f16 values, or an error if one is not
     /// representable.
-    pub fn half_scales(&self) -> Result<Vec<u16>, CpuError> {
+    pub fn half_scales(&self) -> Result<Vec<u16>, Error> {
         let exact =
-            |scale: f32| half(scale).ok_or_else(|| self.invalid(format!("scale {scale:e} is no f16")));
+            |scale: f32| half(scale).ok_or_else(|| self.invalid(format!("scale {scale:e} is not an f16")));
         self.scales()?.into_iter().map(exact).collect()
     }
 
     /// Returns the scales as finite f32 values, empty for floats.
-    pub fn scales(&self) -> Result<Vec<f32>, CpuError> {
+    pub fn scales(&self) -> Result<Vec<f32>, Error> {
         match self.weight.quantisation() {
             Some(quantisation) => quantisation.scale_values().map_err(|error| self.invalid(error.message)),
             None => Ok(Vec::new()),
@@ -308,7 +309,7 @@ impl<'a> Constant<'a> {
     }
 
     /// Reads values from `first` on, as f32. The constant must pass [`Constant::values`].
-    pub fn read(&self, first: usize, into: &mut [f32]) -> Result<(), CpuError> {
+    pub fn read(&self, first: usize, into: &mut [f32]) -> Result<(), Error> {
         let step = self.kind.bits() as usize / 8;
         let end = first.checked_add(into.len()).and_then(|end| end.checked_mul(step));
         let bytes = end
@@ -334,7 +335,7 @@ impl<'a> Constant<'a> {
     }
 
     /// Reads the stored integers of one row of a matrix of signed integers of at most eight bits.
-    pub fn read_integers(&self, row: usize, into: &mut [i8]) -> Result<(), CpuError> {
+    pub fn read_integers(&self, row: usize, into: &mut [i8]) -> Result<(), Error> {
         let length = self.row_bytes() as usize;
         let line = row.checked_mul(length).and_then(|start| self.stored().ok()?.get(start..start + length));
         let line = line.ok_or_else(|| self.invalid("rows beyond its end"))?;

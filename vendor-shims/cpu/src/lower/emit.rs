@@ -1,7 +1,7 @@
 use std::collections::HashSet;
 
-use shardwright_shim_abi::WeightView;
 use shardwright_shim_abi::raw::SW_ROLE_LOGITS;
+use shardwright_shim_abi::{Error, WeightView};
 
 use super::fuse::{Fusion, Taken, pairs};
 use super::graph::{Graph, Source};
@@ -9,7 +9,7 @@ use super::recognise::{Operation, Refusal, Rounding, recognise};
 use super::rows::{Rows, analyse};
 use super::storage::{Storage, TableKey};
 use super::weights::Weights;
-use crate::error::CpuError;
+use crate::error::unsupported;
 use crate::kernels::elementwise::{Broadcast, Unary};
 use crate::kernels::norm::{LayerNorm, RmsNorm};
 use crate::kernels::rotary::inverse_frequencies;
@@ -18,7 +18,7 @@ use crate::program::{AttentionKeys, DynamicMap, Entry, Extent, MAX_MAPS, Operand
 
 /// Lowers one entry to a program and adds the required data to `weights`. The second result lists
 /// nodes that no output depends on, which the program skips.
-pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry, Vec<usize>), CpuError> {
+pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry, Vec<usize>), Error> {
     let (graph, numbers) = &graph.grouped();
     let operations = live_operations(graph)?;
     let removed = numbers
@@ -107,7 +107,7 @@ pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry,
 }
 
 /// Returns the operations that an output or a state depends on.
-fn live_operations(graph: &Graph<'_>) -> Result<Vec<Option<Operation>>, CpuError> {
+fn live_operations(graph: &Graph<'_>) -> Result<Vec<Option<Operation>>, Error> {
     let mut wanted = vec![false; graph.tensors.len()];
     for port in graph.entry.outputs() {
         wanted[port.tensor() as usize] = true;
@@ -119,16 +119,16 @@ fn live_operations(graph: &Graph<'_>) -> Result<Vec<Option<Operation>>, CpuError
             continue;
         }
         let operation = recognise(graph, index).map_err(|refusal| match refusal {
-            Refusal::Unsupported(reason) => CpuError::Unsupported {
-                what: "node",
-                name: node.name().to_owned(),
-                reason,
-                layer: node.layer(),
-            },
-            Refusal::Invalid(reason) => CpuError::InvalidGraph {
-                entry: graph.entry.name().to_owned(),
-                reason: format!("node `{}`: {reason}", node.name()),
-            },
+            Refusal::Unsupported(reason) => {
+                let error = unsupported("node", node.name(), reason);
+                match node.layer() {
+                    Some(layer) => error.detail("layer", layer),
+                    None => error,
+                }
+            }
+            Refusal::Invalid(reason) => {
+                Error::invalid_graph(graph.entry.name(), format!("node `{}`: {reason}", node.name()))
+            }
         })?;
         for input in node.inputs().flatten() {
             wanted[input as usize] = true;
@@ -156,7 +156,7 @@ struct Finished {
 
 impl<'a> Emit<'_, 'a> {
     /// Returns the operand with a tensor's values. A weight is widened to f32.
-    fn operand(&mut self, tensor: u32) -> Result<Operand, CpuError> {
+    fn operand(&mut self, tensor: u32) -> Result<Operand, Error> {
         if let Some(operand) = self.storage.operand(self.graph, tensor) {
             return Ok(operand);
         }
@@ -169,11 +169,11 @@ impl<'a> Emit<'_, 'a> {
         }
     }
 
-    fn missing(&self, reason: String) -> CpuError {
-        CpuError::InvalidGraph { entry: self.graph.entry.name().to_owned(), reason }
+    fn missing(&self, reason: String) -> Error {
+        Error::invalid_graph(self.graph.entry.name(), reason)
     }
 
-    fn input(&mut self, node: usize, place: usize) -> Result<Operand, CpuError> {
+    fn input(&mut self, node: usize, place: usize) -> Result<Operand, Error> {
         match self.graph.nodes[node].optional_input(place) {
             Some(tensor) => self.operand(tensor),
             None => {
@@ -182,7 +182,7 @@ impl<'a> Emit<'_, 'a> {
         }
     }
 
-    fn optional(&mut self, node: usize, place: usize) -> Result<Option<Operand>, CpuError> {
+    fn optional(&mut self, node: usize, place: usize) -> Result<Option<Operand>, Error> {
         self.graph.nodes[node].optional_input(place).map(|tensor| self.operand(tensor)).transpose()
     }
 
@@ -230,7 +230,7 @@ impl<'a> Emit<'_, 'a> {
     }
 
     /// Returns an operand that its step reads in the stored encoding.
-    fn stored(&mut self, node: usize, place: usize) -> Result<Operand, CpuError> {
+    fn stored(&mut self, node: usize, place: usize) -> Result<Operand, Error> {
         let tensor = self.graph.nodes[node].optional_input(place);
         match tensor.and_then(|tensor| self.storage.stored(self.graph, tensor)) {
             Some(operand) => Ok(operand),
@@ -238,7 +238,7 @@ impl<'a> Emit<'_, 'a> {
         }
     }
 
-    fn table(&mut self, key: TableKey) -> Result<(), CpuError> {
+    fn table(&mut self, key: TableKey) -> Result<(), Error> {
         let TableKey { head_dim, theta, pairs, factor, .. } = key;
         let values = inverse_frequencies(head_dim, f32::from_bits(theta), pairs, f32::from_bits(factor));
         let inverse = self.weights.literal(values)?;
@@ -253,7 +253,7 @@ impl<'a> Emit<'_, 'a> {
     }
 
     /// Emits two nodes as one step, at the position of the second node.
-    fn pair(&mut self, index: usize, taken: Taken, operations: &[Option<Operation>]) -> Result<(), CpuError> {
+    fn pair(&mut self, index: usize, taken: Taken, operations: &[Option<Operation>]) -> Result<(), Error> {
         let node = self.graph.nodes[index];
         let Some(&output) = node.outputs().first() else {
             return Err(self.missing(format!("node `{}` has no result", node.name())));
@@ -290,14 +290,18 @@ impl<'a> Emit<'_, 'a> {
                     None => return Err(self.missing(format!("node `{}` caps no head in parts", node.name()))),
                 }
             }
-            _ => return Err(self.missing(format!("node `{}` is no pair with what it reads", node.name()))),
+            _ => {
+                return Err(
+                    self.missing(format!("node `{}` does not form a pair with its input", node.name()))
+                );
+            }
         };
         self.steps.push(step);
         Ok(())
     }
 
     /// Returns the weights of a linear map.
-    fn weight(&self, node: usize) -> Result<WeightView<'a>, CpuError> {
+    fn weight(&self, node: usize) -> Result<WeightView<'a>, Error> {
         match self.graph.input(node, 1).map(|tensor| tensor.source) {
             Some(Source::Constant(weight)) => Ok(weight),
             _ => Err(self.missing(format!("node `{}` has no weights", self.graph.nodes[node].name()))),
@@ -321,7 +325,7 @@ impl<'a> Emit<'_, 'a> {
         x: Operand,
         rows: Extent,
         Finished { bias, bounds, out }: Finished,
-    ) -> Result<(), CpuError> {
+    ) -> Result<(), Error> {
         let block = match rounding {
             Rounding::None => {
                 let weights = self.weights.panels(weight, false)?;
@@ -344,7 +348,7 @@ impl<'a> Emit<'_, 'a> {
         Ok(())
     }
 
-    fn node(&mut self, index: usize, operation: &Operation) -> Result<(), CpuError> {
+    fn node(&mut self, index: usize, operation: &Operation) -> Result<(), Error> {
         let graph = self.graph;
         let node = graph.nodes[index];
         let (Some(x_tensor), Some(&out_tensor)) = (node.optional_input(0), node.outputs().first()) else {
@@ -598,7 +602,7 @@ impl<'a> Emit<'_, 'a> {
         &self,
         index: usize,
         operation: &Operation,
-    ) -> Result<[[Operand; 2]; COUNT], CpuError> {
+    ) -> Result<[[Operand; 2]; COUNT], Error> {
         let keys = TableKey::of(self.graph, index, operation, self.rows);
         let roots = keys.iter().filter_map(|key| self.storage.tables.get(key));
         let tables = roots.map(|roots| roots.map(|root| self.storage.whole(root))).collect::<Vec<_>>();
@@ -607,7 +611,7 @@ impl<'a> Emit<'_, 'a> {
     }
 
     /// Returns the bounds of a clamp.
-    fn bounds(&mut self, node: usize) -> Result<[f32; 2], CpuError> {
+    fn bounds(&mut self, node: usize) -> Result<[f32; 2], Error> {
         let bounds = [1, 2].map(|place| self.graph.input(node, place).map(|tensor| tensor.source));
         let [Some(Source::Constant(low)), Some(Source::Constant(high))] = bounds else {
             return Err(self.missing(format!("node `{}` has no bounds", self.graph.nodes[node].name())));
@@ -623,7 +627,7 @@ impl<'a> Emit<'_, 'a> {
         strides: &[usize],
         skip: u64,
         out: Operand,
-    ) -> Result<(), CpuError> {
+    ) -> Result<(), Error> {
         let source = self.input(index, place)?;
         let target = Operand { offset: out.offset + skip, elements: out.elements - skip, ..out };
         let copy = Strided { shape: shape.to_vec(), source: dense(shape), target: strides.to_vec() };
@@ -631,7 +635,7 @@ impl<'a> Emit<'_, 'a> {
         Ok(())
     }
 
-    fn mat_mul(&mut self, index: usize, transpose_b: bool, out: Operand) -> Result<Step, CpuError> {
+    fn mat_mul(&mut self, index: usize, transpose_b: bool, out: Operand) -> Result<Step, Error> {
         let graph = self.graph;
         let (Some(a), Some(b)) = (graph.input(index, 0), graph.input(index, 1)) else {
             return Err(self.missing(format!("node `{}` has no operands", graph.nodes[index].name())));

@@ -4,13 +4,12 @@
 //! * a linear map and the clamp that is its only reader
 //! * a split head and the cap of its logits
 
-use shardwright_shim_abi::WeightView;
 use shardwright_shim_abi::raw::SW_ROLE_LOGITS;
+use shardwright_shim_abi::{Error, WeightView};
 
 use super::graph::{Graph, Source};
 use super::recognise::{Operation, Rounding};
 use super::rows::Rows;
-use crate::error::CpuError;
 use crate::kernels::elementwise::{Binary, Gate, Unary};
 use crate::kernels::encoding::Encoding;
 
@@ -50,8 +49,8 @@ pub fn pairs<'a>(
     graph: &Graph<'a>,
     operations: &[Option<Operation>],
     rows: &Rows,
-    mut splits: impl FnMut(WeightView<'a>) -> Result<bool, CpuError>,
-) -> Result<Fused, CpuError> {
+    mut splits: impl FnMut(WeightView<'a>) -> Result<bool, Error>,
+) -> Result<Fused, Error> {
     let mut readers = vec![0usize; graph.tensors.len()];
     for (node, _) in graph.nodes.iter().zip(operations).filter(|(_, operation)| operation.is_some()) {
         node.inputs().flatten().for_each(|input| readers[input as usize] += 1);

@@ -1,7 +1,7 @@
 use shardwright_shim_abi::raw::SW_QUANTISATION_PER_TENSOR;
-use shardwright_shim_abi::{EntryView, NodeView, TensorView, WeightView};
+use shardwright_shim_abi::{EntryView, Error, NodeView, TensorView, WeightView};
 
-use crate::error::CpuError;
+use crate::error::limit;
 use crate::kernels::encoding::{Element, Encoding};
 use crate::program::{MAX_PORTS, MAX_RANK, MAX_STEPS, MAX_VALUES};
 
@@ -81,14 +81,14 @@ fn encoding(tensor: &TensorView<'_>) -> Option<Encoding> {
 
 impl<'a> Graph<'a> {
     /// Checks an entry as a whole. Individual nodes may still be unsupported.
-    pub fn read(entry: EntryView<'a>) -> Result<Graph<'a>, CpuError> {
-        let invalid = |reason: String| CpuError::InvalidGraph { entry: entry.name().to_owned(), reason };
-        let limit = |limit, value: usize, max: u64| {
-            if value as u64 > max { Err(CpuError::Limit { limit, value: value as u64, max }) } else { Ok(()) }
+    pub fn read(entry: EntryView<'a>) -> Result<Graph<'a>, Error> {
+        let invalid = |reason: String| Error::invalid_graph(entry.name(), reason);
+        let within = |name, value: usize, max: u64| {
+            if value as u64 > max { Err(limit(name, value as u64, max)) } else { Ok(()) }
         };
-        limit("ops", entry.nodes().len(), MAX_STEPS)?;
-        limit("tensors", entry.tensors().len(), 4 * MAX_STEPS)?;
-        limit("bindings", entry.inputs().len().saturating_add(entry.outputs().len()), MAX_PORTS)?;
+        within("ops", entry.nodes().len(), MAX_STEPS)?;
+        within("tensors", entry.tensors().len(), 4 * MAX_STEPS)?;
+        within("bindings", entry.inputs().len().saturating_add(entry.outputs().len()), MAX_PORTS)?;
         if entry.rows() == 0 || entry.rows() > u64::from(u32::MAX) {
             return Err(invalid(format!("{} rows", entry.rows())));
         }
@@ -96,7 +96,7 @@ impl<'a> Graph<'a> {
         for tensor in entry.tensors() {
             let elements = tensor.elements();
             if elements > MAX_VALUES {
-                return Err(CpuError::Limit { limit: "tensor-values", value: elements, max: MAX_VALUES });
+                return Err(limit("tensor-values", elements, MAX_VALUES));
             }
             if tensor.shape().len() > MAX_RANK {
                 return Err(invalid(format!("tensor `{}` has rank {}", tensor.name(), tensor.shape().len())));
@@ -151,7 +151,7 @@ impl<'a> Graph<'a> {
                 match tensors.get(input as usize) {
                     None => {
                         return Err(invalid(format!(
-                            "node `{}` reads tensor {input}, which is none",
+                            "node `{}` reads tensor {input}, which does not exist",
                             node.name()
                         )));
                     }
@@ -172,7 +172,7 @@ impl<'a> Graph<'a> {
             match tensors.get(port.tensor() as usize) {
                 None => {
                     return Err(invalid(format!(
-                        "output `{}` is tensor {}, which is none",
+                        "output `{}` is tensor {}, which does not exist",
                         port.name(),
                         port.tensor()
                     )));

@@ -5,15 +5,15 @@
 
 use std::collections::HashMap;
 
-use shardwright_shim_abi::PortView;
 use shardwright_shim_abi::raw::SW_ROLE_STATE;
+use shardwright_shim_abi::{Error, PortView};
 
 use super::fuse::Fused;
 use super::graph::{Graph, Source, Tensor};
 use super::memory::{Life, plan};
 use super::recognise::Operation;
 use super::rows::Rows;
-use crate::error::CpuError;
+use crate::error::unsupported;
 use crate::kernels::encoding::Encoding;
 use crate::program::{Operand, Place, Port, PortDirection};
 
@@ -104,9 +104,8 @@ impl Storage {
         operations: &[Option<Operation>],
         rows: &Rows,
         fused: &Fused,
-    ) -> Result<Storage, CpuError> {
-        let invalid =
-            |reason: String| CpuError::InvalidGraph { entry: graph.entry.name().to_owned(), reason };
+    ) -> Result<Storage, Error> {
+        let invalid = |reason: String| Error::invalid_graph(graph.entry.name(), reason);
         let mut storage = Storage {
             ports: Vec::new(),
             roots: Vec::new(),
@@ -243,7 +242,7 @@ impl Storage {
         }
     }
 
-    fn node(&mut self, graph: &Graph<'_>, index: usize, operation: &Operation) -> Result<(), CpuError> {
+    fn node(&mut self, graph: &Graph<'_>, index: usize, operation: &Operation) -> Result<(), Error> {
         let node = graph.nodes[index];
         let Some(&output) = node.outputs().first() else { return Ok(()) };
         for (place, input) in node.inputs().enumerate() {
@@ -276,7 +275,7 @@ impl Storage {
     }
 
     /// Adds a state update. Its result is the bound state, in any encoding.
-    fn state_update(&mut self, graph: &Graph<'_>, index: usize, output: u32) -> Result<(), CpuError> {
+    fn state_update(&mut self, graph: &Graph<'_>, index: usize, output: u32) -> Result<(), Error> {
         let node = graph.nodes[index];
         let state = node.optional_input(0).unwrap_or(output) as usize;
         let view = self.views[state].filter(|_| self.stored[state].is_none());
@@ -285,10 +284,8 @@ impl Storage {
             _ => None,
         });
         let Some(port) = bound.filter(|port| self.ports[*port as usize].role == SW_ROLE_STATE) else {
-            return Err(CpuError::InvalidGraph {
-                entry: graph.entry.name().to_owned(),
-                reason: format!("node `{}` updates what is not a bound state", node.name()),
-            });
+            let reason = format!("node `{}` updates a value that is not a bound state", node.name());
+            return Err(Error::invalid_graph(graph.entry.name(), reason));
         };
         self.ports[port as usize].direction = PortDirection::State;
         self.stored[output as usize] = self.stored[state];
@@ -297,7 +294,7 @@ impl Storage {
     }
 
     /// Checks that no node reads the old contents of a state after its update in place.
-    fn check_updates(&self, graph: &Graph<'_>, operations: &[Option<Operation>]) -> Result<(), CpuError> {
+    fn check_updates(&self, graph: &Graph<'_>, operations: &[Option<Operation>]) -> Result<(), Error> {
         // Identifies the memory of a tensor: its binding if it is encoded there, otherwise its
         // root.
         let home = |tensor: u32| match (self.stored[tensor as usize], self.views[tensor as usize]) {
@@ -311,10 +308,8 @@ impl Storage {
             for input in node.inputs().flatten() {
                 let Some(current) = home(input).and_then(|home| newest.get(&home).copied()) else { continue };
                 if current != input && !self.derives(graph, input, current) {
-                    return Err(CpuError::InvalidGraph {
-                        entry: graph.entry.name().to_owned(),
-                        reason: format!("node `{}` reads a state as it was before its update", node.name()),
-                    });
+                    let reason = format!("node `{}` reads a state as it was before its update", node.name());
+                    return Err(Error::invalid_graph(graph.entry.name(), reason));
                 }
             }
             if let (Operation::StateUpdate, Some(&output)) = (operation, node.outputs().first())
@@ -434,13 +429,8 @@ impl Storage {
 }
 
 /// Returns the encoding of a binding, which must equal the encoding of its tensor.
-fn binding_encoding(
-    port: &PortView<'_>,
-    what: &'static str,
-    tensor: &Tensor<'_>,
-) -> Result<Encoding, CpuError> {
-    let unsupported =
-        |reason: String| CpuError::Unsupported { what, name: port.name().to_owned(), reason, layer: None };
+fn binding_encoding(port: &PortView<'_>, what: &'static str, tensor: &Tensor<'_>) -> Result<Encoding, Error> {
+    let unsupported = |reason: String| unsupported(what, port.name(), reason);
     let Some(encoding) = tensor.encoding else {
         if tensor.weight().is_some() {
             // `recognise` rejects it with a better reason.

@@ -1,9 +1,9 @@
 use std::collections::{HashMap, HashSet};
 
-use shardwright_shim_abi::{EntryView, WeightView};
+use shardwright_shim_abi::{EntryView, Error, WeightView};
 
 use super::constant::{Constant, Scaling};
-use crate::error::CpuError;
+use crate::error::limit;
 use crate::kernels::integer::split::{self, Split, pack_high, pack_low, panel_bytes, row_bytes};
 use crate::kernels::integer::{Geometry, IntegerType, pack_tiles};
 use crate::kernels::linear::{PanelType, pack_from_columns, pack_from_rows, pack_integers, packed_elements};
@@ -119,7 +119,7 @@ impl<'a> Weights<'a> {
         self.length
     }
 
-    fn complete(&mut self, weight: WeightView<'a>) -> Result<Constant<'a>, CpuError> {
+    fn complete(&mut self, weight: WeightView<'a>) -> Result<Constant<'a>, Error> {
         if let Some(constant) = self.complete.get(&weight.identity()) {
             return Ok(*constant);
         }
@@ -134,15 +134,13 @@ impl<'a> Weights<'a> {
         length: u64,
         alignment: u64,
         form: impl FnOnce() -> Form<'a>,
-    ) -> Result<u64, CpuError> {
+    ) -> Result<u64, Error> {
         if let Some(&index) = self.known.get(&key) {
             return Ok(self.items[index].offset);
         }
         let offset = self.length.next_multiple_of(alignment);
         let end = offset.checked_add(length).filter(|end| *end <= MAX_VALUES * VALUE_BYTES);
-        let limit =
-            || CpuError::Limit { limit: "weight-bytes", value: u64::MAX, max: MAX_VALUES * VALUE_BYTES };
-        self.length = end.ok_or_else(limit)?;
+        self.length = end.ok_or_else(|| limit("weight-bytes", u64::MAX, MAX_VALUES * VALUE_BYTES))?;
         self.known.insert(key, self.items.len());
         self.items.push(Item { offset, length, form: form() });
         Ok(offset)
@@ -150,14 +148,13 @@ impl<'a> Weights<'a> {
 
     /// Adds a matrix in panels, in its own type if panels support it, otherwise as f32. The matrix
     /// is stored as `[outputs, inputs]`, or as `[inputs, outputs]` with `by_columns`.
-    pub fn panels(&mut self, weight: WeightView<'a>, by_columns: bool) -> Result<PackedWeights, CpuError> {
+    pub fn panels(&mut self, weight: WeightView<'a>, by_columns: bool) -> Result<PackedWeights, Error> {
         let constant = self.complete(weight)?;
-        let kind = constant
-            .matrix(!by_columns)
-            .map_err(|reason| CpuError::InvalidWeight { name: weight.name().to_owned(), reason })?;
+        let kind =
+            constant.matrix(!by_columns).map_err(|reason| Error::invalid_weight(weight.name(), reason))?;
         let &[rows, columns] = weight.shape() else {
-            let reason = format!("{:?} is no matrix", weight.shape());
-            return Err(CpuError::InvalidWeight { name: weight.name().to_owned(), reason });
+            let reason = format!("{:?} is not a matrix", weight.shape());
+            return Err(Error::invalid_weight(weight.name(), reason));
         };
         let (outputs, inputs) = if by_columns { (columns, rows) } else { (rows, columns) };
         let identity = weight.identity();
@@ -181,12 +178,12 @@ impl<'a> Weights<'a> {
     }
 
     /// Adds a matrix `[outputs, inputs]` of integers in tiles.
-    pub fn tiles(&mut self, weight: WeightView<'a>) -> Result<PackedTiles, CpuError> {
+    pub fn tiles(&mut self, weight: WeightView<'a>) -> Result<PackedTiles, Error> {
         let constant = self.complete(weight)?;
-        let invalid = |reason| CpuError::InvalidWeight { name: weight.name().to_owned(), reason };
+        let invalid = |reason: String| Error::invalid_weight(weight.name(), reason);
         let kind = constant.integers().map_err(invalid)?;
         let &[outputs, inputs] = weight.shape() else {
-            return Err(invalid(format!("{:?} is no matrix", weight.shape())));
+            return Err(invalid(format!("{:?} is not a matrix", weight.shape())));
         };
         let identity = weight.identity();
         let size = match constant.scaling() {
@@ -210,7 +207,7 @@ impl<'a> Weights<'a> {
 
     /// Checks whether a matrix `[outputs, inputs]` of signed bytes can be split. Entries of many
     /// rows need whole bytes, and no weight is stored twice.
-    pub fn splits(&mut self, weight: WeightView<'a>) -> Result<bool, CpuError> {
+    pub fn splits(&mut self, weight: WeightView<'a>) -> Result<bool, Error> {
         let constant = self.complete(weight)?;
         let &[_, inputs] = weight.shape() else { return Ok(false) };
         let whole = !matches!(constant.scaling(), Some(Scaling::Block { .. }));
@@ -220,7 +217,7 @@ impl<'a> Weights<'a> {
 
     /// Adds a matrix `[outputs, inputs]` of signed bytes in two parts. Returns `None` if it [cannot
     /// be split](Weights::splits).
-    pub fn split(&mut self, weight: WeightView<'a>) -> Result<Option<PackedSplit>, CpuError> {
+    pub fn split(&mut self, weight: WeightView<'a>) -> Result<Option<PackedSplit>, Error> {
         let &[outputs, inputs] = weight.shape() else { return Ok(None) };
         if !self.splits(weight)? {
             return Ok(None);
@@ -260,7 +257,7 @@ impl<'a> Weights<'a> {
         constant: Constant<'a>,
         inputs: u64,
         outputs: u64,
-    ) -> Result<PackedScales, CpuError> {
+    ) -> Result<PackedScales, Error> {
         if let Some(Scaling::Block { size, minimum }) = constant.scaling() {
             // A block that is longer than a row covers the whole row.
             let size = size.min(inputs.max(1));
@@ -289,11 +286,9 @@ impl<'a> Weights<'a> {
     }
 
     /// Adds any weight as dense f32.
-    pub fn wide(&mut self, weight: WeightView<'a>) -> Result<Operand, CpuError> {
+    pub fn wide(&mut self, weight: WeightView<'a>) -> Result<Operand, Error> {
         let constant = self.complete(weight)?;
-        constant
-            .values()
-            .map_err(|reason| CpuError::InvalidWeight { name: weight.name().to_owned(), reason })?;
+        constant.values().map_err(|reason| Error::invalid_weight(weight.name(), reason))?;
         let elements = constant.elements();
         let key = Key::Wide { weight: weight.identity() };
         let offset = self.place(key, elements * VALUE_BYTES, LINE, || Form::Wide { constant })?;
@@ -301,14 +296,14 @@ impl<'a> Weights<'a> {
     }
 
     /// Returns the first value of a weight, which becomes part of a step.
-    pub fn scalar(&mut self, weight: WeightView<'a>) -> Result<f32, CpuError> {
+    pub fn scalar(&mut self, weight: WeightView<'a>) -> Result<f32, Error> {
         let mut value = [0.0];
         self.complete(weight)?.read(0, &mut value)?;
         Ok(value[0])
     }
 
     /// Adds values that are computed from attributes.
-    pub fn literal(&mut self, values: Vec<f32>) -> Result<Operand, CpuError> {
+    pub fn literal(&mut self, values: Vec<f32>) -> Result<Operand, Error> {
         let elements = values.len() as u64;
         let key = Key::Literal(values.iter().map(|value| value.to_bits()).collect());
         let offset = self.place(key, elements * VALUE_BYTES, LINE, || Form::Literal(values))?;
@@ -317,7 +312,7 @@ impl<'a> Weights<'a> {
 
     /// Writes the section from its first byte to its last. `sink` receives pieces of at most a few
     /// panels.
-    pub fn write<E: From<CpuError>>(&self, mut sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+    pub fn write<E: From<Error>>(&self, mut sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut at = 0u64;
         for item in &self.items {
             let gap = vec![0u8; (item.offset - at) as usize];
@@ -405,7 +400,7 @@ fn by_block<const N: usize, E>(
 }
 
 /// Writes a matrix of integers in tiles, panel by panel.
-fn tiles<E: From<CpuError>>(
+fn tiles<E: From<Error>>(
     constant: &Constant<'_>,
     kind: IntegerType,
     geometry: Geometry,
@@ -426,7 +421,7 @@ fn tiles<E: From<CpuError>>(
 }
 
 /// Writes the first parts of signed bytes, panel by panel.
-fn high_parts<E: From<CpuError>>(
+fn high_parts<E: From<Error>>(
     constant: &Constant<'_>,
     inputs: usize,
     outputs: usize,
@@ -446,7 +441,7 @@ fn high_parts<E: From<CpuError>>(
 }
 
 /// Passes the second parts of every row, with the row's spread, to `give`.
-fn low_parts<E: From<CpuError>>(
+fn low_parts<E: From<Error>>(
     constant: &Constant<'_>,
     inputs: usize,
     outputs: usize,
@@ -462,7 +457,7 @@ fn low_parts<E: From<CpuError>>(
 }
 
 /// Writes a matrix panel by panel.
-fn panels<E: From<CpuError>>(
+fn panels<E: From<Error>>(
     constant: &Constant<'_>,
     kind: PanelType,
     inputs: usize,

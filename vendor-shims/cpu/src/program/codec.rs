@@ -2,9 +2,9 @@
 //! the encoding, and any change to it must increment [`FORMAT`](crate::artefact::FORMAT).
 
 use serde::Deserialize;
+use shardwright_shim_abi::Error;
 
 use super::Program;
-use crate::error::CpuError;
 
 /// Encodes a program. Equal programs have equal bytes.
 pub fn encode(program: &Program) -> Vec<u8> {
@@ -15,14 +15,11 @@ pub fn encode(program: &Program) -> Vec<u8> {
 /// yet checked: see [`Program::check`].
 ///
 /// A claimed length preallocates at most a mebibyte. Lists only grow with the available bytes.
-pub fn decode(bytes: &[u8], base: u64) -> Result<Program, CpuError> {
+pub fn decode(bytes: &[u8], base: u64) -> Result<Program, Error> {
     let mut reader = postcard::Deserializer::from_bytes(bytes);
     let program = Program::deserialize(&mut reader);
     let left = reader.finalize().map_or(0, <[u8]>::len);
-    let corrupt = |reason| {
-        let offset = base + (bytes.len() - left) as u64;
-        CpuError::CorruptArtefact { offset, reason }
-    };
+    let corrupt = |reason: String| Error::corrupt_at(base + (bytes.len() - left) as u64, reason);
     match program {
         Ok(_) if left > 0 => Err(corrupt("bytes after the program".to_owned())),
         program => program.map_err(|error| corrupt(format!("no program: {error}"))),
@@ -31,6 +28,8 @@ pub fn decode(bytes: &[u8], base: u64) -> Result<Program, CpuError> {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_shim_abi::ErrorClass;
+
     use super::*;
     use crate::program::{Entry, Extent, Operand, Place, Step};
 
@@ -46,7 +45,9 @@ mod tests {
     /// Returns the offset at which reading ended, from the error.
     fn ends(bytes: &[u8]) -> u64 {
         match decode(bytes, 64) {
-            Err(CpuError::CorruptArtefact { offset, .. }) => offset,
+            Err(error) if error.class == ErrorClass::CorruptArtefact => {
+                error.detail_of("offset").and_then(|offset| offset.parse().ok()).expect("an offset")
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -121,7 +121,7 @@ fn value(file: Bytes<'_>, at: usize, width: usize, packed: u8) -> Result<Value> 
 fn width_of(file: Bytes<'_>, at: usize, width: u8) -> Result<usize> {
     match width {
         1 | 2 | 4 | 8 => Ok(width.into()),
-        _ => Err(file.malformed(at, "width", format!("{width} is none of 1, 2, 4, 8"))),
+        _ => Err(file.malformed(at, "width", format!("{width} is not one of 1, 2, 4, 8"))),
     }
 }
 

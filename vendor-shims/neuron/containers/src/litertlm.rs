@@ -267,7 +267,7 @@ impl LiteRtLm {
             let name = section.name();
             if section.begin % ALIGNMENT != 0 {
                 found.push(format!(
-                    "{name}: it begins at {}, which is no multiple of {ALIGNMENT}",
+                    "{name}: it begins at {}, which is not a multiple of {ALIGNMENT}",
                     section.begin
                 ));
             }

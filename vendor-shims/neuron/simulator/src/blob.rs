@@ -224,7 +224,7 @@ pub fn compile(
 pub fn restore(bytes: &[u8], version: RuntimeVersion, soc: &str) -> Result<Compiled, Refused> {
     let mut from = Reader::new(bytes);
     if from.bytes(MAGIC.len()) != Some(MAGIC) {
-        return refuse(BAD_DATA, "the compiled network is none of this simulator's");
+        return refuse(BAD_DATA, "the compiled network was not made by this simulator");
     }
     let damaged = || Refused {
         code: BAD_DATA,

@@ -67,7 +67,7 @@ impl Flags {
                 POWER => Err("it takes effect when a shard is loaded".to_owned()),
                 PRIORITY => Priority::named(value)
                     .map(Reach::Priority)
-                    .ok_or_else(|| format!("`{value}` is none of {}", Priority::names())),
+                    .ok_or_else(|| format!("`{value}` is not one of {}", Priority::names())),
                 _ => {
                     one(name, value, soc, adapter).map(|option| Reach::Compiler(option.into_iter().collect()))
                 }

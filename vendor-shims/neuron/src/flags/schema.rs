@@ -237,7 +237,7 @@ impl Known {
         };
         let among = |words: &[&str], value: &str| match words.contains(&value) {
             true => Ok(()),
-            false => Err(format!("`{value}` is none of {}", words.join(", "))),
+            false => Err(format!("`{value}` is not one of {}", words.join(", "))),
         };
         match self.values {
             Switch => among(&["true", "false"], value),

@@ -1,8 +1,9 @@
 //! Lowers attention to as few operations as possible.
 
+use shardwright_shim_abi::Error;
 use shardwright_shim_npu::attention::Attention;
 use shardwright_shim_npu::lowering::Binary;
-use shardwright_shim_npu::{LowerError, Lowering as _, ValueId};
+use shardwright_shim_npu::{Lowering as _, ValueId};
 
 use super::import::Importer;
 
@@ -11,7 +12,7 @@ use super::import::Importer;
 /// The queries of one key head become rows of one product, ordered by row and then by head. So both
 /// operands of a product have the same heads and no broadcast is needed. With one row or one key
 /// head, no transpose is needed. The mask has the shape `[1, R, 1, S]`.
-pub(super) fn write(importer: &mut Importer<'_, '_>, found: &Attention) -> Result<ValueId, LowerError> {
+pub(super) fn write(importer: &mut Importer<'_, '_>, found: &Attention) -> Result<ValueId, Error> {
     let &Attention { kv, group, rows, width, slots, .. } = found;
     let query = importer.work.value(found.query)?;
     let query = match rows == 1 || kv == 1 {
@@ -58,7 +59,7 @@ fn heads(
     kv: u64,
     slots: u64,
     width: u64,
-) -> Result<ValueId, LowerError> {
+) -> Result<ValueId, Error> {
     let value = importer.work.value(tensor)?;
     let apart = importer.work.reshape(value, &[1, slots, kv, width]);
     Ok(match kv {

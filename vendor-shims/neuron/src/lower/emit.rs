@@ -3,8 +3,10 @@
 use std::collections::HashMap;
 
 use shardwright_neuron_adapter::{extension, operand, operation, setting::fuse};
+use shardwright_shim_abi::Error;
+use shardwright_shim_npu::error::too_large;
 use shardwright_shim_npu::port::Port;
-use shardwright_shim_npu::{LowerError, ValueId, ValueKind};
+use shardwright_shim_npu::{ValueId, ValueKind};
 
 use super::Lowered;
 use super::draft::{Act, ActKind, Compute, Draft, Source};
@@ -25,7 +27,7 @@ struct Emitter<'d, 'w> {
 }
 
 /// Emits the graph of a draft of `source`.
-pub(super) fn emit<'w>(source: &Source<'w>, draft: Draft<'w>) -> Result<Lowered<'w>, LowerError> {
+pub(super) fn emit<'w>(source: &Source<'w>, draft: Draft<'w>) -> Result<Lowered<'w>, Error> {
     let graph = NeuronGraph { name: source.entry.name().to_owned(), ..NeuronGraph::default() };
     let operands = vec![None; draft.values.len()];
     let mut emitter =
@@ -53,13 +55,13 @@ pub(super) fn emit<'w>(source: &Source<'w>, draft: Draft<'w>) -> Result<Lowered<
     Ok(Lowered { graph: emitter.graph, ports })
 }
 
-fn dimensions(extents: &[u64]) -> Result<Vec<u32>, LowerError> {
+fn dimensions(extents: &[u64]) -> Result<Vec<u32>, Error> {
     let of = |extent: &u64| {
-        u32::try_from(*extent).ok().filter(|extent| *extent != u32::MAX).ok_or(LowerError::TooLarge {
-            limit: "tensor-extent",
-            value: *extent,
-            max: u64::from(u32::MAX) - 1,
-        })
+        u32::try_from(*extent).ok().filter(|extent| *extent != u32::MAX).ok_or(too_large(
+            "tensor-extent",
+            *extent,
+            u64::from(u32::MAX) - 1,
+        ))
     };
     extents.iter().map(of).collect()
 }
@@ -70,7 +72,7 @@ impl<'w> Emitter<'_, 'w> {
         self.graph.operands.len() as OperandIndex - 1
     }
 
-    fn operand(&mut self, value: ValueId) -> Result<OperandIndex, LowerError> {
+    fn operand(&mut self, value: ValueId) -> Result<OperandIndex, Error> {
         if let Some(known) = self.operands[value.0] {
             return Ok(known);
         }
@@ -162,7 +164,7 @@ impl<'w> Emitter<'_, 'w> {
         index
     }
 
-    fn act(&mut self, act: &Act) -> Result<(), LowerError> {
+    fn act(&mut self, act: &Act) -> Result<(), Error> {
         let mut inputs =
             act.inputs.iter().map(|input| self.operand(*input)).collect::<Result<Vec<_>, _>>()?;
         let shape = self.draft.shape(act.inputs[0]);

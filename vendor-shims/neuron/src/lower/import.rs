@@ -2,11 +2,11 @@
 //! attention as a whole.
 
 use shardwright_neuron_adapter::{operand, operation};
-use shardwright_shim_abi::{WeightView, raw};
+use shardwright_shim_abi::{Error, WeightView, raw};
 use shardwright_shim_npu as npu;
 use shardwright_shim_npu::attention::{Attention, recognise};
 use shardwright_shim_npu::lowering::{Binary, Convolution, Reduction, RmsNorm, Rotation, Unary};
-use shardwright_shim_npu::{Encoding as _, LowerError, Lowering as _, Movements, ValueId};
+use shardwright_shim_npu::{Encoding as _, Lowering as _, Movements, ValueId};
 
 use super::draft::{Compute, Constant, Content, Draft, Source, Work};
 use super::encoding::{Encoding, Family};
@@ -31,7 +31,7 @@ pub(super) fn import<'w>(
     source: &Source<'w>,
     target: &Target<'_>,
     lowering: Lowering,
-) -> Result<Draft<'w>, LowerError> {
+) -> Result<Draft<'w>, Error> {
     // A layer's part of an input that all layers share stays a slice even if the layer is compiled
     // alone, so that the operations of layers add up.
     let movements = Movements { idle_transposes: lowering == Lowering::Plain, whole_slices: true };
@@ -157,7 +157,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         island::l2_normalize(self, x, target)
     }
 
-    fn product(&mut self, x: u32, weight: u32, out: u32) -> Result<ValueId, LowerError> {
+    fn product(&mut self, x: u32, weight: u32, out: u32) -> Result<ValueId, Error> {
         let target = self.work.encoding(out)?;
         let value = self.work.value(x)?;
         let constant = self.work.weight(weight)?;
@@ -169,11 +169,11 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         Ok(self.work.reshape(product, self.work.source.tensor(out).shape))
     }
 
-    fn convolution(&mut self, _: Convolution) -> Result<ValueId, LowerError> {
+    fn convolution(&mut self, _: Convolution) -> Result<ValueId, Error> {
         Err(self.work.refused("a convolution is not taken whole".to_owned()))
     }
 
-    fn rms_norm(&mut self, norm: RmsNorm, target: Encoding) -> Result<ValueId, LowerError> {
+    fn rms_norm(&mut self, norm: RmsNorm, target: Encoding) -> Result<ValueId, Error> {
         let RmsNorm { x, width, eps, weight } = norm;
         let value = self.value(x)?;
         let encoding = self.work.encoding_of(value);
@@ -207,7 +207,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         Ok(self.work.reshape(normed, &whole))
     }
 
-    fn rotate(&mut self, rotation: Rotation, target: Encoding) -> Result<ValueId, LowerError> {
+    fn rotate(&mut self, rotation: Rotation, target: Encoding) -> Result<ValueId, Error> {
         let Rotation { x, head, cos, sin, layer } = rotation;
         let value = self.value(x)?;
         let whole = self.work.draft.shape(value).to_vec();
@@ -238,7 +238,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         Ok(self.work.reshape(turned, &whole))
     }
 
-    fn attention(&mut self, found: &Attention) -> Result<ValueId, LowerError> {
+    fn attention(&mut self, found: &Attention) -> Result<ValueId, Error> {
         attention::write(self, found)
     }
 }
@@ -259,7 +259,7 @@ impl Importer<'_, '_> {
         sin: u32,
         head: u64,
         layer: Option<u32>,
-    ) -> Result<(ValueId, ValueId), LowerError> {
+    ) -> Result<(ValueId, ValueId), Error> {
         let (cos, sin) = (self.work.stored(cos)?, self.work.stored(sin)?);
         let key = (cos, sin, layer);
         if let Some((_, tables)) = self.tables.iter().find(|(existing, _)| *existing == key) {

@@ -28,8 +28,7 @@ mod weights;
 
 use shardwright_neuron_adapter::RuntimeVersion;
 use shardwright_neuron_adapter::version::FOUR_BITS_PER_CHANNEL;
-use shardwright_shim_abi::{EntryView, Verdict};
-pub use shardwright_shim_npu::LowerError;
+use shardwright_shim_abi::{EntryView, Error, Verdict};
 use shardwright_shim_npu::check::{check_all, verdicts};
 use shardwright_shim_npu::port::Port;
 
@@ -116,13 +115,13 @@ pub fn check(entry: EntryView<'_>, target: &Target<'_>) -> Vec<Verdict> {
 ///
 /// # Errors
 ///
-/// [`LowerError`] for an entry with a node that [`check`] refuses, and for weights whose bytes
+/// An error of the contract for an entry with a node that [`check`] refuses, and for weights whose bytes
 /// violate the promise of their type.
 pub fn lower<'w>(
     entry: EntryView<'w>,
     target: &Target<'_>,
     lowering: Lowering,
-) -> Result<Lowered<'w>, LowerError> {
+) -> Result<Lowered<'w>, Error> {
     let source = Source::read(entry)?;
     check_all(&source, &Adapter(target))?;
     let mut draft = import::import(&source, target, lowering)?;

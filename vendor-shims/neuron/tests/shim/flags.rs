@@ -110,7 +110,7 @@ fn priority_is_set_when_an_order_is_compiled_and_its_outcome_is_reported() {
     let wrong = compiled(&simulator, DEVICE, &[("priority", "first")]);
     let (outcome, evidence) = wrong.flag("priority");
     assert_eq!(outcome, SW_FLAG_REFUSED);
-    assert!(evidence.contains("`first` is none of low, normal, high"), "{evidence}");
+    assert!(evidence.contains("`first` is not one of low, normal, high"), "{evidence}");
 }
 
 #[test]

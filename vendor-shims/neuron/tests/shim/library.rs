@@ -48,7 +48,7 @@ fn the_first_place_of_the_rule_wins_and_every_step_is_said() {
     assert_eq!(minor(&LibraryChoice { option: None, ..all.clone() }), Ok(2));
     assert_eq!(minor(&LibraryChoice { option: Some(beside.clone()), ..all.clone() }), Ok(4), "a folder");
     let without = LibraryChoice { option: None, variable: None, ..all };
-    assert_eq!(minor(&without), Ok(4), "a stand-in that is no simulator is skipped");
+    assert_eq!(minor(&without), Ok(4), "a stand-in that is not a simulator is skipped");
     let by_name = LibraryChoice { names, ..LibraryChoice::default() };
     let library = Library::open(&by_name).expect("the second name opens");
     assert_eq!(library.version().minor, 3, "the first that opens, not the last");

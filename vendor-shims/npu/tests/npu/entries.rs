@@ -1,12 +1,12 @@
 //! Entries are read, checked and lowered to a draft by rules that belong to no vendor.
 
 use shardwright_shim_abi::raw::*;
-use shardwright_shim_abi::{TensorView, Verdict, WeightView};
+use shardwright_shim_abi::{ErrorClass, TensorView, Verdict, WeightView};
 use shardwright_shim_npu::attention::{Step, recognise, steps};
 use shardwright_shim_npu::check::{check_all, verdicts};
 use shardwright_shim_npu::constant::{rows_of_bits, symmetric};
 use shardwright_shim_npu::encoding::{dtype_name, per_tensor};
-use shardwright_shim_npu::{Encoding, Kind, LowerError, Movements, Rules, Source, Work};
+use shardwright_shim_npu::{Encoding, Kind, Movements, Rules, Source, Work};
 use shardwright_shim_testing::{Attribute, Builder, Encoding as Stored, Weight, integers, values};
 
 /// Floats and 16-bit integers.
@@ -211,11 +211,11 @@ fn what_is_at_fault_is_said() {
             let (weight, bias) = (b.constant(&matrix(5, 16)), b.constant(&Weight::vector("b", &[0.0; 5])));
             b.node(SW_OP_LINEAR, &[x, weight, bias], &[3, 5], vec![])
         }),
-        ("is no constant", |b, x, y| b.node(SW_OP_LINEAR, &[x, y], &[3, 3], vec![])),
+        ("is not a constant", |b, x, y| b.node(SW_OP_LINEAR, &[x, y], &[3, 3], vec![])),
         ("without scales", |b, x, _| {
             b.linear(x, &Weight::raw("w", &[1, 16], SW_DTYPE_I8, vec![0; 16], None))
         }),
-        ("`y` is no constant", |b, x, y| {
+        ("`y` is not a constant", |b, x, y| {
             let low = b.constant(&Weight::vector("low", &[-1.0]));
             like(b, SW_OP_CLAMP, &[x, low, y], vec![])
         }),
@@ -240,11 +240,11 @@ fn what_is_at_fault_is_said() {
             b.node(SW_OP_CONVOLUTION, &[plane, kernels], &[46, 1, 5], window)
         }),
         ("groups of 5 do not divide", |b, x, _| b.norm(x, None, 5, 0.0)),
-        ("is no range of axis 1", |b, x, _| {
+        ("is not a range of axis 1", |b, x, _| {
             let of = |name, value| Attribute::Integer(name, value);
             b.node(SW_OP_SLICE, &[x], &[3, 4], vec![of("axis", 1), of("start", 14), of("end", 18)])
         }),
-        ("is no order of the axes", |b, x, _| {
+        ("is not an order of the axes", |b, x, _| {
             like(b, SW_OP_TRANSPOSE, &[x], vec![Attribute::Integers("perm", vec![1, 1])])
         }),
         ("cannot take the shape", |b, x, _| {
@@ -294,11 +294,13 @@ fn blocks_with_minimums_are_refused_by_name_and_with_help() {
         b.output("out", SW_ROLE_TAP, out);
         let error = check_all(&Source::read(b.view().expect("tables")).expect("sound"), &Any);
         let error = error.expect_err(reason);
-        assert!(
-            matches!(&error, LowerError::Unsupported { layer: Some(7), reason: found, .. } if found == reason),
+        assert_eq!(
+            (error.class, error.detail_of("layer")),
+            (ErrorClass::UnsupportedOp, Some("7")),
             "{error}"
         );
-        assert_eq!(error.help(), Some("legalise the entry with this shim's `check` first"));
+        assert!(error.message.ends_with(&format!("is not supported: {reason}")), "{error}");
+        assert_eq!(error.detail_of("help"), Some("legalise the entry with this shim's `check` first"));
     }
     assert_eq!(verdict(|b, x, _| b.linear(x, &of_blocks(SW_QUANTISATION_PER_BLOCK, 0))), Ok(()));
 }
@@ -311,10 +313,8 @@ fn entries_that_contradict_themselves_and_ports_that_cannot_be_bound_are_errors(
     let out = early.binary(SW_OP_ADD, x, later);
     early.output("out", SW_ROLE_TAP, out);
     let read = |b: &Builder| Source::<Plain>::read(b.view().expect("tables")).map(drop);
-    match read(&early) {
-        Err(LowerError::InvalidGraph { reason, .. }) => assert!(reason.contains("`later`"), "{reason}"),
-        other => panic!("{other:?}"),
-    }
+    let error = read(&early).expect_err("an order");
+    assert!(error.class == ErrorClass::InvalidArgument && error.message.contains("`later`"), "{error}");
     let all = verdicts(early.view().expect("tables"), &Any);
     assert!(matches!(&all[0], Verdict::Refused(reason) if reason.contains("`later`")));
 
@@ -322,14 +322,13 @@ fn entries_that_contradict_themselves_and_ports_that_cannot_be_bound_are_errors(
     let at = Stored::I32;
     positions.input_as("positions", SW_ROLE_POSITIONS, &[3], at);
     let view = positions.view().expect("tables");
-    match check_all(&Source::read(view).expect("sound"), &Any) {
-        Err(LowerError::UnsupportedPort { port, .. }) => assert_eq!(port, "positions"),
-        other => panic!("{other:?}"),
-    }
+    let error = check_all(&Source::read(view).expect("sound"), &Any).expect_err("a port");
+    assert_eq!((error.class, error.detail_of("port")), (ErrorClass::UnsupportedOp, Some("positions")));
 
     let mut large = entry(3);
     large.input_as("x", SW_ROLE_HIDDEN, &[1 << 20, 1 << 20], FIXED);
-    assert!(matches!(read(&large), Err(LowerError::TooLarge { limit: "tensor-values", .. })));
+    let error = read(&large).expect_err("a size");
+    assert_eq!((error.class, error.detail_of("limit")), (ErrorClass::ResourceLimit, Some("tensor-values")));
 }
 
 /// Builds an attention of two key heads and four query heads over five slots of a state and the new

@@ -1,8 +1,9 @@
 //! Rewrites attention in the layout selected by the variants.
 
+use shardwright_shim_abi::Error;
 use shardwright_shim_npu::attention::Attention;
 use shardwright_shim_npu::lowering::Binary;
-use shardwright_shim_npu::{Encoding as _, LowerError, Lowering as _, ValueId};
+use shardwright_shim_npu::{Encoding as _, Lowering as _, ValueId};
 
 use super::encoding::Encoding;
 use super::import::{Importer, Layout};
@@ -19,7 +20,7 @@ const MOST_REPEATED: u64 = 64;
 pub const MOST_REPEATED_BYTES: u64 = 1 << 20;
 
 /// Writes an attention in the layout of the variants. The result is `[R, kv · group · d]`.
-pub(super) fn write(importer: &mut Importer<'_, '_>, attention: &Attention) -> Result<ValueId, LowerError> {
+pub(super) fn write(importer: &mut Importer<'_, '_>, attention: &Attention) -> Result<ValueId, Error> {
     let parts = match importer.variants.keys {
         KeyRows::Split => attention.parts.clone(),
         KeyRows::Joined => vec![(attention.keys, attention.values)],
@@ -47,12 +48,7 @@ struct Writer<'i, 's, 'w> {
 impl Writer<'_, '_, '_> {
     /// Writes the attention with the heads of a key as rows of one product, in any order of rows
     /// and heads. Data moves only if there are several keys.
-    fn in_rows(
-        &mut self,
-        query: ValueId,
-        keys: &[ValueId],
-        values: &[ValueId],
-    ) -> Result<ValueId, LowerError> {
+    fn in_rows(&mut self, query: ValueId, keys: &[ValueId], values: &[ValueId]) -> Result<ValueId, Error> {
         let &Attention { kv, group, rows, width, slots, .. } = self.attention;
         let mut heads = Vec::new();
         for head in 0..kv {
@@ -92,7 +88,7 @@ impl Writer<'_, '_, '_> {
         keys: &[ValueId],
         values: &[ValueId],
         grouped: bool,
-    ) -> Result<ValueId, LowerError> {
+    ) -> Result<ValueId, Error> {
         let &Attention { kv, group, rows, width, slots, .. } = self.attention;
         let query = self.importer.apart(query, width, Layout::Heads);
         let (query_shape, key_axes) = match grouped {
@@ -122,7 +118,7 @@ impl Writer<'_, '_, '_> {
         parts.iter().map(&mut of).collect()
     }
 
-    fn scores(&mut self, query: ValueId, keys: &[ValueId]) -> Result<ValueId, LowerError> {
+    fn scores(&mut self, query: ValueId, keys: &[ValueId]) -> Result<ValueId, Error> {
         let encoding = self.importer.work.encoding(self.attention.scores)?.computed();
         let turned = self.importer.variants.turned;
         let mut of = |keys: &ValueId| match turned {
@@ -137,7 +133,7 @@ impl Writer<'_, '_, '_> {
     }
 
     /// Adds the mask of shape `mask` to the scores, reshaped to `shape`, and applies the softmax.
-    fn weights(&mut self, scores: ValueId, shape: &[u64], mask: &[u64]) -> Result<ValueId, LowerError> {
+    fn weights(&mut self, scores: ValueId, shape: &[u64], mask: &[u64]) -> Result<ValueId, Error> {
         let scores = self.importer.between(self.attention, scores)?;
         let encoding = self.importer.work.encoding(self.attention.masked)?.computed();
         let scores = self.importer.work.reshape(scores, shape);
@@ -168,7 +164,7 @@ impl Writer<'_, '_, '_> {
         value
     }
 
-    fn mixed(&mut self, weights: ValueId, values: &[ValueId]) -> Result<ValueId, LowerError> {
+    fn mixed(&mut self, weights: ValueId, values: &[ValueId]) -> Result<ValueId, Error> {
         let encoding = self.importer.work.encoding(self.attention.mixed)?.computed();
         let [first, rest @ ..] = values else { return Ok(weights) };
         if rest.is_empty() {

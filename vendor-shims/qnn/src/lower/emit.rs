@@ -2,8 +2,10 @@
 
 use std::collections::HashSet;
 
+use shardwright_shim_abi::Error;
+use shardwright_shim_npu::error::too_large;
 use shardwright_shim_npu::port::Port;
-use shardwright_shim_npu::{LowerError, ValueId, ValueKind};
+use shardwright_shim_npu::{ValueId, ValueKind};
 
 use super::Lowered;
 use super::draft::{ActKind, Compute, Draft, Source};
@@ -26,7 +28,7 @@ struct Emitter<'d, 'w> {
 }
 
 /// Converts a draft of `source` to the compiler's graph.
-pub(super) fn emit<'w>(source: &Source<'w>, mut draft: Draft<'w>) -> Result<Lowered<'w>, LowerError> {
+pub(super) fn emit<'w>(source: &Source<'w>, mut draft: Draft<'w>) -> Result<Lowered<'w>, Error> {
     draft.part_outputs(|draft, value| {
         let encoding = draft.encoding(value).unwrap_or(Encoding::Half);
         let (shape, name) = (draft.shape(value).to_vec(), format!("{}.out", draft.values[value.0].name));
@@ -81,18 +83,15 @@ fn unique(names: &mut HashSet<String>, name: &str) -> String {
 }
 
 impl<'w> Emitter<'_, 'w> {
-    fn tensor(&mut self, value: ValueId, is_port: bool) -> Result<TensorIndex, LowerError> {
+    fn tensor(&mut self, value: ValueId, is_port: bool) -> Result<TensorIndex, Error> {
         if let Some(known) = self.tensors[value.0] {
             return Ok(known);
         }
         let existing = &self.draft.values[value.0];
         let mut dims = Vec::with_capacity(existing.shape.len());
         for extent in &existing.shape {
-            let extent = u32::try_from(*extent).map_err(|_| LowerError::TooLarge {
-                limit: "tensor-extent",
-                value: *extent,
-                max: u64::from(u32::MAX),
-            })?;
+            let extent = u32::try_from(*extent)
+                .map_err(|_| too_large("tensor-extent", *extent, u64::from(u32::MAX)))?;
             dims.push(extent);
         }
         let computed = |encoding: Encoding| (encoding.dtype(), encoding.qnn());

@@ -1,11 +1,11 @@
 //! Converts an entry's nodes to the processor's operations. A recognised attention is converted as
 //! a whole.
 
-use shardwright_shim_abi::WeightView;
+use shardwright_shim_abi::{Error, WeightView};
 use shardwright_shim_npu as npu;
 use shardwright_shim_npu::attention::{Attention, recognise};
 use shardwright_shim_npu::lowering::{Binary, Convolution, Reduction, RmsNorm, Rotation, Unary};
-use shardwright_shim_npu::{Encoding as _, LowerError, Lowering as _, Movements, ValueId};
+use shardwright_shim_npu::{Encoding as _, Lowering as _, Movements, ValueId};
 
 use super::attention;
 use super::draft::{Compute, Constant, Content, Draft, Source, Work};
@@ -56,7 +56,7 @@ pub(super) struct Importer<'s, 'w> {
 pub(super) fn import<'w>(
     source: &Source<'w>,
     variants: &Variants,
-) -> Result<(Draft<'w>, Option<u64>), LowerError> {
+) -> Result<(Draft<'w>, Option<u64>), Error> {
     let movements = Movements { idle_transposes: false, whole_slices: false };
     let work = Work::new(source, movements, |_, shape| shape.to_vec())?;
     let mut importer = Importer { work, variants, broadcast_mask: None };
@@ -100,7 +100,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
     }
 
     /// Widens 8-bit values to 16 bits, which represent them exactly.
-    fn value(&mut self, tensor: u32) -> Result<ValueId, LowerError> {
+    fn value(&mut self, tensor: u32) -> Result<ValueId, Error> {
         let value = self.work.value(tensor)?;
         let encoding = self.work.encoding_of(value);
         Ok(self.convert(value, encoding.widened()))
@@ -108,7 +108,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
 
     /// Returns a centred second operand. The library rejects other 16-bit operands, and rounds
     /// 8-bit ones a second time.
-    fn second(&mut self, tensor: u32) -> Result<ValueId, LowerError> {
+    fn second(&mut self, tensor: u32) -> Result<ValueId, Error> {
         let value = self.work.value(tensor)?;
         match self.work.encoding_of(value) {
             Encoding::Fixed8(affine) if (127..=129).contains(&affine.zero) => Ok(value),
@@ -160,7 +160,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
     }
 
     /// Writes the product in blocks of outputs and rows if there are too many.
-    fn product(&mut self, x: u32, weight: u32, out: u32) -> Result<ValueId, LowerError> {
+    fn product(&mut self, x: u32, weight: u32, out: u32) -> Result<ValueId, Error> {
         let target = self.work.encoding(out)?.computed();
         let value = self.value(x)?;
         let constant = self.work.weight(weight)?;
@@ -209,7 +209,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         Ok(self.work.reshape(joined, self.work.source.tensor(out).shape))
     }
 
-    fn convolution(&mut self, convolution: Convolution) -> Result<ValueId, LowerError> {
+    fn convolution(&mut self, convolution: Convolution) -> Result<ValueId, Error> {
         let Convolution { x, weight, out, kernel, stride, padding } = convolution;
         let target = self.work.encoding(out)?.computed();
         let value = self.value(x)?;
@@ -227,7 +227,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         Ok(self.work.reshape(result, shape))
     }
 
-    fn rms_norm(&mut self, norm: RmsNorm, target: Encoding) -> Result<ValueId, LowerError> {
+    fn rms_norm(&mut self, norm: RmsNorm, target: Encoding) -> Result<ValueId, Error> {
         let RmsNorm { x, width, eps, weight } = norm;
         let gamma = match weight {
             Some((tensor, offset)) => self.constant(tensor, target, offset)?,
@@ -260,7 +260,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         })
     }
 
-    fn rotate(&mut self, rotation: Rotation, target: Encoding) -> Result<ValueId, LowerError> {
+    fn rotate(&mut self, rotation: Rotation, target: Encoding) -> Result<ValueId, Error> {
         let Rotation { x, head, cos, sin, .. } = rotation;
         let [x, cos, sin] = [self.value(x)?, self.value(cos)?, self.value(sin)?];
         let count = self.work.draft.shape(x).get(1).map_or(1, |all| all / head);
@@ -296,7 +296,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         Ok(self.together(turned, layout))
     }
 
-    fn attention(&mut self, found: &Attention) -> Result<ValueId, LowerError> {
+    fn attention(&mut self, found: &Attention) -> Result<ValueId, Error> {
         attention::write(self, found)
     }
 }

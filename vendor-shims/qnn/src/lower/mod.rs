@@ -24,8 +24,7 @@ mod tidy;
 mod variants;
 mod weights;
 
-use shardwright_shim_abi::{EntryView, Verdict};
-pub use shardwright_shim_npu::LowerError;
+use shardwright_shim_abi::{EntryView, Error, Verdict};
 use shardwright_shim_npu::check::{check_all, verdicts};
 use shardwright_shim_npu::port::Port;
 
@@ -61,9 +60,9 @@ pub fn check(entry: EntryView<'_>, soc: &Soc) -> Vec<Verdict> {
 ///
 /// # Errors
 ///
-/// [`LowerError`] for an entry that [`check`] does not fully support, and for weights whose bytes
+/// An error of the contract for an entry that [`check`] does not fully support, and for weights whose bytes
 /// do not match their type.
-pub fn lower<'w>(entry: EntryView<'w>, soc: &Soc, variants: &Variants) -> Result<Lowered<'w>, LowerError> {
+pub fn lower<'w>(entry: EntryView<'w>, soc: &Soc, variants: &Variants) -> Result<Lowered<'w>, Error> {
     let _ = soc;
     let source = Source::read(entry)?;
     check_all(&source, &Hexagon)?;

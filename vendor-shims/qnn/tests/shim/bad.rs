@@ -167,7 +167,11 @@ fn damage_is_found_before_the_library_sees_it() {
     for cut in [0, 7, 71, 4096, 8192, length / 2, length - 1] {
         assert!(load(&bytes[..cut]).is_err(), "cut to {cut}");
     }
-    refused(load(b"SWCPUART of another shim"), SW_ERROR_INCOMPATIBLE_ARTEFACT, "no artefact of the qnn shim");
+    refused(
+        load(b"SWCPUART of another shim"),
+        SW_ERROR_INCOMPATIBLE_ARTEFACT,
+        "not an artefact of the qnn shim",
+    );
     refused(host.inspect(&bytes[..length - 1]), SW_ERROR_CORRUPT_ARTEFACT, "bytes where a binary");
     assert_eq!(host.inspect(b"SWCPUART of another shim").expect("answered"), None);
     assert_eq!(host.inspect(b"").expect("answered"), None);

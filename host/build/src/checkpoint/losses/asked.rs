@@ -16,7 +16,7 @@ use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Notice, Provenance, 
 use super::kept::Kept;
 use super::known::{Formats, Known};
 use super::{Means, Site, TEXT, identity, measure};
-use crate::checkpoint::measuring::{calibrate, calibration_error};
+use crate::checkpoint::measuring::calibrate;
 use crate::checkpoint::{moments, open_checkpoint, texts};
 use crate::offers::offered_formats;
 use crate::options::USUAL_QUALITY;
@@ -208,8 +208,7 @@ fn expected_by(
     moments: &Moments,
     compensated: Option<Compensated>,
 ) -> Result<Vec<ExpectedLosses>> {
-    let all = moment_priors(graph, &formats.weights, moments, compensated)
-        .map_err(|error| calibration_error(error.into()))?;
+    let all = moment_priors(graph, &formats.weights, moments, compensated)?;
     let of = |&format: &WeightFormat| {
         let losses = all.iter().filter(|row| row.format == format).copied().collect();
         ExpectedLosses { format, losses }

@@ -6,9 +6,7 @@ use shardwright_graph::{Component, ComponentKind, Graph};
 use shardwright_quantisation::{
     Change, Compensated, Loss, places, priors, table_pairs, table_priors, value_prior,
 };
-use shardwright_vocabulary::{
-    Error, ErrorKind, FormatTuple, Provenance, ValueFormat, WeightFormat, WeightRole,
-};
+use shardwright_vocabulary::{FormatTuple, Provenance, ValueFormat, WeightFormat, WeightRole};
 
 use crate::checkpoint::measuring::quantised_formats;
 use crate::{Result, TableFormats};
@@ -102,10 +100,9 @@ impl Known {
             rows.insert(Change::Table { table: table as u32, format }, kept(is_kept));
         }
         let mut known = Known { rows };
-        let invalid = |error| Error::caused_by(ErrorKind::Invalid, error, None);
         let of_weights = match formats.weights.is_empty() {
             true => Vec::new(),
-            false => priors(graph, &formats.weights, compensated).map_err(invalid)?,
+            false => priors(graph, &formats.weights, compensated)?,
         };
         known.expect(of_weights.iter().map(|row| (row.change(), row.micronats)));
         let of_tables = table_priors(graph, &formats.tables);

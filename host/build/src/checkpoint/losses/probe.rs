@@ -17,7 +17,6 @@ use shardwright_shims::Watch;
 use shardwright_vocabulary::{ActivationFormat, Error, ErrorKind, FormatTuple, ValueFormat, WeightFormat};
 
 use crate::Result;
-use crate::checkpoint::measuring::calibration_error;
 
 /// Largest number of bytes of weights of loaded parts that are kept between runs.
 const HELD_BYTES: u64 = 2 << 30;
@@ -239,7 +238,7 @@ fn changed_weights(recipe: &Recipe) -> Vec<WeightId> {
 
 /// Quantises the model according to a recipe.
 fn made(graph: &Graph, recipe: &Recipe, watch: &dyn Watch) -> Result<Graph> {
-    quantise(graph, recipe, &mut Cancelling(watch)).map_err(|error| calibration_error(error.into()))
+    quantise(graph, recipe, &mut Cancelling(watch))
 }
 
 /// Forwards interruptions only. Notes about a weight are reported when it is compiled.

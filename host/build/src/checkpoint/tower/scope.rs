@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use shardwright_models::passes_of;
-use shardwright_preprocessing::{PreprocessingError, ProcessorSettings};
+use shardwright_preprocessing::ProcessorSettings;
 use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
 
 use crate::options::placed;
@@ -167,16 +167,20 @@ pub fn towers_of(directory: &Path, options: &PlanOptions) -> Result<(Vec<TowerSc
     if there.is_empty() {
         return Ok((Vec::new(), None));
     }
-    let processor = match ProcessorSettings::read(directory) {
-        Ok(processor) => processor,
-        Err(PreprocessingError::MissingFile { .. }) if asked.is_none() => {
+    let processor = match ProcessorSettings::read(directory)? {
+        Some(processor) => processor,
+        None if asked.is_none() => {
             // The notice has no path, because notices go into a bundle, which must be equal
             // wherever it is made.
             let what = "towers for pictures and sounds are left out: processor_config.json is not there, which says \
                         what goes into them";
             return Ok((Vec::new(), Some(Notice::note(what))));
         }
-        Err(error) => return Err(error.into()),
+        None => {
+            return Err(Error::missing("no such file")
+                .at(directory.join("processor_config.json").display())
+                .with_help("check that the file exists and can be read"));
+        }
     };
     let is_asked = |pass: &Pass| asked.is_none_or(|asked| asked.contains(pass));
     let scopes = there.into_iter().filter(is_asked).map(|pass| {

@@ -11,10 +11,10 @@ use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Ignored, Notice};
 
 use super::samples::{SampleSet, tower_samples};
 use super::scope::TowerScope;
-use crate::checkpoint::measuring::{self, Kept};
+use crate::checkpoint::measuring::Kept;
 use crate::{
-    AcceptedSteps, BuildError, LossGround, Losses, MeasuredLoss, ModelFormats, ModelName, ModelSource,
-    PlanOptions, PlanSource, Result, StatedDraft, TableFormats,
+    AcceptedSteps, LossGround, Losses, MeasuredLoss, ModelFormats, ModelName, ModelSource, PlanOptions,
+    PlanSource, Result, StatedDraft, TableFormats,
 };
 
 /// The model of a tower: a pass of a checkpoint in addition to the steps of its text. Weights are
@@ -98,7 +98,7 @@ impl<'a> TowerSource<'a> {
 ///
 /// Fails if a weight cannot be read.
 pub fn tower_weights(graph: &Graph) -> Result<[u8; 32]> {
-    Ok(content_hash(graph).map_err(BuildError::from)?)
+    content_hash(graph)
 }
 
 /// Returns the value ranges of the float tower's tensors, from the cache if possible.
@@ -118,16 +118,16 @@ fn calibrate(
     if let Some(calibration) = kept.read(|path| Calibration::read(path, hash).ok()) {
         return Ok(calibration);
     }
-    let mut calibrator = Calibrator::new(graph, hash).map_err(measuring::calibration_error)?;
+    let mut calibrator = Calibrator::new(graph, hash)?;
     for (index, (name, sample)) in samples.iter().enumerate() {
         if watch.cancelled() {
             return Err(Error::new(ErrorKind::Cancelled, "calibration was cancelled"));
         }
         let done = index * 1000 / samples.len();
         watch.progress(done as u32, &format!("calibrating the tower of a {}: {name}", scope.pass));
-        calibrator.add_features(sample).map_err(measuring::calibration_error)?;
+        calibrator.add_features(sample)?;
     }
-    let calibration = calibrator.finish().map_err(measuring::calibration_error)?;
+    let calibration = calibrator.finish()?;
     notices.push(Notice::note(format!(
         "ranges of the tower of a {} were calibrated on {} of the project's own making, {} rows, in {:.1} s",
         scope.pass,
@@ -193,12 +193,12 @@ impl ModelSource for TowerSource<'_> {
             let used: Vec<FormatTuple> =
                 plan.shards().iter().flat_map(|shard| shard.formats.tuples()).cloned().collect();
             let calibration = self.calibrated(&mut watch.then(CALIBRATED))?;
-            self.ranges = Some(calibration.ranges_for(&used).map_err(measuring::calibration_error)?);
+            self.ranges = Some(calibration.ranges_for(&used)?);
         }
         let make = |graph: &Graph, weights| {
-            Ok(quantise(graph, &Recipe { weights, ..Recipe::default() }, &mut Unwatched)?)
+            quantise(graph, &Recipe { weights, ..Recipe::default() }, &mut Unwatched)
         };
-        Ok(counted.made(self.graph, plan, self.ranges.clone(), make)?)
+        counted.made(self.graph, plan, self.ranges.clone(), make)
     }
 
     fn tables(&mut self, _: TableFormats, _: &mut dyn Watch) -> Result<Vec<Asset>> {

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the shim and lays it out, with its manifest, in shims/. PROFILE says how, release by default.
+# Builds the shim and lays it out, with its manifest, in shims/. PROFILE sets the profile (default: release).
 set -eu
 cd "$(dirname "$0")"
 case "$(uname -s)" in

@@ -62,7 +62,7 @@ pub fn measure(
         if ids != plain_ids {
             return Err(Failure::Refused {
                 kind: ErrorKind::Internal,
-                message: "with drafts the reply is another one".to_owned(),
+                message: "the reply with drafts differs from the reply without".to_owned(),
                 help: "measure without drafts, and report this with the model and the prompt".to_owned(),
             });
         }

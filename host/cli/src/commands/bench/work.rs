@@ -63,13 +63,13 @@ impl Work {
         for (name, sizes) in [("-p", prompts), ("-n", generated)] {
             if sizes.contains(&0) {
                 let what =
-                    format!("{name} takes sizes of at least 1; leave {name} out to measure the other alone");
+                    format!("sizes of {name} must be at least 1; leave {name} out to measure only the other");
                 return Err(Failure::Arguments(what));
             }
         }
         let least = [("-r", arguments.repetitions), ("--first-tokens", arguments.first_tokens)];
         if let Some((name, _)) = least.into_iter().find(|(_, value)| *value == 0) {
-            return Err(Failure::Arguments(format!("{name} takes a number of at least 1")));
+            return Err(Failure::Arguments(format!("{name} must be at least 1")));
         }
         let (prompts, generated): (&[u32], &[u32]) = match (&prompts[..], &generated[..]) {
             ([], []) => (&[512], &[128]),

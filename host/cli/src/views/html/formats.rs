@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
+use minijinja::{Value, context};
 use shardwright::PlanReport;
 
 use super::all_layers;
+use crate::views::bytes;
 
 /// Number of colours in the style sheet. Further formats share colours, but never letters.
 const COLOURS: usize = 8;
@@ -16,13 +18,13 @@ pub struct Formats<'r> {
 }
 
 /// One set of formats and its use.
-pub struct FormatsUse<'r> {
+struct FormatsUse<'r> {
     /// Weights, activations and states as one word.
-    pub formats: &'r str,
+    formats: &'r str,
     /// Number of layers, and of components without layers.
-    pub layers: u64,
+    layers: u64,
     /// Weight bytes of these layers.
-    pub weight_bytes: u64,
+    weight_bytes: u64,
 }
 
 impl<'r> Formats<'r> {
@@ -43,9 +45,18 @@ impl<'r> Formats<'r> {
         formats
     }
 
-    /// Returns all sets of formats, each with its letter and colour.
-    pub fn all(&self) -> impl Iterator<Item = (Mark, &FormatsUse<'r>)> {
-        self.all.iter().enumerate().map(|(index, formats)| (Mark(index), formats))
+    /// Returns the legend: every set of formats with its letter, colour and use.
+    pub fn legend(&self) -> Vec<Value> {
+        let all = self.all.iter().enumerate().map(|(index, formats)| {
+            let layers = if formats.layers == 1 { "layer" } else { "layers" };
+            context! {
+                colour => Mark(index).colour(),
+                letter => Mark(index).letter(),
+                name => formats.formats,
+                used => format!("{} {layers}, {} of weights", formats.layers, bytes(formats.weight_bytes)),
+            }
+        });
+        all.collect()
     }
 
     /// Returns the letter and colour of these formats.

@@ -1,66 +1,63 @@
-//! A page that is being written. Markup comes from this program, text from any source.
+//! Renders the template of the page. Markup comes from the template alone, text from any source.
 
-use std::fmt::Display;
+use std::fmt::Write as _;
 
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, Error, Output, State, UndefinedBehavior, Value};
 use shardwright_bundle::Digest;
 
-#[derive(Default)]
-pub struct Page(String);
-
-impl Page {
-    /// Writes markup, which only this program's source can contain.
-    pub fn markup(&mut self, markup: &'static str) -> &mut Self {
-        self.0.push_str(markup);
-        self
-    }
-
-    /// Writes escaped text from any source, between tags or in an attribute in double quotes.
-    pub fn text(&mut self, text: impl Display) -> &mut Self {
-        for c in crate::views::printable(&text.to_string()).chars() {
-            match c {
-                '&' => self.0.push_str("&amp;"),
-                '<' => self.0.push_str("&lt;"),
-                '>' => self.0.push_str("&gt;"),
-                '"' => self.0.push_str("&quot;"),
-                '\'' => self.0.push_str("&#39;"),
-                c => self.0.push(c),
-            }
-        }
-        self
-    }
-
-    /// Writes escaped text between tags, in which words in backticks are code.
-    pub fn prose(&mut self, text: impl Display) -> &mut Self {
-        let text = text.to_string();
-        let parts: Vec<&str> = text.split('`').collect();
-        for (index, part) in parts.iter().enumerate() {
-            match index % 2 {
-                0 => self.text(part),
-                // A backtick without a second one.
-                _ if index + 1 == parts.len() => self.text("`").text(part),
-                _ => self.markup("<code>").text(part).markup("</code>"),
-            };
-        }
-        self
-    }
-
-    /// Writes a bar filled by `thousandths`, with a text for readers who cannot see it.
-    pub fn bar(&mut self, thousandths: u64, label: &str) -> &mut Self {
+/// Renders the page with these values.
+pub fn rendered(values: Value) -> String {
+    let mut environment = Environment::new();
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    environment.set_syntax(syntax.expect("the usual delimiters"));
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_formatter(format);
+    environment.add_filter("prose", |text: &str| Value::from_safe_string(prose(text)));
+    environment.add_filter("filled", |thousandths: u64| {
         let full = thousandths.min(1000);
-        let kind = match thousandths {
-            0..900 => "bar",
-            900..=1000 => "bar near",
-            _ => "bar over",
-        };
-        self.markup("<span class=\"").text(kind).markup("\" role=\"img\" aria-label=\"").text(label);
-        self.markup("\"><span style=\"width:").text(format_args!("{}.{}%", full / 10, full % 10));
-        self.markup("\"></span></span>")
-    }
+        format!("{}.{}%", full / 10, full % 10)
+    });
+    let page = environment.render_named_str("page.html", include_str!("page.html"), values);
+    page.expect("the template names only values that exist")
+}
 
-    /// Returns the page as it was written.
-    pub fn finish(self) -> String {
-        self.0
+/// Writes a value. Text is escaped, unless a filter or a macro of the template made it.
+fn format(output: &mut Output<'_>, _: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
+    let text = value.to_string();
+    output.write_str(&if value.is_safe() { text } else { escaped(&text) }).map_err(Error::from)
+}
+
+/// Escapes text for a place between tags, or in an attribute in double quotes.
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for c in crate::views::printable(text).chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
     }
+    out
+}
+
+/// Escapes text for a place between tags. Words in backticks become code.
+fn prose(text: &str) -> String {
+    let parts: Vec<&str> = text.split('`').collect();
+    let mut out = String::new();
+    for (index, part) in parts.iter().enumerate() {
+        let part = escaped(part);
+        _ = match index % 2 {
+            0 => write!(out, "{part}"),
+            // A backtick without a second one.
+            _ if index + 1 == parts.len() => write!(out, "`{part}"),
+            _ => write!(out, "<code>{part}</code>"),
+        };
+    }
+    out
 }
 
 /// Returns the hash of a script, as in a content security policy.
@@ -84,9 +81,10 @@ mod tests {
 
     #[test]
     fn text_cannot_leave_its_place() {
-        let mut page = Page::default();
-        page.markup("<p title=\"").text("\"'><script>&\u{1b}\u{202e}").markup("\">");
-        assert_eq!(page.finish(), "<p title=\"&quot;&#39;&gt;&lt;script&gt;&amp;\u{fffd}\u{fffd}\">");
+        assert_eq!(
+            escaped("\"'><script>&\u{1b}\u{202e}"),
+            "&quot;&#39;&gt;&lt;script&gt;&amp;\u{fffd}\u{fffd}"
+        );
     }
 
     #[test]
@@ -98,9 +96,7 @@ mod tests {
             ("`one` and ` another", "<code>one</code> and ` another"),
             ("none", "none"),
         ] {
-            let mut page = Page::default();
-            page.prose(text);
-            assert_eq!(page.finish(), expected);
+            assert_eq!(prose(text), expected);
         }
     }
 

@@ -1,81 +1,124 @@
-//! Shows each shard with its formats, entry points, flags and reasons, and the reasons of the whole
-//! plan.
+//! Each shard with its layers, formats, entry points, flags and reasons, and the limits that it
+//! comes close to.
 
 use std::collections::HashMap;
-use std::fmt::Display;
 
+use minijinja::{Value, context};
 use shardwright::PlanReport;
-use shardwright_build::{BoundaryReport, ReasonReport, ShardReport};
+use shardwright_build::{BoundaryReport, EntryReport, LayerReport, LimitUse, ReasonReport, ShardReport};
 
-use super::page::Page;
-use super::{content, duration};
+use super::formats::Formats;
+use super::strip::Scales;
+use super::{content, duration, layer_name, loss, quantity};
 use crate::views::bytes;
 
-/// Writes the reasons that do not concern a single shard.
-pub fn reasons_of_the_plan(page: &mut Page, report: &PlanReport) {
-    page.markup(
-        "<section aria-labelledby=\"reasons\">\n<h2 id=\"reasons\">Reasons for the whole plan</h2>\n",
-    );
-    reasons(page, &report.reasons);
-    page.markup("<p class=\"hint\">Those for a shard stand with it.</p>\n</section>\n");
-}
+/// Number of styles for the line above a shard. Further targets share styles, but never names.
+const LINES: usize = 4;
 
-pub fn shards(page: &mut Page, report: &PlanReport) {
-    page.markup("<section aria-labelledby=\"shards\">\n<h2 id=\"shards\">Shards</h2>\n");
-    for shard in &report.shards {
-        one(page, shard);
-    }
-    page.markup("</section>\n");
-}
-
-fn one(page: &mut Page, shard: &ShardReport) {
-    page.markup("<details open class=\"shard\" id=\"shard-").text(shard.index).markup("\">\n<summary><h3>");
-    page.text(format_args!("Shard {}: {}", shard.index, content(shard)));
-    page.markup(" <span class=\"on\">on</span> ").text(&shard.target).markup("</h3></summary>\n<dl>\n");
-    fact(page, "formats", &shard.formats);
-    fact(page, "operations", shard.ops);
-    let sizes = [
-        ("weights", shard.weight_bytes),
-        ("artefact", shard.artefact_bytes),
-        ("KV cache", shard.state_bytes),
-    ];
-    for (name, count) in sizes {
-        fact(page, name, bytes(count));
-    }
-    fact(page, "context", format_args!("{} tokens", shard.context));
-    fact(page, "reads", boundaries(&shard.inputs));
-    fact(page, "writes", boundaries(&shard.outputs));
-    if let Some(place) = shard.softcap {
-        fact(page, "soft-cap", format_args!("in the {place}"));
-    }
-    fact(page, "build", &shard.build);
-    let entries = shard.entries.iter().filter(|entry| entry.ops > 0);
-    let entries = entries.map(|entry| match (entry.time, entry.uncosted_ops) {
-        (None, _) => format!("{} (time not known)", entry.entry),
-        (Some(time), 0) => format!("{} ({}, {})", entry.entry, duration(time.microseconds), time.provenance),
-        (Some(time), uncosted) => format!(
-            "{} ({}, {}, without {uncosted} operations)",
-            entry.entry,
-            duration(time.microseconds),
-            time.provenance
-        ),
+/// Returns all shards in order of execution.
+pub fn shards(report: &PlanReport, formats: &Formats<'_>, scales: &Scales) -> Vec<Value> {
+    let mut targets: Vec<&str> = Vec::new();
+    let mut next = 0;
+    let shards = report.shards.iter().map(|shard| {
+        let target = targets.iter().position(|target| *target == shard.target).unwrap_or_else(|| {
+            targets.push(&shard.target);
+            targets.len() - 1
+        });
+        let first = next;
+        next += shard.by_layer.len();
+        let layers = shard.by_layer.iter().enumerate();
+        let layers = layers.map(|(index, layer)| self::layer(report, layer, first + index, formats, scales));
+        context! {
+            index => shard.index,
+            content => content(shard),
+            target => &*shard.target,
+            line => target % LINES,
+            closest => shard.limits.iter().max_by_key(|used| used.thousandths).map(limit_use),
+            layers => layers.collect::<Vec<_>>(),
+            facts => facts(shard),
+            entries => shard
+                .entries
+                .iter()
+                .filter(|entry| entry.ops > 0)
+                .map(|entry| match time(entry) {
+                    (value, None) => format!("{} (time {value})", entry.entry),
+                    (value, Some(ground)) => format!("{} ({value}, {ground})", entry.entry),
+                })
+                .collect::<Vec<_>>()
+                .join(", "),
+            flags => shard.flags.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            reasons => reasons(&shard.reasons),
+        }
     });
-    page.markup("<div class=\"wide\"><dt>entry points</dt><dd>").text(entries.collect::<Vec<_>>().join(", "));
-    page.markup("</dd></div>\n");
-    page.markup("<div class=\"wide\"><dt>flags</dt><dd>");
-    if shard.flags.is_empty() {
-        page.markup("none");
-    }
-    for flag in &shard.flags {
-        page.markup("<code>").text(flag).markup("</code> ");
-    }
-    page.markup("</dd></div>\n</dl>\n<h4>Reasons</h4>\n<div class=\"reasons\">");
-    reasons(page, &shard.reasons);
-    page.markup("</div>\n</details>\n");
+    shards.collect()
 }
 
-fn fact(page: &mut Page, name: &'static str, value: impl Display) {
-    page.markup("<div><dt>").markup(name).markup("</dt><dd>").text(value).markup("</dd></div>\n");
+/// Returns a layer for its cell of the strip and its row of the table.
+fn layer(
+    report: &PlanReport,
+    layer: &LayerReport,
+    index: usize,
+    formats: &Formats<'_>,
+    scales: &Scales,
+) -> Value {
+    let mark = formats.mark(&layer.formats);
+    let (name, weights, loss) = (layer_name(layer), bytes(layer.weight_bytes), loss(&layer.loss));
+    let parts: HashMap<String, &EntryReport> =
+        layer.entries.iter().map(|part| (part.entry.to_string(), part)).collect();
+    let times = report.totals.times.iter().map(|total| {
+        match parts.get(&total.entry.to_string()).filter(|part| part.ops > 0) {
+            None => ("not used".to_owned(), None),
+            Some(part) if part.time.is_none() => {
+                ("not known".to_owned(), Some(format!("{} operations", part.ops)))
+            }
+            Some(part) => time(part),
+        }
+    });
+    context! {
+        index,
+        label => format!("{name}: {}, {weights}, {}, loss {loss}", layer.formats, scales.time(layer)),
+        short => layer.layer.map_or_else(|| layer.component.clone(), |number| number.to_string()),
+        kind => &*layer.kind,
+        formats => &*layer.formats,
+        colour => mark.colour(),
+        letter => mark.letter(),
+        tracks => scales.tracks(layer),
+        times => times.collect::<Vec<_>>(),
+        numbers => [
+            layer.ops.to_string(),
+            weights,
+            bytes(layer.artefact_bytes),
+            bytes(layer.state_bytes),
+            loss,
+        ],
+        name,
+    }
+}
+
+/// Returns the time of an entry point and its basis, if the time is known.
+fn time(entry: &EntryReport) -> (String, Option<String>) {
+    let Some(time) = entry.time else { return ("not known".to_owned(), None) };
+    let without = match entry.uncosted_ops {
+        0 => String::new(),
+        uncosted => format!(", without {uncosted} operations"),
+    };
+    (duration(time.microseconds), Some(format!("{}{without}", time.provenance)))
+}
+
+fn facts(shard: &ShardReport) -> Vec<(&'static str, String)> {
+    let mut facts = vec![
+        ("formats", shard.formats.to_string()),
+        ("operations", shard.ops.to_string()),
+        ("weights", bytes(shard.weight_bytes)),
+        ("artefact", bytes(shard.artefact_bytes)),
+        ("KV cache", bytes(shard.state_bytes)),
+        ("context", format!("{} tokens", shard.context)),
+        ("reads", boundaries(&shard.inputs)),
+        ("writes", boundaries(&shard.outputs)),
+    ];
+    facts.extend(shard.softcap.map(|place| ("soft-cap", format!("in the {place}"))));
+    facts.push(("build", shard.build.to_string()));
+    facts
 }
 
 fn boundaries(all: &[BoundaryReport]) -> String {
@@ -83,38 +126,64 @@ fn boundaries(all: &[BoundaryReport]) -> String {
         Some(encoding) => format!("{} as {encoding}", boundary.name),
         None => boundary.name.clone(),
     });
-    match all.is_empty() {
-        true => "nothing".to_owned(),
-        false => named.collect::<Vec<_>>().join(", "),
-    }
+    if all.is_empty() { "nothing".to_owned() } else { named.collect::<Vec<_>>().join(", ") }
 }
 
-fn reasons(page: &mut Page, reasons: &[ReasonReport]) {
-    if reasons.is_empty() {
-        page.markup("<p>The planner gave none.</p>\n");
-        return;
-    }
-    // Choices with the same ground are one sentence: a dozen flags of a profile have the same
-    // ground.
-    let mut grounds: Vec<(&ReasonReport, Vec<&str>)> = Vec::new();
+/// Returns the choices of a planner, grouped by their ground: a dozen flags of a profile have the
+/// same ground.
+pub fn reasons(reasons: &[ReasonReport]) -> Vec<Value> {
+    let mut grounds: Vec<(&ReasonReport, Vec<String>)> = Vec::new();
     let mut known: HashMap<(&str, String), usize> = HashMap::new();
     for reason in reasons {
         let next = grounds.len();
         let index = *known.entry((&reason.because, reason.cause.to_string())).or_insert(next);
         match grounds.get_mut(index) {
-            Some((_, choices)) => choices.push(&reason.choice),
-            None => grounds.push((reason, vec![&reason.choice])),
+            Some((_, choices)) => choices.push(reason.choice.clone()),
+            None => grounds.push((reason, vec![reason.choice.clone()])),
         }
     }
-    page.markup("<ul>\n");
-    for (reason, choices) in grounds {
-        let mut before = "<li><b>";
-        for choice in choices {
-            page.markup(before).prose(choice).markup("</b>");
-            before = ", <b>";
+    let grounds = grounds.into_iter().map(|(reason, choices)| {
+        context! { choices, because => &*reason.because, cause => reason.cause.to_string() }
+    });
+    grounds.collect()
+}
+
+/// Returns the limits of all targets, each with the shards that it applies to.
+pub fn limits(report: &PlanReport) -> Vec<Value> {
+    let limits = report.limits.iter().map(|entry| {
+        let limit = &entry.limit;
+        let shown = |value| quantity(&limit.name, value);
+        let of_target = || report.shards.iter().filter(|shard| shard.target == entry.target);
+        let of_shards = of_target().flat_map(|shard| {
+            let name = format!("shard {}: {}", shard.index, content(shard));
+            shard.limits.iter().map(move |used| (name.clone(), Some(shard.index), used))
+        });
+        let shared = report.shared_limits.iter().filter(|shared| shared.target == entry.target);
+        let shared = shared.map(|shared| ("all shards together".to_owned(), None, &shared.limit));
+        let uses = of_shards.chain(shared).filter(|(.., used)| used.name == limit.name);
+        let uses = uses.map(|(of, shard, used)| context! { of, shard, ..limit_use(used) });
+        let relief = limit.relief.iter().map(|relief| {
+            context! { flag => relief.flag.to_string(), value => relief.value.map(shown), note => &*relief.note }
+        });
+        context! {
+            target => &*entry.target,
+            name => &*limit.name,
+            value => shown(limit.value),
+            provenance => limit.provenance.name(),
+            note => &*limit.note,
+            relief => relief.collect::<Vec<_>>(),
+            uses => uses.collect::<Vec<_>>(),
+            is_planned => of_target().next().is_some(),
         }
-        page.markup(": ").prose(&reason.because).markup(" <small>").text(&reason.cause);
-        page.markup("</small></li>\n");
+    });
+    limits.collect()
+}
+
+fn limit_use(used: &LimitUse) -> Value {
+    context! {
+        name => &*used.name,
+        thousandths => used.thousandths,
+        share => format!("{}.{} %", used.thousandths / 10, used.thousandths % 10),
+        value => format!("{} of {}", quantity(&used.name, used.used), quantity(&used.name, used.limit)),
     }
-    page.markup("</ul>\n");
 }

@@ -164,7 +164,7 @@ fn numbers_reasons_and_what_they_rest_on_are_there() {
     let page = page_of(plan());
     let wanted = [
         "<h1>a model <span class=\"on\">for</span> a name of it <span class=\"on\">a chip</span></h1>",
-        "<p class=\"verdict\">fits a chip: decode holds 30.0 KiB; no limit on its memory is known</p>",
+        "<p class=\"verdict\">fits a chip: decode needs 30.0 KiB; no limit on its memory is known</p>",
         "<p>first token not known after a prompt of 64; each further token not known</p>",
         "<div><dt>download</dt><dd>7.8 KiB <small>7.8 KiB of weight files (counted in their headers)</small>",
         "2 earlier plans were refused and revised",
@@ -190,7 +190,7 @@ fn numbers_reasons_and_what_they_rest_on_are_there() {
         "<code>power=burst</code>",
         "<li><b>cut</b>, <b>power=burst</b>: it fits <small>limit ops</small></li>\n<li><b>build</b>: why not",
         "<b>formats</b>: the fastest <small>goal quality</small>",
-        "takes no part",
+        "<td class=\"number\">not used</td>",
         "1.2 ms <small>simulated</small>",
         "<dt>simulated</dt><dd>a vendor&#39;s simulator computed it: times of entry points, times of layers (5)",
         "if a target is lost, cpu takes over",

@@ -1,9 +1,10 @@
 //! EmbeddingGemma: pooling the rows of a text into a vector.
 
 use serde_json::json;
+use shardwright_vocabulary::Result;
 
 use super::{Making, Parts};
-use crate::CheckpointError;
+use crate::weight_file::missing_tensor;
 
 /// Folders of the dense modules that the converter supports, and their tensors.
 const DENSE: [(&str, &str); 2] = [("2_Dense", "dense_2"), ("3_Dense", "dense_3")];
@@ -13,7 +14,7 @@ const MEAN: u64 = 1;
 
 impl Making<'_, '_> {
     /// Sets the pooling and the dense modules. As in llama.cpp, vectors have unit length.
-    pub(super) fn embedding(&mut self, parts: &Parts<'_, '_>) -> Result<(), CheckpointError> {
+    pub(super) fn embedding(&mut self, parts: &Parts<'_, '_>) -> Result<()> {
         self.fields.insert("use_bidirectional_attention".to_owned(), true.into());
         let key = self.key("pooling_type");
         match self.metadata.whole(&key)? {
@@ -29,8 +30,7 @@ impl Making<'_, '_> {
                 // The converter writes both modules or neither.
                 let sized = keys.iter().any(|key| self.metadata.get(key).is_some());
                 if sized || present.iter().any(Option::is_some) {
-                    let path = self.metadata.path().to_owned();
-                    return Err(CheckpointError::MissingTensor { path, tensor: tensor_name });
+                    return Err(missing_tensor(self.metadata.path(), &tensor_name));
                 }
                 continue;
             };

@@ -1,7 +1,8 @@
 //! Granite: its factors, and whether it has rotary positions.
 
+use shardwright_vocabulary::Result;
+
 use super::Making;
-use crate::CheckpointError;
 
 /// Factors by their keys: the field, and whether a file must have it. llama.cpp treats 0 as absent.
 const FACTORS: [(&str, &str, bool); 3] = [
@@ -13,12 +14,12 @@ const FACTORS: [(&str, &str, bool); 3] = [
 impl Making<'_, '_> {
     /// Sets the factors of Granite. Refuses a file without rotary positions: such a file belongs to
     /// the variant that has a field for it.
-    pub(super) fn granite(&mut self) -> Result<(), CheckpointError> {
+    pub(super) fn granite(&mut self) -> Result<()> {
         for (name, field, required) in FACTORS {
             let key = self.key(name);
             match self.metadata.number(&key)?.filter(|factor| *factor != 0.0) {
                 Some(factor) => self.set(field, factor, &key),
-                None if required => return Err(self.metadata.missing(&key).into()),
+                None if required => return Err(self.metadata.missing(&key)),
                 None => self.assume(field, 1.0, "a factor of"),
             }
         }

@@ -1,9 +1,10 @@
 //! Phi 3: partly rotated heads, and divisors for short and for long texts.
 
 use serde_json::{Value as Json, json};
+use shardwright_vocabulary::Result;
 
 use super::{Making, Parts};
-use crate::CheckpointError;
+use crate::weight_file::missing_tensor;
 
 /// Tensors of divisors, one for each rotated pair, and their fields.
 const LISTS: [(&str, &str); 2] =
@@ -11,7 +12,7 @@ const LISTS: [(&str, &str); 2] =
 
 impl Making<'_, '_> {
     /// Sets rotary positions and the window.
-    pub(super) fn phi3(&mut self, parts: &Parts<'_, '_>) -> Result<(), CheckpointError> {
+    pub(super) fn phi3(&mut self, parts: &Parts<'_, '_>) -> Result<()> {
         self.rotary(parts, 1e4)?;
         let key = self.key("attention.sliding_window");
         if let Some(window @ 1..) = self.metadata.whole(&key)? {
@@ -42,8 +43,7 @@ impl Making<'_, '_> {
             [true, true] => {}
             [short, _] => {
                 let (tensor, _) = LISTS[usize::from(short)];
-                let path = self.metadata.path().to_owned();
-                return Err(CheckpointError::MissingTensor { path, tensor: tensor.to_owned() });
+                return Err(missing_tensor(self.metadata.path(), tensor));
             }
         }
         if factor.is_none() {

@@ -1,9 +1,11 @@
 //! Base and scaling of rotary positions.
 
 use serde_json::json;
+use shardwright_vocabulary::{Error, Result};
 
 use super::{Making, Parts};
-use crate::{CheckpointError, limits};
+use crate::json::unsupported_field;
+use crate::limits;
 
 /// Tensor of divisors of the frequencies, one for each pair.
 const FREQUENCIES: &str = "rope_freqs.weight";
@@ -13,7 +15,7 @@ const NEVER: f32 = 1e20;
 
 impl Making<'_, '_> {
     /// Sets the base and the scaling of a model whose layers all have the same rotation.
-    pub(super) fn rotary(&mut self, parts: &Parts<'_, '_>, usual: f64) -> Result<(), CheckpointError> {
+    pub(super) fn rotary(&mut self, parts: &Parts<'_, '_>, usual: f64) -> Result<()> {
         let key = self.key("rope.freq_base");
         match self.metadata.number(&key)? {
             Some(base) => self.set("rope_theta", base, &key),
@@ -53,7 +55,7 @@ impl Making<'_, '_> {
     }
 
     /// Returns the share of rotated pairs in full layers of Gemma 4.
-    pub(super) fn turning_share(&self, parts: &Parts<'_, '_>) -> Result<f64, CheckpointError> {
+    pub(super) fn turning_share(&self, parts: &Parts<'_, '_>) -> Result<f64> {
         let Some(divisors) = self.divisors(parts, FREQUENCIES)? else { return Ok(1.0) };
         let turning = divisors.iter().take_while(|divisor| **divisor == 1.0).count();
         if divisors[turning..].iter().any(|divisor| *divisor < NEVER) {
@@ -64,11 +66,7 @@ impl Making<'_, '_> {
     }
 
     /// Returns the divisors in a tensor, if the file has it.
-    pub(super) fn divisors(
-        &self,
-        parts: &Parts<'_, '_>,
-        name: &str,
-    ) -> Result<Option<Vec<f32>>, CheckpointError> {
+    pub(super) fn divisors(&self, parts: &Parts<'_, '_>, name: &str) -> Result<Option<Vec<f32>>> {
         let Some(tensor) = parts.tensor(name) else { return Ok(None) };
         let supported = "a list of as many floats as a head has pairs";
         let shape = || format!("{:?} of {}", tensor.shape, tensor.kind.name());
@@ -80,8 +78,7 @@ impl Making<'_, '_> {
         Ok(Some(divisors))
     }
 
-    fn wrong_divisors(&self, name: &str, found: String, supported: &'static str) -> CheckpointError {
-        let path = self.metadata.path().to_owned();
-        CheckpointError::UnsupportedField { path, field: name.to_owned(), found, supported }
+    fn wrong_divisors(&self, name: &str, found: String, supported: &str) -> Error {
+        unsupported_field(self.metadata.path(), name, found, supported)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::{self, Cursor};
 
+use shardwright_vocabulary::Result;
 use symphonia::core::codecs::audio::AudioDecoderOptions;
 use symphonia::core::errors::Error;
 use symphonia::core::formats::probe::Hint;
@@ -9,14 +10,15 @@ use symphonia::core::formats::{FormatOptions, TrackType};
 use symphonia::core::io::{MediaSourceStream, MediaSourceStreamOptions};
 use symphonia::core::meta::MetadataOptions;
 
-use super::{damaged, unread, unsupported};
+use crate::SoundSettings;
+use crate::file::{damaged, truncated, unsupported};
 use crate::sound::Mixer;
-use crate::{Result, SoundSettings};
 
 /// Decodes every packet. A damaged one is an error, not a gap.
 pub(super) fn decode<'a>(bytes: &[u8], origin: &'a str, settings: &'a SoundSettings) -> Result<Mixer<'a>> {
     let wrong = |error: Error| match error {
-        Error::IoError(error) => unread(origin, &error),
+        // The bytes are in memory, so reading fails only at their end.
+        Error::IoError(error) => truncated(origin, error),
         Error::Unsupported(what) => unsupported(origin, what),
         error => damaged(origin, error),
     };

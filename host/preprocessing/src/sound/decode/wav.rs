@@ -1,8 +1,11 @@
 //! WAV: chunks of a RIFF file, and samples of plain numbers.
 
-use super::{damaged, scale, unsupported};
+use shardwright_vocabulary::Result;
+
+use super::scale;
+use crate::SoundSettings;
+use crate::file::{damaged, truncated, unsupported};
 use crate::sound::Mixer;
-use crate::{PreprocessingError, Result, SoundSettings};
 
 /// Sizes from this number on mean that the size is unknown. Programs that write into a pipe use one
 /// of the largest numbers (`ffmpeg` 0xFFFFFFFF, `arecord` 0x7FFFFF00, `sox` 0x7FFFF000).
@@ -42,8 +45,7 @@ pub(super) fn decode<'a>(bytes: &[u8], origin: &'a str, settings: &'a SoundSetti
     let stated = if is_open { data.len() - data.len() % block } else { data.stated };
     mixer.expect_no_longer((stated / block) as u64)?;
     if stated > data.len() {
-        let reason = format!("{} bytes of samples of {stated}", data.len());
-        return Err(PreprocessingError::Truncated { origin: origin.to_owned(), reason });
+        return Err(truncated(origin, format!("{} bytes of samples of {stated}", data.len())));
     }
     if !stated.is_multiple_of(block) {
         return Err(damaged(origin, format!("{stated} bytes are not a whole number of samples of {block}")));
@@ -78,8 +80,6 @@ impl Data<'_> {
 /// Skips chunks up to the samples. Returns the format, the samples, and whether the samples extend
 /// to the end of the file because their size was unknown when it was written.
 fn chunks<'a>(bytes: &'a [u8], origin: &str) -> Result<(Format, Data<'a>, bool)> {
-    let end =
-        |what: &str| PreprocessingError::Truncated { origin: origin.to_owned(), reason: what.to_owned() };
     let number =
         |at: usize| bytes.get(at..at + 4).and_then(|four| four.try_into().ok()).map(u32::from_le_bytes);
     let riff_end = 8 + u64::from(number(4).unwrap_or(0));
@@ -88,12 +88,13 @@ fn chunks<'a>(bytes: &'a [u8], origin: &str) -> Result<(Format, Data<'a>, bool)>
     let mut at = 12;
     loop {
         let (Some(name), Some(size)) = (bytes.get(at..at + 4), number(at + 4)) else {
-            return Err(end("it ends before its samples"));
+            return Err(truncated(origin, "it ends before its samples"));
         };
         let body = &bytes[at + 8..];
         match name {
             b"fmt " => {
-                let body = body.get(..size as usize).ok_or_else(|| end("it ends within its format"))?;
+                let body = body.get(..size as usize);
+                let body = body.ok_or_else(|| truncated(origin, "it ends within its format"))?;
                 format = Some(Format::read(body).ok_or_else(|| damaged(origin, "its format is too short"))?);
             }
             b"data" => {
