@@ -100,7 +100,7 @@ mod tests {
         }
         let vendor = Maker { simulator: None, ..here.clone() };
         match judge(&ReadHead::Known(Box::new(sample.clone())), Place { library: &vendor, ..place }) {
-            Compatibility::Unsupported(reason) => assert!(reason.contains("no code for a chip"), "{reason}"),
+            Compatibility::Unsupported(reason) => assert!(reason.contains("not code for a chip"), "{reason}"),
             other => panic!("{other:?}"),
         }
         assert!(matches!(judge(&ReadHead::Foreign, place), Compatibility::NotMine(_)));

@@ -202,8 +202,8 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// `ErrorClass::ResourceLimit` for more entries or ports than the format allows, and for a descriptor
-    /// longer than [`MAX_DESCRIPTOR`].
+    /// `ErrorClass::ResourceLimit` for more entries or ports than the format allows, and for a
+    /// descriptor longer than [`MAX_DESCRIPTOR`].
     pub fn prefix<H: Head, E: Entry>(
         &self,
         descriptor: &Descriptor<H, E>,

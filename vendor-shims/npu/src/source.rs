@@ -58,8 +58,8 @@ impl<'a, E: Encoding> Source<'a, E> {
     ///
     /// # Errors
     ///
-    /// `ErrorClass::InvalidArgument` for an entry that contradicts itself, `ErrorClass::ResourceLimit`
-    /// for an entry that exceeds a limit of this module.
+    /// `ErrorClass::InvalidArgument` for an entry that contradicts itself,
+    /// `ErrorClass::ResourceLimit` for an entry that exceeds a limit of this module.
     pub fn read(entry: EntryView<'a>) -> Result<Source<'a, E>, Error> {
         let invalid = |reason: String| Error::invalid_graph(entry.name(), reason);
         let limit = |limit, value: u64, max| match value > max {

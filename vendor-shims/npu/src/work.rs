@@ -283,7 +283,7 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
     ///
     /// # Errors
     ///
-    /// An error of the contract for missing operands and attributes.
+    /// Fails for missing operands and attributes.
     pub fn movement(&mut self, node: NodeView<'w>) -> Result<Option<ValueId>, Error> {
         let first = self.read(node.input(0))?;
         Ok(Some(match node.op() {

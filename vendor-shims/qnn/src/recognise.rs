@@ -153,9 +153,9 @@ fn made(driver: &Driver, code: CodeFor) -> Result<std::result::Result<Made, Unma
 ///
 /// # Errors
 ///
-/// `ErrorClass::InvalidArgument` if number and architecture contradict each other or the library
-/// generates no code for the stand-in. `ErrorClass::InvalidArgument` if the library does not support
-/// the number or the architecture.
+/// `ErrorClass::InvalidArgument` if number and architecture contradict each other, if the library
+/// generates no code for the stand-in, or if it does not support the number or the architecture.
+/// In the last case, the error has the detail `unsupported`.
 pub fn recognise(driver: &Driver, soc: &Soc) -> Result<Recognised> {
     let chip = &soc.name;
     let wrong = |fact, reason: String| QnnError::from(wrong_fact(chip, fact, &reason));

@@ -121,8 +121,8 @@ impl Soc {
     /// Reads a chip from its profile.
     ///
     /// # Errors
-    /// `ErrorClass::InvalidArgument` for an invalid value, `ErrorClass::InvalidArgument` for an architecture
-    /// for which no code can be generated.
+    /// `ErrorClass::InvalidArgument` for an invalid value. For an architecture without code
+    /// generation, the error also has the detail `unsupported`.
     pub fn read(chip: &Chip<'_>) -> Result<Soc, Error> {
         let wrong = |fact: &'static str, reason: String| wrong_fact(chip.name, fact, &reason);
         let number = |name: &'static str| -> Result<Option<u32>, Error> {

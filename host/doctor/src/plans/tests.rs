@@ -280,7 +280,7 @@ fn files_that_are_no_plans_are_refused_by_name() {
         (written("deep.json", "[".repeat(1 << 20).as_bytes()), ErrorKind::Invalid, "not a plan"),
         (written("bytes.json", b"\xff\xfe"), ErrorKind::Invalid, "not a plan"),
         (written("older.json", older.to_string().as_bytes()), ErrorKind::Invalid, "by_layer"),
-        (long, ErrorKind::Invalid, "most that are read"),
+        (long, ErrorKind::Invalid, "which is the limit"),
         (folder.path().join("none.json"), ErrorKind::Missing, "none.json"),
         (folder.path().to_owned(), ErrorKind::Invalid, "regular file"),
     ];

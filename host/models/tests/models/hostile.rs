@@ -93,14 +93,14 @@ fn settings_that_are_no_settings() {
     fs::write(&config, b"{\"model_type\": \"qw\xFFen3\"}").unwrap();
     assert_error!(victim, Invalid, "not UTF-8 at byte 18");
     for (content, words) in [
-        ("", "EOF"),
+        ("", "config.json: not JSON: EOF"),
         ("{\"model_type\": ", "line 1 column"),
-        ("[1, 2]", "not a JSON object"),
-        ("{\"rms_norm_eps\": NaN}", "expected value"),
+        ("[1, 2]", "config.json: not a JSON object"),
+        ("{\"rms_norm_eps\": NaN}", "config.json: not JSON: expected value"),
         ("{\"rms_norm_eps\": 1e999}", "out of range"),
     ] {
         fs::write(&config, content).unwrap();
-        assert_error!(victim, Invalid, "not JSON: ", words);
+        assert_error!(victim, Invalid, words);
     }
     fs::write(&config, format!("{{\"a\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000))).unwrap();
     assert_error!(victim, Invalid, "not JSON: ", "recursion limit");

@@ -416,7 +416,7 @@ fn weights_must_have_the_bytes_of_their_shape() {
 fn states_are_updated_in_place() {
     type Change = fn(&mut Builder);
     let cases: &[(&str, Change)] = &[
-        ("updates what is not a bound state", |b| b.inputs[3].role = SW_ROLE_HIDDEN),
+        ("updates a value that is not a bound state", |b| b.inputs[3].role = SW_ROLE_HIDDEN),
         ("is updated but no output", |b| {
             b.outputs.remove(0);
         }),

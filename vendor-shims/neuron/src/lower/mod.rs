@@ -115,8 +115,8 @@ pub fn check(entry: EntryView<'_>, target: &Target<'_>) -> Vec<Verdict> {
 ///
 /// # Errors
 ///
-/// An error of the contract for an entry with a node that [`check`] refuses, and for weights whose bytes
-/// violate the promise of their type.
+/// Fails for an entry with a node that [`check`] refuses, and for weights whose bytes violate the
+/// promise of their type.
 pub fn lower<'w>(
     entry: EntryView<'w>,
     target: &Target<'_>,

@@ -172,7 +172,7 @@ fn files_of_other_majors_and_sections_that_cannot_be_are_refused() {
     ));
     // The section starts at an offset that third-party readers do not expect.
     let (_, reported) = document(&support::litertlm_with(1, 16, &[(3, vec![], untouched)]));
-    assert!(warned(&reported, "no multiple of 16384"));
+    assert!(warned(&reported, "not a multiple of 16384"));
 }
 
 #[test]
