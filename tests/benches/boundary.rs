@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use shardwright::tools::ModelTools;
 use shardwright::{Executor, Model, OpenOptions};
 use shardwright_tests::measure::{row, shown};
 use shardwright_tests::{program, tree};

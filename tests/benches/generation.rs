@@ -5,6 +5,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use shardwright::tools::ModelTools;
 use shardwright::{Executor, GenerationEvent, GenerationStatistics, OpenOptions};
 use shardwright_tests::measure::{row, shown};
 use shardwright_tests::{program, tree};

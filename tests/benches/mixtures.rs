@@ -31,7 +31,7 @@ use shardwright::{FormatChoice, OpenOptions, WeightFormat, WeightRounding};
 use shardwright_build::{PlanOptions, PlanReport, checkpoint_moments, open_checkpoint};
 use shardwright_graph::{ComponentKind, ConstantFormat, Graph, WeightId};
 use shardwright_planning::profile::Preference;
-use shardwright_quantisation::{Baseline, Moments, Recipe, TableFormats, Unwatched, places, quantise};
+use shardwright_quantisation::{Baseline, Moments, Recipe, TableFormats, places, quantise};
 use shardwright_shims::ShimRegistry;
 use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::formats::held_out;
@@ -313,7 +313,7 @@ impl<'g> Bench<'g> {
                 weights[weight.0 as usize] = ConstantFormat::Matrix(format);
             }
             let recipe = Recipe { weights, moments: moments.cloned(), ..Recipe::default() };
-            (format, quantise(graph, &recipe, &mut Unwatched).expect("a matrix in any format"))
+            (format, quantise(graph, &recipe, &mut (), &mut Vec::new()).expect("a matrix in any format"))
         };
         let made = formats.into_iter().flatten().map(all_in).collect();
         Bench { graph, baseline, places: of_places, formats, made }
@@ -326,7 +326,7 @@ impl<'g> Bench<'g> {
     fn measure_with(&self, mixture: &Mixture, tables: TableFormats) -> Measured {
         let weights = vec![ConstantFormat::Stored; self.graph.weights.len()];
         let recipe = Recipe { weights, tables, ..Recipe::default() };
-        let mut made = quantise(self.graph, &recipe, &mut Unwatched).expect("tables in any format");
+        let mut made = quantise(self.graph, &recipe, &mut (), &mut Vec::new()).expect("tables in any format");
         for (place, format) in mixture {
             let Some(of_format) = format.and_then(|format| self.made.get(&format)) else { continue };
             for weight in self.places.get(place).into_iter().flatten() {

@@ -18,6 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use shardwright::tools::ModelTools;
 use shardwright::{BundleOptions, Executor, FormatChoice, OpenOptions, PlanReport, Watch};
 use shardwright_test_checkpoints::{Part, Random, Spec, TensorSpec};
 use shardwright_tests::{plans, program, tree};

@@ -23,6 +23,7 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use shardwright::tools::ModelTools;
 use shardwright::{FormatChoice, Model, OpenOptions};
 use shardwright_measure::{median, range};
 use shardwright_runtime::{

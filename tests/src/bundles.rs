@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use shardwright::Model;
+use shardwright::tools::ModelTools;
 use shardwright_bundle::{Bundle, BundleWriter};
 use tempfile::TempDir;
 

@@ -18,7 +18,7 @@ use shardwright_models::Checkpoint;
 use shardwright_planning::check::{CheckedPlan, check};
 use shardwright_planning::plan::{Boundary, BuildTime, Plan, PlannedSegment, Shard};
 use shardwright_planning::request::{Goals, PrefillPart, Request, TargetSummary};
-use shardwright_quantisation::{Recipe, Unwatched, quantise};
+use shardwright_quantisation::{Recipe, quantise};
 use shardwright_runtime::{Chain, ChainDescription, ShardDescription};
 use shardwright_shims::{LoadedShard, ShimInstance, ShimRegistry};
 use shardwright_test_checkpoints::Spec;
@@ -386,7 +386,7 @@ impl<'g> Bench<'g> {
         let plan = self.check(cut).unwrap_or_else(|fault| panic!("{cut:?}: {fault}"));
         let options = EntryOptions::default();
         let make = |graph: &Graph, weights| {
-            quantise(graph, &Recipe { weights, ..Recipe::default() }, &mut Unwatched)
+            quantise(graph, &Recipe { weights, ..Recipe::default() }, &mut (), &mut Vec::new())
         };
         let formats = self.formats.made(self.graph, &plan, None, make);
         let formats = formats.unwrap_or_else(|error| panic!("{cut:?}: {error}"));

@@ -16,8 +16,8 @@ use shardwright::{FormatChoice, Model, OpenOptions, TableFormats, WeightFormat, 
 use shardwright_build::{PlanOptions, calibration_text, checkpoint_moments, open_checkpoint};
 use shardwright_graph::{Graph, Ranges, state_key};
 use shardwright_quantisation::{
-    Calibration, Calibrator, Candidate, IntegerBits, Moments, RangeMethod, Rounding, Unwatched, content_hash,
-    evaluate, quantise_weight,
+    Calibration, Calibrator, Candidate, IntegerBits, Moments, RangeMethod, Rounding, content_hash, evaluate,
+    quantise_weight,
 };
 use shardwright_shims::ShimRegistry;
 use shardwright_verify::{VerifyOptions, VerifyReport};
@@ -545,8 +545,8 @@ pub fn weight_error(format: WeightFormat) -> f64 {
     let matrices = graph.weights.iter().zip(graph.matrices()).filter(|(_, is_matrix)| *is_matrix);
     let (mut off, mut of) = (0.0_f64, 0.0_f64);
     for (matrix, _) in matrices {
-        let made = quantise_weight(matrix, format, Rounding::Nearest, &mut Unwatched)
-            .expect("a matrix in any format");
+        let made =
+            quantise_weight(matrix, format, Rounding::Nearest, &mut ()).expect("a matrix in any format");
         let (mut wanted, mut got) = (vec![0.0; matrix.row_width()], vec![0.0; matrix.row_width()]);
         for row in 0..matrix.rows() {
             assert!(matrix.decode_row(row, &mut wanted) && made.decode_row(row, &mut got));

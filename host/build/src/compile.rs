@@ -8,10 +8,10 @@ use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::feedback::{Detail, Feedback};
 use shardwright_planning::plan::Shard;
 use shardwright_planning::request::Request;
-use shardwright_shims::{Artefact, Part, ShimError, ShimInstance, Watch, WorkOrderBuilder};
+use shardwright_shims::{Artefact, ShimError, ShimInstance, WorkOrderBuilder};
 use shardwright_vocabulary::{
-    Encoding, EntryName, Error, ErrorClass, ErrorKind, Flag, FlagStage, Limit, Provenance, Rewrite,
-    RewriteKind, ShardFormats, ShardOrigin, ShimIdentity, SoftcapPlace, limit_names,
+    Encoding, EntryName, Error, ErrorClass, ErrorKind, Flag, FlagStage, Limit, Part, Provenance, Rewrite,
+    RewriteKind, ShardFormats, ShardOrigin, ShimIdentity, SoftcapPlace, Watch, limit_names,
 };
 
 use crate::{ArtefactStore, ModelFormats, TargetOffer, needs_ranges};

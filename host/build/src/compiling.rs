@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_bundle::Bundle;
-use shardwright_shims::Watch;
+use shardwright_vocabulary::Watch;
 
 use crate::{BundleTrying, PlanOptions, PlanReport, Result};
 

@@ -1,6 +1,5 @@
 use shardwright_graph::{Encodings, EntryGraph, Graph, Legalised, decompose_all, encode, prepared};
-use shardwright_shims::Watch;
-use shardwright_vocabulary::{FormatTuple, Provenance, TimeCost};
+use shardwright_vocabulary::{FormatTuple, Provenance, TimeCost, Watch};
 
 /// A judge's estimate of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

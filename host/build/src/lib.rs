@@ -36,7 +36,6 @@ mod costs;
 mod drafts;
 mod executors;
 mod fallback;
-mod forecast;
 mod formats;
 mod judge;
 mod kept;
@@ -49,7 +48,6 @@ mod planners;
 mod preparation;
 mod proving;
 mod ranges;
-mod report;
 mod request;
 mod settle;
 mod sharing;
@@ -60,6 +58,8 @@ mod tables;
 mod times;
 mod trying;
 
+#[cfg(feature = "checkpoints")]
+mod builder;
 #[cfg(feature = "checkpoints")]
 mod checkpoint;
 #[cfg(feature = "checkpoints")]
@@ -75,34 +75,33 @@ pub use compile::{
 pub use costs::{Costs, Row};
 pub use drafts::{DraftTimes, StatedDraft};
 pub use fallback::FallbackChain;
-pub use forecast::{Weighed, forecast};
 pub use formats::{ModelFormats, needs_ranges};
 pub use judge::{ArtefactCost, Costing, Judge, PrimitiveCount};
 pub use kept::Keeping;
 pub use learned::{Compiler, Learned, LearnedFile, LearnedLimit};
 pub use menu::EntryMenu;
 pub use options::{
-    Executor, FormatChoice, PlanMeasuring, PlanOptions, TableFormats, TowerOptions, WeightRounding,
+    Executor, FormatChoice, PlanMeasuring, PlanOptions, Purpose, TableFormats, TowerOptions, WeightRounding,
 };
 pub use places::LoadedPart;
 pub use planners::{PlannerTools, find_planner};
 pub use proving::{Candidate, Prover, Proving};
-pub use report::{
-    BoundaryReport, BytesReport, Download, DownloadBasis, EntryReport, EntryTime, FallbackReport, Figure,
-    Fits, Forecast, Goal, GoalReport, LayerReport, LimitUse, LossReport, MeasuredLoss, MemoryPart, Phase,
-    PhaseMemory, PlanHeading, PlanReport, PlanTotals, Predicted, ReasonReport, ShardReport, Speed,
-    TableReport, TargetLimit, TargetLimitUse, TimeShare, Verdict, report_plan,
-};
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
 pub use shardwright_vocabulary::units;
 // A profile or a user sets the preference of a plan.
-pub use settle::{BuildTimes, Planned, Purpose, Settled, plan, settle, settle_trying};
+pub use settle::{BuildTimes, Planned, Settled, plan, settle, settle_trying};
 pub use shardwright_planning::feedback::{Attempt, Detail, Feedback, MeasuredTime};
 pub use shardwright_planning::profile::Preference;
 pub use shardwright_planning::request::{DraftEstimate, PromptLength};
+pub use shardwright_report::{
+    BoundaryReport, BytesReport, Download, DownloadBasis, EntryReport, EntryTime, FallbackReport, Figure,
+    Fits, Forecast, Goal, GoalReport, LayerReport, LimitUse, LossReport, Making, MeasuredLoss, MemoryPart,
+    Phase, PhaseMemory, PlanHeading, PlanReport, PlanTotals, Predicted, ReasonReport, ShardReport, Speed,
+    TableReport, TargetLimit, TargetLimitUse, TimeShare, Verdict, Weighed, forecast, report_plan,
+};
 pub use sharing::SharedWriter;
 pub use shim_judge::ShimJudge;
-pub use source::{AcceptedSteps, LossGround, Losses, Making, ModelSource, PlanSource};
+pub use source::{AcceptedSteps, LossGround, Losses, ModelSource, PlanSource};
 pub use store::{ArtefactStore, Compilations, NoArtefactStore};
 pub use tables::TableLoss;
 pub use times::{MeasuredTimes, TIMES, Times, Unmeasured};
@@ -110,6 +109,7 @@ pub use trying::{BundleTrying, RecordedPlan, Trying};
 
 #[cfg(feature = "checkpoints")]
 pub use {
+    builder::Builder,
     checkpoint::{
         ChainPlan, CheckpointSource, DRAFTS, DraftIdentity, DraftRecords, FormatShare, LossRow,
         MeasuredDraft, OutlineSource, PRIMARY_CHAIN, SampleSet, SensitivityReport, StoredAnswers, TowerScope,

@@ -3,10 +3,10 @@
 use shardwright_graph::{Encodings, EntryGraph, Graph, Legalised};
 use shardwright_planning::profile::{Fact, FoundProfile, Profile};
 use shardwright_planning::request::{TargetFact, TargetSummary};
-use shardwright_shims::{ShimInstance, Watch};
+use shardwright_shims::ShimInstance;
 use shardwright_vocabulary::{
     Device, Error, ErrorKind, Flag, FlagSchema, FlagStage, FlagType, FlagVerdict, FormatTuple, Limit, Notice,
-    Pass, Provenance, Target, TargetKind, WeightFormat,
+    Pass, Provenance, Target, TargetKind, Watch, WeightFormat,
 };
 
 use crate::options::LossGoal;

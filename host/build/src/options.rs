@@ -84,6 +84,17 @@ impl Executor {
     }
 }
 
+/// The purpose of a plan, which decides what must be available for a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The plan is only shown.
+    Plan,
+    /// The plan is compiled, for devices that may be elsewhere.
+    Compile,
+    /// The plan is compiled and run here.
+    Run,
+}
+
 /// Options of the towers of a model, which are planned in addition to its text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TowerOptions {

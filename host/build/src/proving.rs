@@ -4,8 +4,8 @@ use shardwright_graph::{Graph, Segments};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::feedback::Feedback;
 use shardwright_planning::request::Request;
-use shardwright_shims::{ShimError, Watch};
-use shardwright_vocabulary::ShardOrigin;
+use shardwright_shims::ShimError;
+use shardwright_vocabulary::{ShardOrigin, Watch};
 
 use crate::compile::{Extent, compile_shard};
 use crate::places::{LoadedPart, thread_options};

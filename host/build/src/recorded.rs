@@ -13,8 +13,8 @@ use shardwright_vocabulary::{CompiledHere, Error, ErrorKind, Notice};
 
 use crate::trying::read;
 use crate::{
-    CheckpointSource, Executor, FormatChoice, Keeping, PlanOptions, Purpose, RecordedPlan, Result, Settled,
-    TableFormats, Trying, WeightRounding, open_checkpoint, settle_trying,
+    Builder, Executor, FormatChoice, PlanOptions, RecordedPlan, Result, Settled, TableFormats, Trying,
+    WeightRounding, open_checkpoint,
 };
 
 /// A chain that was compiled on this machine.
@@ -67,13 +67,10 @@ pub fn compile_recorded(
     let compiled = || {
         let checkpoint = open_checkpoint(directory)?;
         let options = options_of(bundle, entry, &checkpoint, here)?;
-        let mut source = CheckpointSource::new(&checkpoint, &options);
         // The request does not show changes to the plan such as a repair, so the recorded plan is
         // tried first.
         let trying = Trying { first: Some(RecordedPlan::of(bundle, entry)?), ..Trying::default() };
-        let mut keeping = Keeping::of(&options, checkpoint.graph());
-        let settled = settle_trying(&mut source, &options, Purpose::Run, keeping.store(), trying, &mut ())?;
-        Ok((settled, keeping))
+        Builder::new(&checkpoint, None).kept_chain(&options, trying, &mut ())
     };
     let (settled, keeping) = compiled().map_err(|failure: Error| {
         let what = format!("{because}; compiling it here failed too: {failure}");

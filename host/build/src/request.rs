@@ -11,10 +11,9 @@ use shardwright_planning::request::{
     Body, Component, DraftEstimate, Goals, Layer, LayerKind, ModelSummary, PlannerOption, PrefillPart,
     PromptLength, Request, Softcap, TargetSummary,
 };
-use shardwright_shims::Watch;
 use shardwright_vocabulary::{
     ActivationFormat, CostRow, EntryKind, EntryName, FormatTuple, Legality, Provenance, RoleFormat,
-    StateFormat, TimeCost, WeightFormat, WeightRole,
+    StateFormat, TimeCost, Watch, WeightFormat, WeightRole,
 };
 
 use crate::compile::cancelled;

@@ -13,8 +13,7 @@ use shardwright_planning::plan::Plan;
 use shardwright_planning::profile::Profile;
 use shardwright_planning::request::Request;
 use shardwright_planning::session::{RevisionLoop, Trial};
-use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Error, Notice, Pass};
+use shardwright_vocabulary::{Error, Notice, Part, Pass, Watch};
 
 use crate::chips::made_otherwise;
 use crate::fallback::fallbacks;
@@ -24,7 +23,7 @@ use crate::store::{Compilations, RevisedStore};
 use crate::trying::Trying;
 use crate::{
     ArtefactStore, BuildError, BuildSite, BuiltShard, Candidate, FallbackChain, ModelSource, PlanMeasuring,
-    PlanOptions, PlanReport, PlanSource, Result, TableFormats, compile_plan,
+    PlanOptions, PlanReport, PlanSource, Purpose, Result, TableFormats, compile_plan,
 };
 
 /// A plan that was made and checked, but not carried out.
@@ -411,15 +410,4 @@ fn rewritten_notice(shard: &BuiltShard) -> Option<Notice> {
         first.name,
         first.reason
     )))
-}
-
-/// The purpose of a plan, which decides what must be available for a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// The plan is only shown.
-    Plan,
-    /// The plan is compiled, for devices that may be elsewhere.
-    Compile,
-    /// The plan is compiled and run here.
-    Run,
 }

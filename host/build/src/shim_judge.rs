@@ -3,8 +3,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use shardwright_graph::{Encodings, EntryGraph, Graph, Legalised, legalise_encoded};
-use shardwright_shims::{ShimInstance, Watch};
-use shardwright_vocabulary::{Device, FormatTuple, Provenance};
+use shardwright_shims::ShimInstance;
+use shardwright_vocabulary::{Device, FormatTuple, Provenance, Watch};
 
 use crate::costs::{Costs, row_key};
 use crate::{ArtefactCost, Costing, Judge};

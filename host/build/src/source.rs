@@ -3,10 +3,9 @@
 use shardwright_graph::{Asset, Graph, Ranges};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::request::{Sensitivity, ValueSensitivity};
-use shardwright_shims::Watch;
-use shardwright_vocabulary::{FormatTuple, Ignored, Notice};
+use shardwright_report::{Download, Making, MeasuredLoss};
+use shardwright_vocabulary::{FormatTuple, Ignored, Notice, Watch};
 
-use crate::report::{Download, MeasuredLoss};
 use crate::{ModelFormats, ModelName, Result, StatedDraft, TableFormats, TableLoss};
 
 /// A model that plans are made for, with or without its constants. Examples are a checkpoint's
@@ -132,13 +131,4 @@ pub enum LossGround {
     /// Measurements. The model is run where none is cached. Without weights, like
     /// [`LossGround::Expected`].
     Measured,
-}
-
-/// Where constants in other formats than the stored one are kept until they are compiled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Making {
-    /// In memory, all at once.
-    InMemory,
-    /// In files that are mapped.
-    InFiles,
 }

@@ -30,6 +30,7 @@ use std::io::{BufRead, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use shardwright::tools::{IgnoredFields, ModelTools};
 use shardwright::{Notice, NoticeKind};
 
 use clap::CommandFactory;
@@ -666,9 +667,10 @@ fn say_notices(model: &Model, quiet: bool) {
     }
     let planned =
         model.plan().filter(|_| model.bundle().is_none()).into_iter().flat_map(|plan| &plan.notices);
-    let made = model.notices_of_making().iter().filter(|notice| notice.kind != NoticeKind::Making);
-    say_each(planned.chain(made).chain(model.notices_of_opening()), quiet);
-    if let Some(verified) = model.verified() {
+    let report = model.report();
+    let made = report.notices_of_making.iter().filter(|notice| notice.kind != NoticeKind::Making);
+    say_each(planned.chain(made).chain(report.notices_of_opening), quiet);
+    if let Some(verified) = report.verified {
         say_verified("", verified, quiet);
     }
 }
@@ -676,7 +678,8 @@ fn say_notices(model: &Model, quiet: bool) {
 /// Like [`say_notices`], with the notices of the tokenizer, which it waits for.
 fn say_notices_and_of_text(model: &Model, quiet: bool) -> Result<(), Failure> {
     say_notices(model, quiet);
-    say_each(&model.notices_of_tokenizer()?, quiet);
+    let fields = model.tokenizer()?.ignored().to_vec();
+    say_each(&IgnoredFields { fields, unread: None }.notices(), quiet);
     Ok(())
 }
 
@@ -684,7 +687,7 @@ fn say_notices_and_of_text(model: &Model, quiet: bool) -> Result<(), Failure> {
 /// not use the tokenizer. It need not be readable.
 fn say_notices_of_unused_tokenizer(model: &Model) {
     let planned = model.plan().into_iter().flat_map(|plan| &plan.notices);
-    let said: Vec<&Notice> = planned.chain(model.bundle_notices()).collect();
+    let said: Vec<&Notice> = planned.chain(model.report().bundle_notices()).collect();
     let notices = model.ignored_fields().notices();
     say_each(notices.iter().filter(|notice| !said.contains(notice)), false);
 }

@@ -16,7 +16,8 @@ use shardwright_worker::Shims;
 
 use crate::ShowReport;
 use crate::advised::{Advisers, FlagAdvice};
-use shardwright::{IgnoredFields, SearchPath};
+use shardwright::SearchPath;
+use shardwright::tools::IgnoredFields;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 /// A directory with this file counts as a bundle.

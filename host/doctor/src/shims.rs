@@ -103,7 +103,7 @@ pub fn shim_needs(search: &SearchPath, trust: &Trust) -> (Vec<ShimNeeds>, Vec<St
 
 /// Opens the shims whose signatures comply with the rules, with their earlier measurements.
 pub(crate) fn open(search: &SearchPath, trust: &Trust) -> Result<Shims> {
-    let registry = shardwright::registry_with_measured(search).trusting(trust.clone());
+    let registry = shardwright::tools::registry_with_measured(search).trusting(trust.clone());
     Shims::open(registry, Isolation::Automatic)
 }
 

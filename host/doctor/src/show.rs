@@ -1,7 +1,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright::IgnoredFields;
+use shardwright::tools::IgnoredFields;
 use shardwright_graph::{
     ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, decompose_all, layer_kinds,
 };

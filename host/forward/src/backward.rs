@@ -8,8 +8,7 @@ use shardwright_graph::{
     ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, Role, Segment, StateId, TensorId, Weight,
     WeightData, given_gradient_key, gradient_key,
 };
-use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{DType, Error, ErrorKind, Result};
+use shardwright_vocabulary::{DType, Error, ErrorKind, Part, Result, Watch};
 
 use crate::engine::Look;
 use crate::part::Given;

@@ -4,8 +4,8 @@ use shardwright_graph::{
     Encodings, EntryGraph, Graph, LegaliseError, Role, TensorId, gradients, legalise, legalise_encoded,
     range_key,
 };
-use shardwright_shims::{Place, ShimInstance, Watch, WorkOrderBuilder};
-use shardwright_vocabulary::{Error, ErrorKind, Result};
+use shardwright_shims::{Place, ShimInstance, WorkOrderBuilder};
+use shardwright_vocabulary::{Error, ErrorKind, Result, Watch};
 
 use crate::part::LoadedPart;
 

@@ -7,8 +7,7 @@ use shardwright_graph::{
     Asset, ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, Graph, Role, Segment, StateId,
     TensorId,
 };
-use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{EntryKind, Error, ErrorKind, Result};
+use shardwright_vocabulary::{EntryKind, Error, ErrorKind, Part, Result, Watch};
 
 use crate::engine::Engine;
 use crate::part::{Given, LoadedPart};

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use shardwright::tools::ModelTools;
 use shardwright::{Error, ErrorKind, Model, Notice, Result};
 use shardwright_bundle::Digest;
-use shardwright_shims::Watch;
+use shardwright_vocabulary::Watch;
 
 use crate::kept::Kept;
 use crate::predictor::{Predictor, name, score};

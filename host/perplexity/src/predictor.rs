@@ -1,9 +1,10 @@
 //! Runs a model over windows and scores the tokens that it predicts.
 
 use rayon::prelude::*;
+use shardwright::tools::ModelTools;
 use shardwright::{Error, ErrorKind, Model, Result};
 use shardwright_runtime::Session;
-use shardwright_shims::Watch;
+use shardwright_vocabulary::Watch;
 
 use crate::row::Row;
 use crate::score::{Against, WindowScore};

@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use serde_json::{Value, json};
 use shardwright::Model;
+use shardwright::tools::ModelTools;
 use shardwright_bundle::Digest;
 use shardwright_shims::LoadedShard;
 use shardwright_vocabulary::Notice;

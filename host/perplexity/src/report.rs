@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use shardwright::Model;
+use shardwright::tools::ModelTools;
 
 use crate::bootstrap::{RESAMPLES, SEED, Sorted, with_errors};
 use crate::predictor::name;

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use shardwright::{Model, Result};
 use shardwright_files::read_named;
-use shardwright_shims::Watch;
 use shardwright_text::{TEXT_BYTES_MAX, utf8_text};
-use shardwright_vocabulary::{Error, ErrorKind};
+use shardwright_vocabulary::{Error, ErrorKind, Watch};
 
 /// A text to predict.
 #[derive(Debug)]

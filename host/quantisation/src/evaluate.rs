@@ -10,7 +10,7 @@ use shardwright_vocabulary::{Error, FormatTuple, Result};
 
 use crate::calibration::no_sequences;
 use crate::quality::{Answers, answers};
-use crate::{Moments, Recipe, TableFormats, Unwatched, quantise};
+use crate::{Moments, Recipe, TableFormats, quantise};
 
 /// A combination of formats to evaluate.
 #[derive(Clone, Debug)]
@@ -99,7 +99,7 @@ pub fn evaluate(
     for candidate in candidates {
         let recipe =
             Recipe::new(graph, &candidate.formats, candidate.tables).with_moments(candidate.moments.clone());
-        let made = quantise(graph, &recipe, &mut Unwatched)?;
+        let made = quantise(graph, &recipe, &mut (), &mut Vec::new())?;
         let answers = answers(&made, &candidate.formats, ranges, sequences, &mut alive)?;
         let nll = answers.likelihood(graph, sequences).map(|(nll, _)| nll);
         let divergence = answers.divergence(&stored, graph);
@@ -144,7 +144,7 @@ impl<'g> Baseline<'g> {
     /// sum over its rows of the KL divergence in nats (1 − cosine for encoders), and the number of
     /// rows. Activations and states stay floats.
     pub fn divergences(&self, recipe: &Recipe) -> Result<Vec<(f64, u64)>> {
-        self.divergences_of(&quantise(self.graph, recipe, &mut Unwatched)?)
+        self.divergences_of(&quantise(self.graph, recipe, &mut (), &mut Vec::new())?)
     }
 
     /// Like [`divergences`](Baseline::divergences), but for a graph whose weights are already

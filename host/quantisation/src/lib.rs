@@ -20,12 +20,13 @@
 //!
 //! ```
 //! use shardwright_graph::Graph;
-//! use shardwright_quantisation::{Recipe, TableFormats, Unwatched, quantise};
+//! use shardwright_quantisation::{Recipe, TableFormats, quantise};
 //! use shardwright_vocabulary::Result;
 //!
 //! fn smaller(graph: &Graph) -> Result<Graph> {
 //!     let formats = "w4-block32/f32/f32".parse().expect("a tuple of formats");
-//!     quantise(graph, &Recipe::new(graph, &formats, TableFormats::default()), &mut Unwatched)
+//!     let recipe = Recipe::new(graph, &formats, TableFormats::default());
+//!     quantise(graph, &recipe, &mut (), &mut Vec::new())
 //! }
 //! ```
 
@@ -35,6 +36,7 @@ mod envelope;
 mod evaluate;
 mod job;
 mod multiples;
+mod note;
 mod pack;
 mod plan_loss;
 mod prior;
@@ -44,7 +46,6 @@ mod scale;
 mod sensitivity;
 mod source;
 mod store;
-mod watch;
 
 pub use calibration::{Calibration, Calibrator, FeatureSample, IntegerBits, RangeMethod, content_hash};
 pub use compensation::{
@@ -53,6 +54,7 @@ pub use compensation::{
 };
 pub use evaluate::{Baseline, Candidate, Evaluation, Table, evaluate};
 pub use job::Rounding;
+pub use note::Note;
 pub use plan_loss::{PlanLoss, plan_loss_identity};
 pub use prior::{moment_priors, priors, table_priors, value_prior};
 pub use quality::divergence;
@@ -63,6 +65,5 @@ pub use sensitivity::{
 pub use shardwright_vocabulary::{Affine, Granularity};
 pub use source::RowSource;
 pub use store::Store;
-pub use watch::{Note, Progress, Unwatched, Watch};
 // `graph` defines the meaning of stored values.
 pub use shardwright_graph::{ConstantFormat, Range, Ranges, WeightQuantisation};

@@ -9,8 +9,7 @@ use shardwright_vocabulary::{ActivationFormat, Result, StateFormat, ValueFormat,
 use crate::compensation::SecondMoments;
 use crate::sensitivity::{places, table_pairs};
 use crate::{
-    Compensated, MatrixFactors, Moments, Rounding, RowSource, Sensitivity, TableLoss, Unwatched,
-    quantise_weight,
+    Compensated, MatrixFactors, Moments, Rounding, RowSource, Sensitivity, TableLoss, quantise_weight,
 };
 
 /// Number of evenly spaced rows of a matrix to sample.
@@ -251,7 +250,7 @@ fn error_by(
     factors: Option<&MatrixFactors>,
 ) -> Result<(f64, f64)> {
     let sample = Sample::of(weight);
-    let made = quantise_weight(&sample, format, Rounding::by(factors), &mut Unwatched)?;
+    let made = quantise_weight(&sample, format, Rounding::by(factors), &mut ())?;
     let width = weight.row_width();
     let (mut wanted, mut errors) = (vec![0.0; sample.picked.len() * width], Vec::new());
     sample.rows(0, &mut wanted)?;

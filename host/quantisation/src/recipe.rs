@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use shardwright_graph::{Asset, ConstantFormat, Graph, Weight, WeightData};
-use shardwright_vocabulary::{Error, FormatTuple, Result, WeightFormat};
+use shardwright_vocabulary::{Error, FormatTuple, Result, Watch, WeightFormat};
 
 use crate::compensation::PassedOn;
 use crate::job::{Job, Rounding, Target};
-use crate::{Moments, Progress, RowSource, Watch};
+use crate::{Moments, Note, RowSource};
 
 /// Formats of the gathered tables. `None` leaves a table as stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -105,9 +105,10 @@ impl Recipe {
     }
 }
 
-/// A counter of written bytes that reports to the watcher.
+/// A counter of written bytes that reports to the watcher, and the notes so far.
 pub(crate) struct Meter<'w> {
     pub watch: &'w mut dyn Watch,
+    pub notes: &'w mut Vec<Note>,
     pub done: u64,
     pub total: u64,
 }
@@ -119,8 +120,9 @@ impl Meter<'_> {
     /// [`Cancelled`](shardwright_vocabulary::ErrorKind::Cancelled) if the watcher ends the work.
     pub fn made(&mut self, weight: &str, bytes: u64) -> Result<()> {
         self.done += bytes;
-        let progress = Progress { weight, done: self.done, total: self.total };
-        match self.watch.progress(&progress).is_break() {
+        let per_mille = (self.done.saturating_mul(1000) / self.total.max(1)) as u32;
+        self.watch.progress(per_mille, "quantising");
+        match self.watch.cancelled() {
             true => Err(cancelled(weight)),
             false => Ok(()),
         }
@@ -143,6 +145,7 @@ pub(crate) fn apply(
     graph: &Graph,
     recipe: &Recipe,
     watch: &mut dyn Watch,
+    notes: &mut Vec<Note>,
     make: &mut Make<'_>,
 ) -> Result<Graph> {
     if recipe.weights.len() != graph.weights.len() {
@@ -162,7 +165,7 @@ pub(crate) fn apply(
             total += Job::new(source, *target, PassedOn::Nowhere)?.planned().bytes();
         }
     }
-    let mut meter = Meter { watch, done: 0, total };
+    let mut meter = Meter { watch, notes, done: 0, total };
     let mut made = graph.clone();
     for ((weight, source), target) in made.weights.iter_mut().zip(&graph.weights).zip(weights) {
         if let Some(target) = target {
@@ -177,12 +180,18 @@ pub(crate) fn apply(
     Ok(made)
 }
 
-/// Quantises a graph with a recipe in memory. Unchanged weights are shared, not copied.
+/// Quantises a graph with a recipe in memory, and adds to `notes`. Unchanged weights are shared,
+/// not copied.
 ///
 /// The result must fit into memory. [`Store::graph`](crate::Store::graph) produces the same bytes
 /// for models of any size.
-pub fn quantise(graph: &Graph, recipe: &Recipe, watch: &mut dyn Watch) -> Result<Graph> {
-    apply(graph, recipe, watch, &mut in_memory)
+pub fn quantise(
+    graph: &Graph,
+    recipe: &Recipe,
+    watch: &mut dyn Watch,
+    notes: &mut Vec<Note>,
+) -> Result<Graph> {
+    apply(graph, recipe, watch, notes, &mut in_memory)
 }
 
 /// Quantises one weight in memory.
@@ -194,7 +203,7 @@ pub fn quantise_weight(
 ) -> Result<Weight> {
     let job = Job::rounded(source, Target::Matrix(format), rounding)?;
     let total = job.planned().bytes();
-    make_in_memory(&job, &mut Meter { watch, done: 0, total })
+    make_in_memory(&job, &mut Meter { watch, notes: &mut Vec::new(), done: 0, total })
 }
 
 /// Encodes one weight like an activation: `U16` with one scale and a zero point that cover its
@@ -202,7 +211,7 @@ pub fn quantise_weight(
 pub fn quantise_constant(source: &dyn RowSource, watch: &mut dyn Watch) -> Result<Weight> {
     let job = Job::new(source, Target::Activation, PassedOn::Nowhere)?;
     let total = job.planned().bytes();
-    make_in_memory(&job, &mut Meter { watch, done: 0, total })
+    make_in_memory(&job, &mut Meter { watch, notes: &mut Vec::new(), done: 0, total })
 }
 
 pub(crate) fn in_memory(
@@ -215,7 +224,7 @@ pub(crate) fn in_memory(
     let factors = match moments {
         Some(moments) => {
             let (factors, remarks) = moments.factors_and_remarks(&source.name)?;
-            remarks.into_iter().for_each(|remark| meter.watch.note(remark.of(&source.name)));
+            meter.notes.extend(remarks.into_iter().map(|remark| remark.of(&source.name)));
             factors
         }
         None => None,

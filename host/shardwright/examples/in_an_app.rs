@@ -58,8 +58,9 @@ fn open(bundle: &str, megabytes: &str, proofs: &str) -> shardwright::Result<Mode
 
 fn run(bundle: &str, megabytes: &str, proofs: &str) -> shardwright::Result<()> {
     let model = open(bundle, megabytes, proofs)?;
-    model.verified().into_iter().for_each(|verified| eprintln!("{verified}"));
-    model.notices_of_opening().iter().for_each(|notice| eprintln!("{}", notice.text));
+    let report = model.report();
+    report.verified.into_iter().for_each(|verified| eprintln!("{verified}"));
+    report.notices_of_opening.iter().for_each(|notice| eprintln!("{}", notice.text));
     let memory = model.memory();
     eprintln!("{} bytes of weights, {} of a session", memory.weights, memory.session.bytes());
 

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use shardwright::{GenerationEvent, open_bundle};
+use shardwright::{GenerationEvent, Model};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,8 +25,8 @@ fn main() -> ExitCode {
 }
 
 fn run(directory: &str, prompt: &str) -> shardwright::Result<()> {
-    let model = open_bundle(directory)?;
-    for notice in model.notices_of_opening() {
+    let model = Model::open(directory)?;
+    for notice in model.report().notices_of_opening {
         eprintln!("{}", notice.text);
     }
     let mut session = model.session()?;

@@ -7,20 +7,18 @@ mod said;
 mod self_test;
 mod steps;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use shardwright_bundle::{Bundle, Proofs};
-use shardwright_files::Section;
 #[cfg(feature = "build")]
 use shardwright_runtime::Chain;
 use shardwright_runtime::MemoryBudget;
-use shardwright_shims::{Chip, Watch};
+use shardwright_shims::Chip;
 use shardwright_trust::Trust;
 #[cfg(feature = "build")]
 use shardwright_vocabulary::{Beforehand, Pass};
-use shardwright_vocabulary::{Flag, Notice, NoticeKind};
+use shardwright_vocabulary::{Flag, Notice, NoticeKind, Watch};
 
 use self::loader::{Found, Loader, Opening, flags_of};
 use self::said::copied_notice;
@@ -31,7 +29,7 @@ use crate::run_options::{RunOptions, run_option_setters};
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::towers::Towers;
 use crate::verified::{ProofsPlace, Verified};
-use crate::{Error, ErrorKind, Model, Result};
+use crate::{Error, ErrorKind, Model, Result, Source};
 
 /// Options to open a bundle.
 #[derive(Clone, Debug, Default)]
@@ -85,9 +83,9 @@ impl BundleOptions {
     ///
     /// Every start hashes the files if a change cannot be excluded (systems other than Linux and
     /// Android, in-memory or layered file systems, files of another user), or if other users may
-    /// write to `directory` (reported in a notice). [`Model::verified`] gives the reason. Default:
-    /// `proofs` in the user's cache directory. Without such a directory, no proofs are stored. No
-    /// effect with [`verify_all`](Self::verify_all).
+    /// write to `directory` (reported in a notice). `verified` of [`Model::report`] gives the
+    /// reason. Default: `proofs` in the user's cache directory. Without such a directory, no proofs
+    /// are stored. No effect with [`verify_all`](Self::verify_all).
     #[must_use]
     pub fn remember_proofs(mut self, directory: impl Into<std::path::PathBuf>) -> Self {
         self.proofs = ProofsPlace::At(directory.into());
@@ -145,8 +143,8 @@ impl BundleOptions {
     }
 
     /// Opens a bundle, in a directory or packed, and loads the chain that suits this machine best.
-    pub fn open(&self, path: impl AsRef<Path>) -> Result<Model> {
-        self.open_watched(path, &mut ())
+    pub fn open(&self, source: impl Into<Source>) -> Result<Model> {
+        self.open_watched(source, &mut ())
     }
 
     /// Opens a bundle like [`open`](Self::open), with progress and cancellation.
@@ -159,54 +157,15 @@ impl BundleOptions {
     ///
     /// The errors of [`open`](Self::open), and [`ErrorKind::Cancelled`] after `watch` requested to
     /// stop.
-    pub fn open_watched(&self, path: impl AsRef<Path>, watch: &mut dyn Watch) -> Result<Model> {
+    pub fn open_watched(&self, source: impl Into<Source>, watch: &mut dyn Watch) -> Result<Model> {
         let started = Instant::now();
         let trust = self.rules()?;
-        self.load(Bundle::open_trusting(path, &trust)?, &trust, started, watch)
-    }
-
-    /// Opens a packed bundle within an open file, such as an asset of an app, which the system
-    /// provides as a descriptor with an offset and a length.
-    pub fn open_section(&self, section: Section) -> Result<Model> {
-        self.open_section_watched(section, &mut ())
-    }
-
-    /// Opens a packed bundle within an open file, with progress and cancellation as in
-    /// [`open_watched`](Self::open_watched).
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`open`](Self::open), and [`ErrorKind::Cancelled`] after `watch` requested to
-    /// stop.
-    pub fn open_section_watched(&self, section: Section, watch: &mut dyn Watch) -> Result<Model> {
-        self.open_sections(vec![section], watch)
-    }
-
-    /// Opens a packed bundle that is split into several volumes, such as the AI packs of an app.
-    /// Each path is a file or an entry `archive!/entry`. Progress and cancellation are as in
-    /// [`open_watched`](Self::open_watched).
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`open`](Self::open), and [`ErrorKind::Cancelled`] after `watch` requested to
-    /// stop.
-    pub fn open_volumes(&self, paths: &[impl AsRef<Path>], watch: &mut dyn Watch) -> Result<Model> {
-        let started = Instant::now();
-        let trust = self.rules()?;
-        self.load(Bundle::open_volumes_trusting(paths, &trust)?, &trust, started, watch)
-    }
-
-    /// Opens a packed bundle that is split into several volumes within open files, each as in
-    /// [`open_section`](Self::open_section).
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`open`](Self::open), and [`ErrorKind::Cancelled`] after `watch` requested to
-    /// stop.
-    pub fn open_sections(&self, sections: Vec<Section>, watch: &mut dyn Watch) -> Result<Model> {
-        let started = Instant::now();
-        let trust = self.rules()?;
-        self.load(Bundle::open_sections_trusting(sections, &trust)?, &trust, started, watch)
+        let bundle = match source.into() {
+            Source::Path(path) => Bundle::open_trusting(path, &trust)?,
+            Source::Volumes(paths) => Bundle::open_volumes_trusting(&paths, &trust)?,
+            Source::Sections(sections) => Bundle::open_sections_trusting(sections, &trust)?,
+        };
+        self.load(bundle, &trust, started, watch)
     }
 
     /// Loads one chain of a pass, without notices and without stored proofs.

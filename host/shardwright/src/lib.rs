@@ -11,9 +11,9 @@
 //! An app runs a bundle that was compiled with `shardwright compile`, and ships the shims with it:
 //!
 //! ```no_run
-//! use shardwright::{GenerationEvent, open_bundle};
+//! use shardwright::{GenerationEvent, Model};
 //!
-//! let model = open_bundle("bundle")?;
+//! let model = Model::open("bundle")?;
 //! let mut session = model.session()?;
 //! for event in session.chat("What does bug mean?")? {
 //!     if let GenerationEvent::TextDelta { text } = event? {
@@ -37,7 +37,7 @@
 //!
 //! Where memory is short: [`BundleOptions::memory_budget`], [`Model::memory`],
 //! [`Session::release`]. Where starts must be short: [`BundleOptions::open_watched`],
-//! [`Model::verified`], [`Model::prewarm`].
+//! [`Model::report`], [`Model::prewarm`]. Tools find the parts of a model in [`tools`].
 //!
 //! | feature | brings | costs |
 //! |---|---|---|
@@ -67,13 +67,17 @@ mod ignored;
 mod load_flags;
 mod memory;
 mod model;
+mod open;
 mod packing;
 mod parts;
 mod policy;
+mod report;
 mod run_options;
 mod search;
 mod session;
+mod source;
 mod text_side;
+pub mod tools;
 mod towers;
 mod verified;
 
@@ -89,12 +93,11 @@ mod opening;
 mod options;
 
 pub use bundled::BundleOptions;
-pub use ignored::IgnoredFields;
 pub use memory::ModelMemory;
 pub use model::{EmbedOptions, Model, OpeningTimes};
 pub use parts::ChatPart;
 pub use policy::FallbackPolicy;
-pub use run_options::registry_with_measured;
+pub use report::ModelReport;
 pub use search::{SearchPath, user_cache_directory};
 pub use session::{Reply, Session};
 pub use shardwright_bundle::{Hashed, PackReport, is_bundle};
@@ -104,26 +107,26 @@ pub use shardwright_runtime::{
     ModelDraft, PlacementRecord, Proposal, SessionMemory, Speculation, SpeculationStatistics,
 };
 pub use shardwright_selection::{Candidate, Passed, Selection, ShardStanding, Standing, Tier};
-pub use shardwright_shims::{Chip, MeasuredFlag, Watch};
+pub use shardwright_shims::{Chip, MeasuredFlag};
 pub use shardwright_text::{
     Message, RenderOptions, SamplingParameters, StopRules, ThoughtTokens, TokenRules, Tokenizer,
 };
 pub use shardwright_trust::Policy;
 pub use shardwright_vocabulary::{
     ChosenSpeculation, Error, ErrorKind, FormatTuple, Ignored, Notice, NoticeKind, Pass, PlannerIdentity,
-    Provenance, Result, UnknownName, WeightFormat,
+    Provenance, Result, UnknownName, Watch, WeightFormat,
 };
 pub use shardwright_worker::Isolation;
+pub use source::Source;
 pub use verified::Verified;
 
+#[cfg(feature = "build")]
+pub(crate) use loading::{join, load};
 #[cfg(feature = "planning")]
-pub use {
-    loading::{join, load},
-    shardwright_build::{
-        DraftEstimate, Executor, FormatChoice, LossGround, ModelSource, PlanMeasuring, PlanOptions,
-        PlanReport, PlanSource, Planned, Preference, PromptLength, Purpose, Settled, TableFormats,
-        WeightRounding, plan, settle,
-    },
+pub use shardwright_build::{
+    DraftEstimate, Executor, FormatChoice, LossGround, ModelSource, PlanMeasuring, PlanOptions, PlanReport,
+    PlanSource, Planned, Preference, PromptLength, Purpose, Settled, TableFormats, WeightRounding, plan,
+    settle,
 };
 #[cfg(feature = "build")]
 pub use {
@@ -133,15 +136,3 @@ pub use {
         calibration_prompts,
     },
 };
-
-/// Opens a bundle with the default [`BundleOptions`].
-pub fn open_bundle(directory: impl AsRef<std::path::Path>) -> Result<Model> {
-    BundleOptions::new().open(directory)
-}
-
-/// Plans, compiles and loads a checkpoint with the default [`OpenOptions`]: the generic profile on
-/// this machine's CPU.
-#[cfg(feature = "build")]
-pub fn open(checkpoint: impl AsRef<std::path::Path>) -> Result<Model> {
-    OpenOptions::new().open(checkpoint)
-}

@@ -6,15 +6,13 @@ use shardwright_vocabulary::Beforehand;
 
 use crate::{Error, ErrorKind, Result};
 
-/// Joins the loaded shards of a settled plan into a chain. For plans that were settled explicitly,
-/// and for tools that accompany this crate.
+/// Joins the loaded shards of a settled plan into a chain.
 pub fn load(settled: &Settled, beforehand: Beforehand) -> Result<Chain> {
     join(settled.load()?, &settled.graph, settled.report.emulated_on.clone(), beforehand)
 }
 
 /// Joins loaded shards, in order of execution, into a chain over the tables of `graph`.
-/// `emulated_on` names the executor if it is not the planned targets. For tools that accompany this
-/// crate.
+/// `emulated_on` names the executor if it is not the planned targets.
 ///
 /// # Errors
 ///

@@ -27,7 +27,7 @@ pub struct ModelMemory {
 impl Model {
     /// Returns the memory use of the model and its sessions.
     pub fn memory(&self) -> ModelMemory {
-        let chain = self.chain();
+        let chain = &self.inner.chain;
         let tables = chain.assets().iter().map(|asset| asset.table.bytes());
         ModelMemory {
             weights: chain.weight_bytes(),
@@ -52,7 +52,7 @@ impl Model {
     /// session.
     pub fn prewarm(&self, cancel: &CancelHandle) -> Result<Duration> {
         let started = Instant::now();
-        self.chain().warm_up(cancel)?;
+        self.inner.chain.warm_up(cancel)?;
         Ok(started.elapsed())
     }
 }

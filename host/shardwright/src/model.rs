@@ -5,14 +5,11 @@ use shardwright_bundle::Bundle;
 use shardwright_runtime::{Acceptance, CancelHandle, Chain, Draft, ModelDraft, NextChain};
 use shardwright_selection::Selection;
 use shardwright_text::{Message, RenderOptions, Tokenizer};
-use shardwright_vocabulary::{ChosenSpeculation, Notice, Pass};
+use shardwright_vocabulary::{ChosenSpeculation, Notice};
 
-use crate::ignored::IgnoredFields;
 use crate::policy::FallbackPolicy;
 use crate::session::check_modality;
 use crate::text_side::TextSide;
-#[cfg(feature = "build")]
-use crate::text_side::TokenizerStart;
 use crate::towers::Towers;
 use crate::verified::Verified;
 use crate::{Error, ErrorKind, Result, Session};
@@ -21,16 +18,16 @@ use crate::{Error, ErrorKind, Result, Session};
 /// the loaded model.
 #[derive(Clone)]
 pub struct Model {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
-struct Inner {
-    chain: Chain,
+pub(crate) struct Inner {
+    pub(crate) chain: Chain,
     next: Option<Arc<NextChainMaker>>,
-    text: Arc<TextSide>,
-    towers: Arc<Towers>,
-    origin: Origin,
-    times: OpeningTimes,
+    pub(crate) text: Arc<TextSide>,
+    pub(crate) towers: Arc<Towers>,
+    pub(crate) origin: Origin,
+    pub(crate) times: OpeningTimes,
 }
 
 /// Time spent to open a model, by step. Work done in parallel, such as loading the tokenizer, is
@@ -113,26 +110,6 @@ impl Model {
     ) -> Self {
         let (text, towers) = (Arc::new(text), Arc::new(towers));
         Model { inner: Arc::new(Inner { chain, next, text, towers, origin, times }) }
-    }
-
-    /// Creates a model from a chain that was loaded separately and the texts of `bundle`. For tools
-    /// that accompany this crate.
-    #[cfg(feature = "build")]
-    pub fn of_chain(
-        chain: Chain,
-        bundle: &Arc<Bundle>,
-        plan: shardwright_build::PlanReport,
-        plan_id: String,
-    ) -> Result<Self> {
-        let text = TextSide::of_bundle(bundle, TokenizerStart::Beside, None)?;
-        let origin = Origin::Built(Box::new(BuiltOrigin { plan, plan_id, compiled: Vec::new() }));
-        let towers = Towers::absent(Arc::clone(bundle));
-        Ok(Model::new(chain, None, text, towers, origin, OpeningTimes::default()))
-    }
-
-    /// Returns the time spent to open the model.
-    pub fn opening_times(&self) -> OpeningTimes {
-        self.inner.times
     }
 
     /// Returns the hash of the plan that the model runs by. It is equal for an opened checkpoint
@@ -269,25 +246,7 @@ impl Model {
         }
     }
 
-    /// Returns the bundle that the model was opened from. `None` for a checkpoint.
-    pub fn bundle(&self) -> Option<&Bundle> {
-        self.origin().map(|bundled| &*bundled.bundle)
-    }
-
-    /// Returns how many bytes of the bundle were hashed to open it, at what speed, and whether the
-    /// next opening must hash them again. Returns `None` for a checkpoint. Towers are opened later,
-    /// see [`verified_towers`](Self::verified_towers).
-    pub fn verified(&self) -> Option<&Verified> {
-        self.origin().map(|bundled| &bundled.verified)
-    }
-
-    /// Returns the policy for running a chain of the bundle other than the first. `None` for a
-    /// checkpoint.
-    pub fn fallback_policy(&self) -> Option<&FallbackPolicy> {
-        self.origin().map(|bundled| &bundled.policy)
-    }
-
-    fn origin(&self) -> Option<&BundleOrigin> {
+    pub(crate) fn origin(&self) -> Option<&BundleOrigin> {
         match &self.inner.origin {
             #[cfg(feature = "build")]
             Origin::Built(_) => None,
@@ -295,80 +254,9 @@ impl Model {
         }
     }
 
-    /// Returns the chip of the bundle's running variant.
-    pub fn bundle_variant(&self) -> Option<&str> {
-        self.bundle().map(|bundle| bundle.variant().soc.as_str())
-    }
-
-    /// Returns how the chains of a bundle are rated on this machine, best first. Returns `None` for
-    /// a checkpoint, and for a bundle for one chip that was opened without naming a chip.
-    pub fn selection(&self) -> Option<&Selection> {
-        self.origin().and_then(|bundled| bundled.selection.as_ref())
-    }
-
-    /// Returns the name of the bundle's running chain.
-    pub fn bundle_chain(&self) -> Option<&str> {
-        let bundled = self.origin()?;
-        bundled.bundle.variant().chains.get(bundled.chain).map(|chain| chain.name.as_str())
-    }
-
-    /// Returns the notices of a bundle: first the notices of its compilation, then deviations on
-    /// this machine, such as running its second chain. Empty for a checkpoint, whose plan has the
-    /// notices.
-    pub fn bundle_notices(&self) -> &[Notice] {
-        self.origin().map_or(&[], |bundled| &bundled.notices)
-    }
-
-    /// Returns the part of [`Model::bundle_notices`] that stems from the bundle's compilation.
-    /// These are the same at every opening and are meant for the author of the bundle. Notices of
-    /// the kind [`NoticeKind::Making`](crate::NoticeKind::Making) do not concern a run.
-    pub fn notices_of_making(&self) -> &[Notice] {
-        self.split_notices().0
-    }
-
-    /// Returns the part of [`Model::bundle_notices`] that concerns this opening on this machine.
-    /// These are suitable for a user.
-    pub fn notices_of_opening(&self) -> &[Notice] {
-        self.split_notices().1
-    }
-
-    /// Returns the notices of the towers for pictures and sounds that were opened so far. A tower
-    /// is opened when the first part of a turn needs it.
-    pub fn notices_of_towers(&self) -> Vec<Notice> {
-        self.inner.towers.notices()
-    }
-
-    /// Returns, for each tower of the bundle that was opened so far, its hashed bytes as
-    /// [`verified`](Self::verified) does for the bundle, in the order of opening. Empty for a
-    /// checkpoint.
-    pub fn verified_towers(&self) -> Vec<(Pass, Verified)> {
-        self.inner.towers.verified()
-    }
-
-    fn split_notices(&self) -> (&[Notice], &[Notice]) {
-        self.origin().map_or((&[], &[]), |bundled| bundled.notices.split_at(bundled.made))
-    }
-
-    /// Returns the chain of loaded shards.
-    pub fn chain(&self) -> &Chain {
-        &self.inner.chain
-    }
-
     /// Returns the tokenizer. Waits until it is loaded.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
         self.inner.text.tokenizer()
-    }
-
-    /// Returns a notice for each unknown field of the tokenizer's file. Such a field has no effect.
-    /// Waits until the tokenizer is loaded.
-    pub fn notices_of_tokenizer(&self) -> Result<Vec<Notice>> {
-        Ok(self.inner.text.tokenizer_notices()?.collect())
-    }
-
-    /// Returns the fields of the model's text files that have no effect. Waits until the tokenizer
-    /// is loaded, but does not require one.
-    pub fn ignored_fields(&self) -> IgnoredFields {
-        self.inner.text.ignored_fields()
     }
 
     /// Returns whether there is a chat template, so that the model supports conversations.
@@ -403,15 +291,5 @@ impl Model {
         cancelled: impl Fn() -> bool,
     ) -> Result<Vec<u32>> {
         self.inner.text.encode_plain(text, add_special, cancelled)
-    }
-
-    /// Returns the graphs that each shard was compiled from, if the model was opened with
-    /// [`OpenOptions::taps`](crate::OpenOptions::taps). Empty otherwise.
-    #[cfg(feature = "build")]
-    pub fn compiled(&self) -> &[shardwright_build::CompiledGraphs] {
-        match &self.inner.origin {
-            Origin::Built(built) => &built.compiled,
-            Origin::Bundle(_) => &[],
-        }
     }
 }

@@ -1,14 +1,30 @@
-use shardwright_build::{FallbackChain, PlanOptions};
-use shardwright_runtime::{Chain, NextChain, PlacementRecord, SessionError};
-use shardwright_vocabulary::At;
+//! Fallback chains of a checkpoint, which are built when they are needed.
 
-use crate::Result;
+use std::path::Path;
 
-/// Returns the fallback chains of a plan, in order. Each is built when the one before it is lost.
+use shardwright_build::{Builder, FallbackChain, PlanOptions, TowerScope, Trying};
+use shardwright_models::Checkpoint;
+use shardwright_runtime::{NextChain, PlacementRecord, SessionError};
+use shardwright_vocabulary::{At, Beforehand, Pass};
+
+use crate::load;
+
+/// Returns the fallback chains of a plan for a tower of a checkpoint, or for its text, in order.
+/// Each is built when the one before it is lost.
 pub(crate) fn on_demand(
+    directory: &Path,
+    tower: Option<TowerScope>,
     chains: Vec<FallbackChain>,
-    built: impl Fn(&PlanOptions) -> Result<Chain> + Send + 'static,
 ) -> Box<dyn NextChain> {
+    let directory = directory.to_owned();
+    let built = move |options: &PlanOptions| {
+        let tower = tower.as_ref();
+        let passes: Vec<Pass> = [Pass::Step].into_iter().chain(tower.map(|tower| tower.pass)).collect();
+        let checkpoint = Checkpoint::open_for(&directory, &passes)?;
+        let builder = Builder::new(&checkpoint, tower);
+        let (settled, _) = builder.kept_chain(options, Trying::default(), &mut ())?;
+        load(&settled, Beforehand::default())
+    };
     let mut rest = chains.into_iter();
     Box::new(move |_: &SessionError, _: &PlacementRecord| {
         let FallbackChain { name, options } = rest.next()?;

@@ -6,19 +6,18 @@ use std::time::Instant;
 
 use shardwright_build::{
     BuildTimes, CheckpointSource, Keeping, PlanOptions, Purpose, Settled, Trying, expect_checkpoint,
-    expect_towers, settle, settle_trying,
+    expect_towers, settle_trying,
 };
 use shardwright_models::Checkpoint;
 use shardwright_runtime::Chain;
-use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Beforehand, Notice};
+use shardwright_vocabulary::{Beforehand, Notice, Part, Watch};
 
 use crate::load_flags;
 use crate::model::{BuiltOrigin, NextChainMaker, OpeningTimes, Origin};
 use crate::on_demand::on_demand;
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, Model, Result};
-use crate::{join, load, towers};
+use crate::{join, towers};
 
 /// Progress when all shards are compiled but not yet loaded, in thousandths.
 const SETTLED: u32 = 950;
@@ -106,14 +105,5 @@ fn failover(directory: &Path, options: &PlanOptions, settled: &Settled) -> Optio
         return None;
     }
     let directory = directory.to_owned();
-    Some(Arc::new(move || {
-        let directory = directory.clone();
-        on_demand(chains.clone(), move |options| {
-            let checkpoint = Checkpoint::open(&directory)?;
-            let mut source = CheckpointSource::new(&checkpoint, options);
-            let mut keeping = Keeping::of(options, checkpoint.graph());
-            let settled = settle(&mut source, options, Purpose::Run, keeping.store(), &mut ())?;
-            load(&settled, Beforehand::default())
-        })
-    }))
+    Some(Arc::new(move || on_demand(&directory, None, chains.clone())))
 }

@@ -4,11 +4,11 @@ use shardwright_build::{
     ChainPlan, CompileReport, CompiledVariant, DraftEstimate, Executor, FormatChoice, Jobs, PlanMeasuring,
     PlanOptions, Planned, Preference, PromptLength, TableFormats, WeightRounding,
 };
-use shardwright_shims::Watch;
-use shardwright_vocabulary::Pass;
+use shardwright_vocabulary::{Pass, Watch};
 
 use crate::ignored::reading_texts;
 use crate::run_options::{RunOptions, run_option_setters};
+use crate::tools::OpenTools;
 use crate::{Model, Notice, Result, SensitivityReport};
 
 /// Options to open a checkpoint. The default plans for the generic profile and runs on this
@@ -17,7 +17,7 @@ use crate::{Model, Notice, Result, SensitivityReport};
 pub struct OpenOptions {
     pub(crate) run: RunOptions,
     /// Options of the plan. Fields that `run` specifies are filled in by `plan_options`.
-    plan: PlanOptions,
+    pub(crate) plan: PlanOptions,
     jobs: Jobs,
 }
 
@@ -312,13 +312,6 @@ impl OpenOptions {
         self
     }
 
-    /// Changes the graph of the checkpoint before any other step, for tests of verification.
-    #[must_use]
-    pub fn altered(mut self, alter: fn(&mut shardwright_graph::Graph)) -> Self {
-        self.plan.alter = Some(alter);
-        self
-    }
-
     /// Plans, compiles and loads a checkpoint directory as published on Hugging Face.
     pub fn open(&self, checkpoint: impl AsRef<Path>) -> Result<Model> {
         self.open_watched(checkpoint, &mut ())
@@ -428,18 +421,6 @@ impl OpenOptions {
     #[must_use]
     pub fn reuse(mut self, bundle: impl Into<PathBuf>) -> Self {
         self.plan.reuse = Some(bundle.into());
-        self
-    }
-
-    /// Returns the options in the form of the build crate. For tools that accompany this crate.
-    pub fn plan_options(&self) -> PlanOptions {
-        self.run.fill(self.plan.clone())
-    }
-
-    /// Replaces all options of the plan. For tools that accompany this crate.
-    #[must_use]
-    pub fn with_plan_options(mut self, plan: PlanOptions) -> Self {
-        self.plan = plan;
         self
     }
 

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use shardwright_bundle::{Bundle, PackReport};
-use shardwright_shims::Watch;
+use shardwright_vocabulary::Watch;
 
 use crate::{BundleOptions, Result};
 

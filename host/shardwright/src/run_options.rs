@@ -96,7 +96,7 @@ impl RunOptions {
 }
 
 /// Returns a registry builder for the shims of these directories. Their measured values are read
-/// from and stored in the user's cache directory. For tools that accompany this crate.
+/// from and stored in the user's cache directory.
 pub fn registry_with_measured(search: &SearchPath) -> RegistryBuilder {
     with_measured(search.registry(), crate::user_cache_directory())
 }

@@ -5,10 +5,10 @@ use shardwright_runtime::{
     CancelHandle, Chain, DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics,
     PlacementRecord, Prompt, SoftRows, Speculation,
 };
-use shardwright_shims::{Part, Watch};
 use shardwright_text::{
     Content, ContentPart, Message, PartTokens, RenderOptions, TemplateValue, ThoughtTokens, Tokenizer,
 };
+use shardwright_vocabulary::{Part, Watch};
 
 use crate::parts::{Prepared, Sense, prepare};
 use crate::text_side::TextSide;
@@ -92,7 +92,7 @@ impl Session {
 
     /// Starts the reply like [`chat_parts`](Self::chat_parts), with progress until the reply
     /// begins. The first time may take seconds: files of a bundle's tower are hashed unless proofs
-    /// exist, see [`Model::verified_towers`](crate::Model::verified_towers). `watch` can also
+    /// exist, see `verified_towers` of [`Model::report`](crate::Model::report). `watch` can also
     /// cancel opening a tower.
     ///
     /// # Errors

@@ -176,11 +176,6 @@ impl TextSide {
         self.ignored.iter().map(notice_of)
     }
 
-    /// Like [`notices`](Self::notices), but for the tokenizer's file, which it waits for.
-    pub(crate) fn tokenizer_notices(&self) -> Result<impl Iterator<Item = Notice> + '_> {
-        Ok(self.tokenizer()?.ignored().iter().map(notice_of))
-    }
-
     /// Returns the fields of all text files that have no effect. Waits until the tokenizer is
     /// loaded. A missing tokenizer has no fields.
     pub(crate) fn ignored_fields(&self) -> IgnoredFields {

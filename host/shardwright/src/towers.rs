@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use shardwright_bundle::{Bundle, TextFile};
 use shardwright_preprocessing::{ProcessorSettings, SoundSettings};
 use shardwright_runtime::{CancelHandle, Chain, NextChain, SoftRows, Tower, TowerMove};
-use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{EntryName, Notice, Pass};
+use shardwright_vocabulary::{EntryName, Notice, Part, Pass, Watch};
 
 use crate::ignored::notice_of;
 use crate::parts::{OTHER_MODEL, Prepared, Sense};
@@ -321,9 +320,11 @@ fn bound(settings: &mut ProcessorSettings, bundle: &Bundle) {
 /// as its text.
 #[cfg(feature = "build")]
 pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOptions) -> Towers {
-    use shardwright_build::{Keeping, Purpose, TowerScope, TowerSource, settle};
+    use shardwright_build::{Builder, TowerScope, Trying};
     use shardwright_models::Checkpoint;
     use shardwright_vocabulary::Beforehand;
+
+    use crate::on_demand::on_demand;
 
     let (from, strict) = (directory.to_owned(), options.strict);
     let open = move |sense: Sense, processor: &ProcessorSettings, soft_tokens: u32, watch: &mut dyn Watch| {
@@ -338,24 +339,14 @@ pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOp
         };
         let scope = TowerScope::new(pass, processor, &sizes)?;
         let options = scope.options(&options);
-        let mut source = TowerSource::new(&checkpoint, &scope, &options)?;
-        let mut keeping = Keeping::of(&options, checkpoint.graph_of(pass).unwrap_or(checkpoint.graph()));
-        let settled = settle(&mut source, &options, Purpose::Run, keeping.store(), watch)?;
+        let builder = Builder::new(&checkpoint, Some(&scope));
+        let (settled, keeping) = builder.kept_chain(&options, Trying::default(), watch)?;
         let times = settled.times;
         let mut notices = settled.report_now().notices;
         notices.extend(keeping.notice(times.planning + times.quantising + times.compiling));
         let chain = crate::load(&settled, Beforehand::default())?;
-        let (chains, from) = (settled.fallbacks(&options), from.clone());
-        let next = (!chains.is_empty()).then(|| {
-            crate::on_demand::on_demand(chains, move |options| {
-                let checkpoint = Checkpoint::open_for(&from, &[Pass::Step, pass])?;
-                let mut source = TowerSource::new(&checkpoint, &scope, options)?;
-                let graph = checkpoint.graph_of(pass).unwrap_or(checkpoint.graph());
-                let mut keeping = Keeping::of(options, graph);
-                let settled = settle(&mut source, options, Purpose::Run, keeping.store(), &mut ())?;
-                crate::load(&settled, Beforehand::default())
-            })
-        });
+        let chains = settled.fallbacks(&options);
+        let next = (!chains.is_empty()).then(|| on_demand(&from, Some(scope), chains));
         Ok(Opened { chain, picture_tokens, notices, verified: None, next })
     };
     Towers::new(Settings::Checkpoint(directory.to_owned()), Box::new(open)).strict(strict)

@@ -7,14 +7,13 @@ use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use shardwright_shim_abi::raw::*;
-use shardwright_vocabulary::{Description, Error, FlagOutcome, FlagVerdict, NodePlacement};
+use shardwright_vocabulary::{Description, Error, FlagOutcome, FlagVerdict, NodePlacement, Watch};
 
 use crate::artefact::{Artefact, ArtefactHead, ArtefactWriter, Place};
 use crate::call;
 use crate::chip::{Chip, FACTS_LIMIT, FactSchema};
 use crate::error::ShimError;
 use crate::interface::EntryInterface;
-use crate::watch::Watch;
 use crate::work_order::WorkOrder;
 
 /// Maximum number of verdicts and of placements in one compilation.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use shardwright_graph::{EntryGraph, Verdict, Weight};
-use shardwright_vocabulary::{Compatibility, Device, Estimate, Flag, FlagSchema, FlagStage, Limit};
+use shardwright_vocabulary::{Compatibility, Device, Estimate, Flag, FlagSchema, FlagStage, Limit, Watch};
 
 use crate::artefact::{Artefact, Place};
 use crate::buffer::Buffer;
@@ -21,7 +21,6 @@ use crate::local::Local;
 use crate::measured::{MeasuredFlag, MeasuredFlags};
 use crate::shim::{Claim, Inspection, Shim, lock};
 use crate::times::{CallLog, CallTimes};
-use crate::watch::Watch;
 use crate::work_order::WorkOrder;
 
 /// An open instance of a shim. Cloning shares it. It closes with the last clone, shard and buffer.

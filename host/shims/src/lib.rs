@@ -54,7 +54,6 @@ mod registry;
 mod shim;
 mod tables;
 mod times;
-mod watch;
 mod work_order;
 
 pub use artefact::{ARTEFACT_SUFFIX, Artefact, ArtefactHead, Place};
@@ -80,7 +79,6 @@ pub use shardwright_shim_abi::raw::SwEntryFunction;
 pub use shim::{Claim, Facts, Inspection, Shim};
 pub use tables::{EntryTables, WorkOrderTables};
 pub use times::CallTimes;
-pub use watch::{Part, Watch};
 pub use work_order::{
     OrderQuantisation, OrderWeight, WORK_ORDER_SUFFIX, WorkOrder, WorkOrderBuilder, WorkOrderHead,
 };

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
 
+use shardwright::tools::{ModelTools, OpenTools};
 use shardwright::{
     Draft, GenerationEvent, GenerationOptions, Model, OpenOptions, Proposal, RenderOptions,
     SamplingParameters,
@@ -15,8 +16,7 @@ use shardwright_build::{
 use shardwright_measure::median;
 use shardwright_planning::profile::GENERIC;
 use shardwright_runtime::{Acceptance, DRAFTED_MAX, Session, acceptance_of};
-use shardwright_shims::Watch;
-use shardwright_vocabulary::{At, Error, ErrorKind, Result};
+use shardwright_vocabulary::{At, Error, ErrorKind, Result, Watch};
 
 use crate::timing::interrupted;
 
@@ -81,7 +81,7 @@ pub fn measure_draft(
     }
     let steps = |count: &u64| u32::try_from(*count).unwrap_or(u32::MAX);
     let planned = model.plan().map(|plan| plan.soc.as_str());
-    let soc = model.bundle_variant().or(planned).unwrap_or(GENERIC).to_owned();
+    let soc = model.report().bundle_variant.or(planned).unwrap_or(GENERIC).to_owned();
     let times = DraftTimes {
         proposed_nanoseconds: median(&timed.each) as u64,
         model_nanoseconds: median(&replies.each) as u64,
@@ -118,7 +118,7 @@ fn runs_as_planned(model: &Model, options: &PlanOptions) -> bool {
         None => options.on != Some(simulator),
         Some(bundle) => {
             let on = bundle.variant().options.get("on");
-            model.bundle_chain() == Some(PRIMARY_CHAIN) && on.is_none_or(|on| on != simulator.name())
+            model.report().bundle_chain == Some(PRIMARY_CHAIN) && on.is_none_or(|on| on != simulator.name())
         }
     }
 }

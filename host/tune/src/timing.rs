@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use shardwright_bundle::Digest;
 use shardwright_measure::median;
 use shardwright_runtime::{Chain, PlacementRecord, Session};
-use shardwright_shims::Watch;
-use shardwright_vocabulary::{EntryKind, EntryName, Error, ErrorKind, Result};
+use shardwright_vocabulary::{EntryKind, EntryName, Error, ErrorKind, Result, Watch};
 
 use crate::table::ShardRows;
 use crate::trial::{Sample, TimedPart, Trial, Turn};

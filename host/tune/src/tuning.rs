@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use shardwright::{IgnoredFields, OpenOptions};
+use shardwright::OpenOptions;
+use shardwright::tools::{IgnoredFields, OpenTools, load};
 use shardwright_build::{
-    CheckpointSource, Keeping, LossReport, PlanOptions, PlanReport, Planned, Purpose, RecordedPlan, Settled,
-    TIMES, Times, Trying, options_of, plan, settle_trying,
+    Builder, LossReport, PlanOptions, PlanReport, Planned, RecordedPlan, Settled, TIMES, Times, Trying,
+    options_of,
 };
 use shardwright_bundle::{Bundle, Digest, is_bundle};
 use shardwright_doctor::compare_reports;
 use shardwright_planning::plan::{BuildTime, Plan};
 use shardwright_planning::request::Request;
-use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Beforehand, EntryKind, Error, ErrorKind, Notice, Result};
+use shardwright_vocabulary::{Beforehand, EntryKind, Error, ErrorKind, Notice, Part, Result, Watch};
 
 use crate::journal::Journal;
 use crate::naming::{Naming, formats, settings};
@@ -171,7 +171,7 @@ impl Site<'_> {
     fn plan(&self, naming: &Naming, times: &BTreeMap<Digest, u64>, watch: &mut dyn Watch) -> Result<Planned> {
         let options = naming.options(&self.asked, times);
         let checkpoint = shardwright_build::open_checkpoint(self.checkpoint)?;
-        plan(&mut CheckpointSource::new(&checkpoint, &options), &options, watch)
+        Builder::new(&checkpoint, None).plan(&options, watch)
     }
 
     fn settle(
@@ -182,11 +182,10 @@ impl Site<'_> {
     ) -> Result<Settled> {
         let options = naming.options(&self.asked, times);
         let checkpoint = shardwright_build::open_checkpoint(self.checkpoint)?;
-        let mut keeping = Keeping::of(&options, checkpoint.graph());
-        let mut source = CheckpointSource::new(&checkpoint, &options);
         let first = self.bundled.clone().filter(|_| *naming == Naming::Bundled);
         let trying = Trying { first, ..Trying::default() };
-        settle_trying(&mut source, &options, Purpose::Run, keeping.store(), trying, watch)
+        let (settled, _) = Builder::new(&checkpoint, None).kept_chain(&options, trying, watch)?;
+        Ok(settled)
     }
 
     fn is_over(&self) -> bool {
@@ -301,7 +300,7 @@ impl Tuning<'_> {
     }
 
     fn load(&self, plan: Digest, settled: &Settled) -> Result<Loaded> {
-        let chain = shardwright::load(settled, Beforehand::default())?;
+        let chain = load(settled, Beforehand::default())?;
         // Rows have the same meaning in requests with the same offers.
         let (own, base) = (&settled.request, &self.base.request);
         let is_same =

@@ -1,18 +1,19 @@
 //! Proves a bundle: its own artefacts, against the checkpoint it was compiled from.
 
-use shardwright_vocabulary::{Beforehand, Device, DeviceKind, Error, ErrorKind, Result};
+use shardwright_vocabulary::{Beforehand, Device, DeviceKind, Error, ErrorKind, Part, Result, Watch};
 use std::path::Path;
 use std::sync::Arc;
 
-use shardwright::{Executor, IgnoredFields, Model, OpenOptions, PlanMeasuring};
+use shardwright::tools::{IgnoredFields, ModelTools, OpenTools, load};
+use shardwright::{Executor, Model, OpenOptions, PlanMeasuring};
 use shardwright_build::{
-    ArtefactStore, CheckpointSource, CompiledGraphs, MeasuredLoss, PlanOptions, Purpose, RecordedPlan,
-    TargetExecutor, Trying, open_checkpoint, settle_trying,
+    ArtefactStore, Builder, CompiledGraphs, MeasuredLoss, PlanOptions, Purpose, RecordedPlan, TargetExecutor,
+    Trying, open_checkpoint,
 };
 use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, TwinEntry, Verification as Proof};
 use shardwright_models::Checkpoint;
 use shardwright_selection::{devices_for, heads_of, know_chip, only_compiled_for};
-use shardwright_shims::{Artefact, Part, Place, Watch, WorkOrder};
+use shardwright_shims::{Artefact, Place, WorkOrder};
 
 use crate::goldens::Goldens;
 use crate::options::VerifyOptions;
@@ -64,7 +65,7 @@ pub fn verify_bundle(
         }
         None => {
             let model = open.bundle_options().open(bundle)?;
-            let chain = model.bundle_chain().unwrap_or_default().to_owned();
+            let chain = model.report().bundle_chain.unwrap_or_default().to_owned();
             let (compiled, measured) =
                 compiled_graphs(&intact, &existing, &chain, open, &mut all.then(OPENED))?;
             (model, compiled, chain, measured, None)
@@ -186,12 +187,12 @@ fn twin_of(
 ) -> Result<(Model, Vec<CompiledGraphs>, String, Option<TwinReport>)> {
     let mut store = Recorded { bundle, made_here: false };
     let options = open.plan_options();
-    let mut source = CheckpointSource::new(checkpoint, &options);
     let first = bundle.variant().chains.first();
     let first = first.map(|chain| RecordedPlan::of(bundle, chain)).transpose()?;
     let trying = Trying { first, ..Trying::default() };
-    let settled = settle_trying(&mut source, &options, Purpose::Run, &mut store, trying, watch)?;
-    let chain = shardwright::load(&settled, Beforehand::default())?;
+    let builder = Builder::new(checkpoint, None);
+    let settled = builder.chain(&options, Purpose::Run, &mut store, trying, watch)?;
+    let chain = load(&settled, Beforehand::default())?;
     let artefacts = settled
         .shards
         .iter()
@@ -267,8 +268,7 @@ fn compiled_graphs(
     let mut compiled = |options: &PlanOptions, chain: Option<&ChainEntry>, watch: &mut dyn Watch| {
         let first = chain.map(|chain| RecordedPlan::of(bundle, chain)).transpose()?;
         let trying = Trying { first, ..Trying::default() };
-        let mut source = CheckpointSource::new(checkpoint, options);
-        settle_trying(&mut source, options, Purpose::Compile, &mut store, trying, watch)
+        Builder::new(checkpoint, None).chain(options, Purpose::Compile, &mut store, trying, watch)
     };
     let primary = compiled(&options, chains.first(), &mut all.most_of_the_rest())?;
     let settled = match chains.first() {

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use shardwright::Model;
+use shardwright::tools::ModelTools;
 use shardwright_build::{MeasuredLoss, StoredAnswers};
 use shardwright_vocabulary::{Error, Result};
 

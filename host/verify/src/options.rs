@@ -1,4 +1,5 @@
 use shardwright::OpenOptions;
+use shardwright::tools::OpenTools;
 use shardwright_build::options_of;
 use shardwright_bundle::Bundle;
 use shardwright_models::Checkpoint;

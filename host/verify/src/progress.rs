@@ -1,5 +1,4 @@
-use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Error, ErrorKind, Result};
+use shardwright_vocabulary::{Error, ErrorKind, Part, Result, Watch};
 
 /// Forwards the progress of a part of the verification, and checks for a cancellation.
 pub(crate) struct Progress<'w>(pub(crate) Part<'w>);

@@ -5,14 +5,14 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright::OpenOptions;
+use shardwright::tools::OpenTools;
 use shardwright_build::{
     BundleTrying, Compilations, CompileReport, PlanOptions, Proving, RecordedPlan, TowerScope, Trying,
     compile_trying, towers_of,
 };
 use shardwright_bundle::Bundle;
 use shardwright_models::Checkpoint;
-use shardwright_shims::Watch;
-use shardwright_vocabulary::{Error, ErrorKind, Pass, Result};
+use shardwright_vocabulary::{Error, ErrorKind, Pass, Result, Watch};
 
 use crate::bundled::bundle_of;
 use crate::options::VerifyOptions;

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use shardwright::tools::load;
 use shardwright_build::{
-    ArtefactStore, CompiledGraphs, FeatureSample, NoArtefactStore, PlanOptions, Purpose, RecordedPlan,
-    SampleSet, TowerScope, TowerSource, Trying, settle_trying, tower_samples, towers_of,
+    ArtefactStore, Builder, CompiledGraphs, FeatureSample, NoArtefactStore, PlanOptions, Purpose,
+    RecordedPlan, SampleSet, TowerScope, Trying, tower_samples, towers_of,
 };
 use shardwright_bundle::{Bundle, Digest};
 use shardwright_graph::Graph;
@@ -12,8 +13,7 @@ use shardwright_models::Checkpoint;
 use shardwright_reference::step::Features;
 use shardwright_reference::{Arrangement, Array, ReferenceModel};
 use shardwright_runtime::{Chain, SoftRows, Tower};
-use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Beforehand, Error, ErrorKind, Pass, Result};
+use shardwright_vocabulary::{Beforehand, Error, ErrorKind, Part, Pass, Result, Watch};
 
 use crate::boundaries::{BoundaryCheck, Prompt};
 use crate::bundled::{named_layer, no_layer};
@@ -106,7 +106,6 @@ fn prove(
     let mut proof = TowerProof::new(&intact, scope, &plan, options)?;
     let pool = scope.processor.picture.as_ref().map_or(1, |picture| picture.pool);
     let skipped = proof.record(goldens, plan.context, pool)?;
-    let mut source = TowerSource::new(&intact, scope, &plan)?;
     let mut all = Part::new(watch, 0..1000);
     let mut trying = Trying::default();
     let store: &mut dyn ArtefactStore = match bundled {
@@ -116,8 +115,9 @@ fn prove(
         }
         None => &mut NoArtefactStore,
     };
-    let settled = settle_trying(&mut source, &plan, Purpose::Run, store, trying, &mut all.then(OPENED))?;
-    let chain = shardwright::load(&settled, Beforehand::default())?;
+    let builder = Builder::new(&intact, Some(scope));
+    let settled = builder.chain(&plan, Purpose::Run, store, trying, &mut all.then(OPENED))?;
+    let chain = load(&settled, Beforehand::default())?;
     let formats = settled.report.shards.iter().map(|shard| shard.formats.clone()).collect();
     let compiled: Vec<_> = settled.shards.into_iter().map(|shard| shard.compiled).collect();
     let left = proof.samples.iter().skip(proof.count(&chain)).filter(|sample| sample.wanted.is_some());

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use shardwright::tools::{ModelTools, OpenTools};
 use shardwright::{Model, OpenOptions, PlanMeasuring};
 use shardwright_build::{
     CPU_SHIM, CompiledGraphs, MeasuredLoss, PlanOptions, StoredAnswers, open_checkpoint,
@@ -9,8 +10,7 @@ use shardwright_build::{
 use shardwright_graph::{Asset, ComponentKind, Graph, Op, ValueSource, Weight, WeightData, WeightId};
 use shardwright_models::Checkpoint;
 use shardwright_runtime::Chain;
-use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{DType, Error, ErrorKind, Result};
+use shardwright_vocabulary::{DType, Error, ErrorKind, Part, Result, Watch};
 
 use crate::boundaries::{BoundaryCheck, Prompt};
 use crate::divergence::{Bound, DivergenceVerification, divergence};

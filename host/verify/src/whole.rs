@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use shardwright::Model;
+use shardwright::tools::ModelTools;
 use shardwright_graph::Graph;
 use shardwright_reference::{Arrangement, ReferenceModel, Sequence};
 use shardwright_runtime::{Session, StepView};

@@ -3,8 +3,8 @@
 //! **Job.** The types of plans, profiles, shims, bundles and reports: formats, encodings, entry
 //! points, limits, flags and their verdicts, costs and error classes. It also has the records of
 //! builds and runs: identities, flags, placements, rewrites, notices, tables and the origin of
-//! shards. A *target* is one device of one shim, such as the HTP of a phone, or the CPU engine
-//! loaded under some name.
+//! shards. [`Watch`] observes long work. A *target* is one device of one shim, such as the HTP of a
+//! phone, or the CPU engine loaded under some name.
 //!
 //! **Not its job.** This crate makes no decisions and does not talk to devices. Profiles fill these
 //! types, shims report them, planners read them, and the plan check compares a plan with them. It
@@ -47,6 +47,7 @@ mod speculation;
 mod table;
 mod target;
 pub mod units;
+mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -78,3 +79,4 @@ pub use shortage::Shortage;
 pub use speculation::ChosenSpeculation;
 pub use table::{Quantisation, Table};
 pub use target::{Target, TargetKind};
+pub use watch::{Part, Watch};

@@ -18,10 +18,10 @@ use common::{
 use shardwright_graph::WeightId;
 use shardwright_shims::{
     Artefact, Bound, Buffer, Chip, Direction, Heads, LoadedShard, Place, RunOptions, Running, ShimError,
-    ShimInstance, ShimRegistry, SwEntryFunction, Watch, WorkOrder, WorkOrderBuilder, WorkerReport,
+    ShimInstance, ShimRegistry, SwEntryFunction, WorkOrder, WorkOrderBuilder, WorkerReport,
 };
 use shardwright_vocabulary::{
-    Compatibility, EntryKind, Error, ErrorClass, ErrorKind, Flag, FlagOutcome, FlagVerdict,
+    Compatibility, EntryKind, Error, ErrorClass, ErrorKind, Flag, FlagOutcome, FlagVerdict, Watch,
 };
 use shardwright_worker::{Caps, Launcher, WorkerEnd, WorkerFailure, find_worker};
 

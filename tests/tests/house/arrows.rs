@@ -58,7 +58,6 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-vocabulary",
             "shardwright-files",
             "shardwright-planning",
-            "shardwright-shims",
             "shardwright-bundle",
             "shardwright-runtime",
             "shardwright",
@@ -123,6 +122,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-files",
             "shardwright-graph",
             "shardwright-planning",
+            "shardwright-report",
             "shardwright-shims",
             "shardwright-worker",
             "shardwright-bundle",
@@ -135,6 +135,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-preprocessing",
         ],
     ),
+    // Data about plans. Makes no plans.
+    ("shardwright-report", &["shardwright-graph", "shardwright-planning", "shardwright-vocabulary"]),
     // Runs a model on a shim and observes values inside it for measurements.
     (
         "shardwright-forward",

@@ -1,7 +1,8 @@
 //! Turns with pictures and sounds through the public crate, on the CPU shim: from pixels and
 //! samples to the words that transformers recorded.
 
-use shardwright::{ChatPart, ErrorKind, GenerationEvent, Model, OpenOptions, Pass, Session, open_bundle};
+use shardwright::tools::ModelTools;
+use shardwright::{ChatPart, ErrorKind, GenerationEvent, Model, OpenOptions, Pass, Session};
 use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, TEXT_FIXTURES};
 use shardwright_tests::program::search_path;
 use shardwright_tests::towers::{FIXTURE, Goldens};
@@ -204,7 +205,7 @@ fn what_cannot_be_seen_or_heard_is_said_and_leaves_no_turn() {
     let mut session = greedy(&bundle);
     let (found, says) = kind(session.chat_parts([picture(&goldens), "?".into()]));
     assert!(found == ErrorKind::Unsupported && says.contains("no tower"), "{says}");
-    assert!(open_bundle(folder.path().join("none")).is_err());
+    assert!(Model::open(folder.path().join("none")).is_err());
 }
 
 #[test]
@@ -228,7 +229,7 @@ fn towers_have_formats_of_their_own() {
     let mut session = greedy(&model);
     let tokens = reply(&mut session, [picture(&goldens), "What is this?".into()]);
     assert_eq!(tokens.len(), goldens.ids("p1.greedy").len());
-    let said = model.notices_of_towers();
+    let said = model.report().notices_of_towers;
     assert!(said.iter().any(|notice| notice.text.contains("were calibrated on 8 pictures")), "{said:?}");
 }
 
@@ -248,8 +249,9 @@ fn settings_of_towers_without_effect_are_reported() {
     let count = |model: &Model, text: &str| {
         let plan =
             model.plan().filter(|_| model.bundle().is_none()).into_iter().flat_map(|plan| &plan.notices);
-        let of_opening = plan.chain(model.bundle_notices()).cloned();
-        of_opening.chain(model.notices_of_towers()).filter(|notice| notice.text.ends_with(text)).count()
+        let report = model.report();
+        let of_opening = plan.chain(report.bundle_notices()).cloned();
+        of_opening.chain(report.notices_of_towers).filter(|notice| notice.text.ends_with(text)).count()
     };
     let of_bundles = shardwright::BundleOptions::new().search_path(search_path());
     let of_folder = options().open(copy.path()).expect("it opens");
@@ -260,8 +262,8 @@ fn settings_of_towers_without_effect_are_reported() {
             reply(&mut session, [picture(&goldens), "What is this?".into()]);
         }
         reply(&mut session, ["Listen:".into(), sound(&goldens)]);
-        assert_eq!(count(&model, processor), 1, "{:?}", model.notices_of_towers());
-        assert_eq!(count(&model, tower), 1, "{:?}", model.notices_of_towers());
+        assert_eq!(count(&model, processor), 1, "{:?}", model.report().notices_of_towers);
+        assert_eq!(count(&model, tower), 1, "{:?}", model.report().notices_of_towers);
     }
 
     let strict = options().strict(true);

@@ -6,6 +6,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use shardwright::tools::ModelTools;
 use shardwright::{BundleOptions, ChatPart, EmbedOptions, ErrorKind, Isolation, Model, OpenOptions, Session};
 use shardwright_runtime::FallbackChains;
 use shardwright_shims::ShimRegistry;
@@ -320,7 +321,8 @@ fn a_tower_that_is_lost_is_run_again_elsewhere() {
     chip.fails_in("lost", 1);
     for model in opened {
         assert_eq!(seen(&model).expect("a reply"), (undisturbed.clone(), 0));
-        let said: Vec<String> = model.notices_of_towers().into_iter().map(|notice| notice.text).collect();
+        let said = model.report().notices_of_towers.into_iter();
+        let said: Vec<String> = said.map(|notice| notice.text).collect();
         let moved = said.iter().find(|text| text.contains("was lost and resumed on cpu"));
         assert!(moved.is_some_and(|text| text.contains("fell off its bus")), "{said:?}");
     }

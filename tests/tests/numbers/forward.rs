@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 
 use shardwright_forward::{Engine, Looked, Pass};
 use shardwright_graph::{EntryGraph, Graph, Op};
-use shardwright_quantisation::{MatrixInputs, Recipe, TableFormats, Unwatched, quantise};
+use shardwright_quantisation::{MatrixInputs, Recipe, TableFormats, quantise};
 use shardwright_reference::{Arrangement, ReferenceModel};
-use shardwright_shims::Watch;
 use shardwright_test_checkpoints::Spec;
 use shardwright_tests::chain;
-use shardwright_vocabulary::ErrorKind;
+use shardwright_vocabulary::{ErrorKind, Watch};
 
 fn engine(threads: u32) -> Engine {
     let options = [("threads".to_owned(), threads.to_string())];
@@ -106,7 +105,7 @@ fn a_part_takes_weights_in_other_formats() {
     let graph = chain::made(&Spec::gemma4());
     let formats = "w4-block32/f32/f32".parse().expect("formats");
     let recipe = Recipe::new(&graph, &formats, TableFormats::default());
-    let narrow = quantise(&graph, &recipe, &mut Unwatched).expect("it is made");
+    let narrow = quantise(&graph, &recipe, &mut (), &mut Vec::new()).expect("it is made");
     let (engine, sequences) = (engine(2), sequences(&graph));
     // Only the last layer is quantised. The parts before and after it are as stored.
     let last = (graph.layers() - 1, graph.layers());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use shardwright_forward::{Backward, BackwardLook, Engine, LogitRows, Pass, Shown};
 use shardwright_graph::{EntryGraph, EntryNode, Graph, Op, Weight, WeightData, gradient_key};
-use shardwright_quantisation::{Recipe, TableFormats, Unwatched, quantise};
+use shardwright_quantisation::{Recipe, TableFormats, quantise};
 use shardwright_reference::{Arrangement, ReferenceModel};
 use shardwright_test_checkpoints::Spec;
 use shardwright_tests::chain;
@@ -149,7 +149,7 @@ fn stored_blocks_go_back_as_their_values() {
     let made = chain::made(&Spec::qwen3());
     let formats = "w8-block32/f32/f32".parse().expect("formats");
     let recipe = Recipe::new(&made, &formats, TableFormats::default());
-    let blocks = quantise(&made, &recipe, &mut Unwatched).expect("it is quantised");
+    let blocks = quantise(&made, &recipe, &mut (), &mut Vec::new()).expect("it is quantised");
     let stored = blocks.weights.iter().enumerate().filter(|(_, weight)| weight.quantisation.is_some());
     let floats = stored.fold(blocks.clone(), |graph, (index, _)| changed(&graph, index, 0.0));
     assert!(floats.weights.iter().zip(&blocks.weights).filter(|(a, b)| a.dtype != b.dtype).count() > 7);

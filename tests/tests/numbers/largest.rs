@@ -3,6 +3,7 @@
 
 use std::num::NonZeroUsize;
 
+use shardwright::tools::ModelTools;
 use shardwright::{Isolation, Model, OpenOptions};
 use shardwright_test_checkpoints::Spec;
 use shardwright_tests::bundles::some_tokens;

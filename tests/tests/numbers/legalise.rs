@@ -9,7 +9,7 @@ use shardwright_graph::{
     ComponentKind, Encodings, EntryGraph, Graph, Keys, LegaliseError, Op, PortSide, Range, Ranges, Role,
     Verdict,
 };
-use shardwright_quantisation::{Recipe, TableFormats, Unwatched, quantise};
+use shardwright_quantisation::{Recipe, TableFormats, quantise};
 use shardwright_reference::{Arrangement, Form, ReferenceModel};
 use shardwright_runtime::Chain;
 use shardwright_shims::ShimError;
@@ -280,8 +280,8 @@ impl Calibrated {
             reference.observe(text, &mut see).unwrap_or_else(|error| panic!("{name}: {error}"));
         }
         let recipe = Recipe::new(&float, &A16W8, TableFormats::default());
-        let graph =
-            quantise(&float, &recipe, &mut Unwatched).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let graph = quantise(&float, &recipe, &mut (), &mut Vec::new());
+        let graph = graph.unwrap_or_else(|error| panic!("{name}: {error}"));
         Calibrated { name, float, graph, ranges, ids: ids.to_vec() }
     }
 

@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use shardwright::tools::ModelTools;
 use shardwright::{ErrorKind, Model, OpenOptions, Result, Watch, WeightRounding};
 use shardwright_models::Checkpoint;
 use shardwright_perplexity::{Estimate, PerplexityOptions, PerplexityReport, Text, perplexity};

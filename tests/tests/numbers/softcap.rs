@@ -2,6 +2,7 @@
 //! specifies. Tokens and numbers are the same, and every report names the place.
 
 use serde_json::Value;
+use shardwright::tools::ModelTools;
 use shardwright::{BundleOptions, Model, OpenOptions};
 use shardwright_runtime::Session;
 use shardwright_tests::bundles::{Compiled, logits, some_tokens};

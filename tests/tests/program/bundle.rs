@@ -6,6 +6,7 @@ use std::path::Path;
 use shardwright::NoticeKind;
 
 use serde_json::Value;
+use shardwright::tools::ModelTools;
 use shardwright::{
     BundleOptions, EmbedOptions, ErrorKind, Executor, Isolation, Model, OpenOptions, SearchPath, TableFormats,
 };
@@ -61,7 +62,7 @@ fn is_its_checkpoint(checkpoint: &str, options: &OpenOptions, what: &str) {
     let built = options.open(&path).unwrap_or_else(|error| panic!("{checkpoint}, {what}: {error}"));
     let bundled = opened(&bundle);
     assert!(answers(&built) == answers(&bundled), "{checkpoint}, {what}");
-    assert_eq!(bundled.bundle_chain(), Some("primary"));
+    assert_eq!(bundled.report().bundle_chain, Some("primary"));
     let (one, other) = (built.plan().expect("a plan"), bundled.plan().expect("its report"));
     let json = |plan: &shardwright::PlanReport| serde_json::to_value(&plan.shards).expect("JSON");
     assert_eq!(json(one), json(other), "{checkpoint}, {what}");
@@ -322,7 +323,7 @@ fn a_field_without_effect_is_reported_once_for_all_chains() {
 }
 
 fn fallbacks(model: &Model) -> Vec<&str> {
-    let notices = model.bundle_notices().iter();
+    let notices = model.report().bundle_notices();
     notices.filter(|notice| notice.kind == NoticeKind::Fallback).map(|notice| notice.text.as_str()).collect()
 }
 
@@ -332,12 +333,12 @@ fn without_the_shim_the_second_chain_runs_and_that_is_said() {
     let (_kept, bundle) = for_the_chip(&chip, false);
     let with = bundle_here().search_path(chip.search_path());
     let on_chip = with.open(&bundle).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(on_chip.bundle_chain(), Some("primary"));
+    assert_eq!(on_chip.report().bundle_chain, Some("primary"));
     assert_eq!(fallbacks(&on_chip), Vec::<&str>::new());
     assert!(on_chip.chain().description().shards.iter().any(|shard| shard.place.shim == CHIP));
 
     let elsewhere = opened(&bundle);
-    assert_eq!(elsewhere.bundle_chain(), Some("cpu"));
+    assert_eq!(elsewhere.report().bundle_chain, Some("cpu"));
     let said = fallbacks(&elsewhere);
     assert!(said.len() == 1 && said[0].contains("primary") && said[0].contains(CHIP), "{said:?}");
     assert!(answers(&elsewhere) == answers(&on_chip));
@@ -363,7 +364,7 @@ fn a_shim_of_another_version_says_whether_it_takes_a_bundle() {
     // Its compiler would now produce other artefacts, but it accepts existing ones.
     chip.behaves_as("recompile");
     let model = with.open(&bundle).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(model.bundle_chain(), Some("primary"));
+    assert_eq!(model.report().bundle_chain, Some("primary"));
     let said = fallbacks(&model);
     assert!(
         !said.is_empty() && said.iter().all(|text| text.contains("the chip's compiler has moved on")),
@@ -380,7 +381,7 @@ fn a_shim_of_another_version_says_whether_it_takes_a_bundle() {
     for answer in ["unsupported", "not-mine"] {
         chip.behaves_as(answer);
         let model = with.open(&bundle).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(model.bundle_chain(), Some("cpu"), "{answer}");
+        assert_eq!(model.report().bundle_chain, Some("cpu"), "{answer}");
         let error = refusal(&with.clone().strict(true), &bundle);
         assert_eq!(error.kind(), ErrorKind::Incompatible, "{answer}: {error}");
         let error = refusal(&with, &only);
@@ -445,7 +446,7 @@ fn a_library_alone_runs_a_bundle_by_a_manifest_in_code() {
     let options = |path| BundleOptions::new().search_path(path).isolation(Isolation::Off);
     let model = options(path(manifest, &alone)).open(bundle.path()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(answers(&model), answers(&opened(&bundle.path())));
-    assert!(model.notices_of_opening().is_empty(), "{:?}", model.notices_of_opening());
+    assert!(model.report().notices_of_opening.is_empty(), "{:?}", model.report().notices_of_opening);
 
     let changed = manifest.replace("\"library\"", "\"sha256\": \"00\", \"library\"");
     for (text, library, says) in [

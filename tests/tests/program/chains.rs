@@ -415,7 +415,7 @@ fn seen(model: &Model) -> shardwright::Result<(String, Vec<String>)> {
     (session.options.sampling.do_sample, session.options.max_tokens) = (false, Some(12));
     let picture = ChatPart::PictureRgb8 { width: 50, height: 38, stride: 150, pixels };
     let text = session.chat_parts([picture, "What is this?".into()])?.text()?;
-    Ok((text, model.notices_of_towers().into_iter().map(|notice| notice.text).collect()))
+    Ok((text, model.report().notices_of_towers.into_iter().map(|notice| notice.text).collect()))
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn reply(model: &Model) -> shardwright::Result<(String, Vec<String>)> {
     let samples = (0..16_000_u32).map(|index| (index % 100) as f32 / 100.0 - 0.5).collect();
     let sound = ChatPart::SoundSamples { rate: 16_000, samples };
     let text = session.chat_parts([picture, sound, "What is this?".into()])?.text()?;
-    Ok((text, model.notices_of_towers().into_iter().map(|notice| notice.text).collect()))
+    Ok((text, model.report().notices_of_towers.into_iter().map(|notice| notice.text).collect()))
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use shardwright::NoticeKind;
 
+use shardwright::tools::ModelTools;
 use shardwright::{
     BundleOptions, EmbedOptions, ErrorKind, Executor, Isolation, Model, OpenOptions, PlacementRecord,
 };
@@ -225,7 +226,7 @@ fn without_a_worker_automatic_says_so_and_process_is_an_error() {
     let model = options(Isolation::Automatic).open(bundle.path()).unwrap_or_else(|error| panic!("{error}"));
     // A bundle compiles no shard and runs in this process even with a worker, so there is no
     // notice.
-    assert!(model.notices_of_opening().is_empty(), "{:?}", model.notices_of_opening());
+    assert!(model.report().notices_of_opening.is_empty(), "{:?}", model.report().notices_of_opening);
     let error = match options(Isolation::Process).open(bundle.path()) {
         Ok(_) => panic!("opened"),
         Err(error) => error,

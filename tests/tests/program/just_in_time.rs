@@ -74,7 +74,7 @@ fn reply(model: &Model) -> (String, PlacementRecord) {
 }
 
 fn notices(model: &Model) -> String {
-    model.bundle_notices().iter().map(|notice| format!("{}\n", notice.text)).collect()
+    model.report().bundle_notices().map(|notice| format!("{}\n", notice.text)).collect()
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use shardwright::tools::ModelTools;
 use shardwright::{
     BundleOptions, ErrorKind, FallbackPolicy, Isolation, Model, OpenOptions, Section, Verified, Watch,
 };
@@ -33,7 +34,7 @@ fn open(options: &BundleOptions, bundle: &Path) -> Model {
 }
 
 fn verified(model: &Model) -> Verified {
-    model.verified().expect("of a bundle").clone()
+    model.report().verified.expect("of a bundle").clone()
 }
 
 /// Returns the bytes of the files that opening the whole bundle uses, each counted once.
@@ -147,13 +148,13 @@ fn a_section_opens_with_progress_and_is_remembered() {
         Section::whole(&packed, file).expect("its length")
     };
     let mut seen = Seen::default();
-    let first = verified(&options.open_section_watched(section(), &mut seen).expect("opened"));
+    let first = verified(&options.open_watched(section(), &mut seen).expect("opened"));
     assert!(seen.hashes() && first.hashed.bytes > 0, "{first}");
     if first.again.is_none() {
         assert_eq!(verified(&open(&options, &packed)).hashed.bytes, 0);
     }
     let mut seen = Seen { patience: Some(0.into()), ..Seen::default() };
-    let error = options.open_section_watched(section(), &mut seen).err().expect("cancelled");
+    let error = options.open_watched(section(), &mut seen).err().expect("cancelled");
     assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
 }
 
@@ -269,8 +270,9 @@ fn proofs_of_another_user_are_not_believed() {
         let said = verified(&model);
         assert_eq!(said.hashed.bytes, first.hashed.bytes);
         assert!(said.to_string().contains("were rejected"), "{said}");
-        let notice = model.notices_of_opening().iter().find(|notice| notice.text.contains("belongs to user"));
-        assert!(notice.is_some(), "{:?}", model.notices_of_opening());
+        let notices = model.report().notices_of_opening;
+        let notice = notices.iter().find(|notice| notice.text.contains("belongs to user"));
+        assert!(notice.is_some(), "{notices:?}");
     }
 }
 
@@ -309,8 +311,8 @@ fn a_policy_says_which_chains_may_take_over() {
         assert_eq!(opened.is_ok(), opens, "{policy:?}: {:?}", opened.err());
         match opened {
             Ok(model) => {
-                assert_eq!(model.bundle_chain(), Some("cpu"));
-                assert_eq!(model.fallback_policy(), Some(&policy));
+                assert_eq!(model.report().bundle_chain, Some("cpu"));
+                assert_eq!(model.report().fallback_policy, Some(&policy));
             }
             Err(error) if policy != FallbackPolicy::Refuse => {
                 assert!(error.to_string().contains("the fallback policy excludes `cpu`"), "{error}");
@@ -319,7 +321,7 @@ fn a_policy_says_which_chains_may_take_over() {
         }
         chip.fails_in("lost", 3);
         let model = open(&options(&policy), &bundle);
-        assert_eq!(model.bundle_chain(), Some("primary"));
+        assert_eq!(model.report().bundle_chain, Some("primary"));
         let mut session = model.session().expect("a session");
         session.options.max_tokens = Some(8);
         let reply = session.complete("and so it goes").expect("a reply").text();
@@ -331,7 +333,7 @@ fn a_policy_says_which_chains_may_take_over() {
     assert_eq!(error.kind(), ErrorKind::Argument, "{error}");
     assert!(error.help().is_some_and(|help| help.contains("cpu, primary")), "{:?}", error.help());
     let strict = options(&FallbackPolicy::Allow).strict(true);
-    assert_eq!(open(&strict, &bundle).fallback_policy(), Some(&FallbackPolicy::Refuse));
+    assert_eq!(open(&strict, &bundle).report().fallback_policy, Some(&FallbackPolicy::Refuse));
 }
 
 #[test]
@@ -351,7 +353,7 @@ fn a_chain_beyond_the_budget_is_passed_over_before_it_is_read() {
     assert!(small + (1 << 20) < large, "{small} and {large} bytes");
     let options = BundleOptions::new().search_path(program::search_path()).remember_no_proofs();
     let model = open(&options, &bundle.path());
-    assert_eq!((model.bundle_variant(), model.memory().weights), (Some("generic"), large));
+    assert_eq!((model.report().bundle_variant, model.memory().weights), (Some("generic"), large));
     drop(model);
 
     // Neither variant fits, and the memory that the smaller one needs is reported.
@@ -384,9 +386,9 @@ fn a_chain_beyond_the_budget_is_passed_over_before_it_is_read() {
     content[middle] ^= 1;
     fs::write(&path, content).expect("written");
     let model = open(&options.clone().memory_budget(large), &bundle.path());
-    assert_eq!((model.bundle_variant(), model.memory().weights), (Some("mt6989"), small));
+    assert_eq!((model.report().bundle_variant, model.memory().weights), (Some("mt6989"), small));
     let said = |text: &str| text.contains("does not run here") && text.contains("the memory budget is");
-    let notices = model.notices_of_opening();
+    let notices = model.report().notices_of_opening;
     assert!(notices.iter().any(|notice| said(&notice.text)), "{notices:?}");
     let placement = model.session().expect("a session").placement();
     assert_eq!(placement.beforehand.passed_over[0].kind, "memory");

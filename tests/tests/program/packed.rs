@@ -133,7 +133,7 @@ fn an_app_opens_it_from_a_descriptor_and_a_place() {
     fs::write(&larger, [&[7; 16_384][..], &bytes, b"and more"].concat()).expect("written");
     let options = BundleOptions::new().search_path(program::search_path());
     let generated = |section: Section| {
-        let model = options.open_section(section).unwrap_or_else(|error| panic!("{error}"));
+        let model = options.open(section).unwrap_or_else(|error| panic!("{error}"));
         let ids = some_tokens(&model, 12);
         logits(&model, &ids[..8], &ids[8..])
     };
@@ -141,7 +141,7 @@ fn an_app_opens_it_from_a_descriptor_and_a_place() {
     let expected = generated(whole(&packed));
     let part = whole(&larger).part("asset", 16_384, bytes.len() as u64).expect("within");
     assert_eq!(generated(part), expected);
-    let error = options.open_section(whole(&larger)).err().expect("something before it");
+    let error = options.open(whole(&larger)).err().expect("something before it");
     assert!(error.to_string().contains("another file") && error.help().is_some(), "{error}");
 }
 

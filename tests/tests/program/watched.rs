@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
+use shardwright::tools::ModelTools;
 use shardwright::{
     BundleOptions, CancelHandle, ChatPart, Error, ErrorKind, Isolation, Model, OpenOptions, Pass, Session,
     Watch,
@@ -101,21 +102,21 @@ fn a_tower_is_hashed_with_progress_and_once() {
 
     let proofs = folder.path().join("proofs");
     let model = open(&proofs);
-    assert!(model.verified_towers().is_empty());
+    assert!(model.report().verified_towers.is_empty());
     let mut seen = Seen::of("hashing");
     let expected = looks(&mut session(&model), &mut seen).expect("a reply");
     assert!(seen.places.is_sorted() && seen.places.last() <= Some(&1000), "{:?}", seen.places);
     for stage in ["hashing", "loading", "reading a picture"] {
         assert!(seen.stages.iter().any(|seen| seen.starts_with(stage)), "{stage}: {:?}", seen.stages);
     }
-    let verified = model.verified_towers();
+    let verified = model.report().verified_towers;
     let [(Pass::Picture, first)] = verified.as_slice() else { panic!("one tower: {verified:?}") };
     assert_eq!(first.hashed.bytes, bytes_of_tower(&model));
     assert!(first.to_string().contains("B/s; "), "{first}");
     // The next turn opens no tower.
     let mut seen = Seen::of("hashing");
     assert_eq!(looks(&mut session(&model), &mut seen).expect("a reply"), expected);
-    assert!(seen.asked.get() == 0 && model.verified_towers() == verified, "{:?}", seen.stages);
+    assert!(seen.asked.get() == 0 && model.report().verified_towers == verified, "{:?}", seen.stages);
     drop(model);
 
     match &first.again {
@@ -124,7 +125,7 @@ fn a_tower_is_hashed_with_progress_and_once() {
             let model = open(&proofs);
             let mut seen = Seen::of("hashing");
             assert_eq!(looks(&mut session(&model), &mut seen).expect("a reply"), expected);
-            assert_eq!((seen.asked.get(), model.verified_towers()[0].1.hashed.bytes), (0, 0));
+            assert_eq!((seen.asked.get(), model.report().verified_towers[0].1.hashed.bytes), (0, 0));
         }
     }
 
@@ -154,7 +155,7 @@ fn a_tower_is_hashed_with_progress_and_once() {
             Err(error) => assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}"),
         }
         cancelled += 1;
-        assert!(model.verified_towers().is_empty());
+        assert!(model.report().verified_towers.is_empty());
         assert_eq!(looks(&mut session, &mut ()).expect("a reply"), expected);
     }
     assert!(cancelled >= 3, "cancelled {cancelled} times");
@@ -187,7 +188,7 @@ fn a_self_test_ends_between_its_runs_and_is_done_whole_the_next_time() {
         options.remember_proofs(proofs).open_watched(&bundle, seen)
     };
     let tested = |model: &Model| {
-        let notices = model.notices_of_opening();
+        let notices = model.report().notices_of_opening;
         notices.iter().filter(|notice| notice.text.contains("self-test of chain")).count()
     };
     let mut seen = Seen::of(TESTING);

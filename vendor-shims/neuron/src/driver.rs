@@ -1,24 +1,11 @@
 //! The opened library, with the data that an instance keeps about it.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::artefact::Maker;
 use crate::failure::Result;
-use crate::library::{Library, LibraryChoice};
-use crate::lower::Lowering;
+use crate::library::Library;
 use crate::soc::Soc;
-
-/// Settings of an instance.
-#[derive(Clone, Debug, Default)]
-pub struct Settings {
-    /// Value of the option `library`.
-    pub library: Option<PathBuf>,
-    /// Value of the option `stand-in`.
-    pub stand_in: Option<PathBuf>,
-    /// How entries are lowered.
-    pub lowering: Lowering,
-}
 
 #[derive(Debug)]
 pub struct Driver {
@@ -27,15 +14,6 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Opens the library by the search rule.
-    ///
-    /// # Errors
-    /// The reason why no library was found, or why the one found cannot be used.
-    pub fn open(settings: &Settings) -> Result<Arc<Driver>> {
-        let choice = LibraryChoice::here(settings.library.clone(), settings.stand_in.clone());
-        Ok(Driver::of(Library::open(&choice)?))
-    }
-
     /// Creates a driver for an open library.
     pub fn of(library: Arc<Library>) -> Arc<Driver> {
         let version = library.version();

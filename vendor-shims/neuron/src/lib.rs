@@ -34,9 +34,9 @@ mod shim;
 pub mod soc;
 mod trail;
 
-pub use driver::{Driver, Settings};
+pub use driver::Driver;
 pub use memory::SharedBuffer;
-pub use shim::NeuronShim;
+pub use shim::{Neuron, NeuronShim};
 
 /// Returns the contract's entry function, for programs that link this shim.
 pub fn shim_entry() -> shardwright_shim_abi::raw::SwEntryFunction {

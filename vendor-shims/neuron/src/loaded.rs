@@ -5,14 +5,13 @@ use shardwright_shim_abi::{
     Bound, Buffer, Control, Error, FlagReport, HostBuffer, LoadedEntry, LoadedShard, Result, Run,
 };
 use shardwright_shim_npu::Power;
-use shardwright_shim_npu::artefact::incompatible;
-use shardwright_shim_npu::artefact::{Entry as _, ReadHead, loads};
+use shardwright_shim_npu::artefact::{Entry as _, incompatible, loads};
 use shardwright_shim_npu::port::{PortKind, check_run, element_bytes};
 
 use crate::artefact::{Artefact, Entry, Port};
-use crate::compatibility::{self, Place};
+use crate::compatibility;
 use crate::driver::Driver;
-use crate::memory::{SharedBuffer, memory_kinds};
+use crate::memory::{MEMORY_KINDS, SharedBuffer};
 use crate::power;
 use crate::session::{Execution, Network, PaddedSide};
 
@@ -55,14 +54,13 @@ impl Shard {
     pub fn load(driver: &Driver, soc: &str, bytes: &[u8], asked: Option<Power>) -> Result<Shard> {
         let artefact = Artefact::read(bytes)?;
         let head = &artefact.descriptor.head;
-        let place = Place { soc, library: driver.maker() };
-        let answer = compatibility::judge(&ReadHead::Known(Box::new(head.clone())), place);
-        loads(answer, || format!("compile the work order for {soc} with the library that is here")).map_err(
-            |error| {
-                let (made, here) = (head.made_by.version(), driver.library().version());
-                error.detail("made-by-version", made).detail("adapter-version", here)
-            },
-        )?;
+        loads(compatibility::judge(head, soc, driver.maker()), || {
+            format!("compile the work order for {soc} with the library that is here")
+        })
+        .map_err(|error| {
+            let (made, here) = (head.made_by.version(), driver.library().version());
+            error.detail("made-by-version", made).detail("adapter-version", here)
+        })?;
         let mut entries = Vec::with_capacity(artefact.descriptor.entries.len());
         for entry in &artefact.descriptor.entries {
             let blob = artefact.blob(entry)?;
@@ -244,7 +242,7 @@ fn copy_padded(dense: &[u64], padded: &[u64], element: usize, mut each: impl FnM
 impl LoadedShard for Shard {
     fn entries(&self) -> Result<Vec<LoadedEntry>> {
         let loaded =
-            |loaded: &Loaded| loaded.entry.outline().loaded(memory_kinds(), |_| MEMORY_ALIGNMENT as u64);
+            |loaded: &Loaded| loaded.entry.outline().loaded(MEMORY_KINDS, |_| MEMORY_ALIGNMENT as u64);
         Ok(self.entries.iter().map(loaded).collect())
     }
 

@@ -20,10 +20,9 @@ use crate::failure::NeuronError;
 use crate::library::Library;
 use crate::session::SharedHandle;
 
-/// Returns the memory kinds that runs accept.
-pub(crate) fn memory_kinds() -> MemoryKinds {
-    MemoryKinds::HOST.and(MemoryKinds::SHIM).and(MemoryKinds::DMA_BUF)
-}
+/// The memory kinds that runs accept.
+pub(crate) const MEMORY_KINDS: MemoryKinds =
+    MemoryKinds::HOST.and(MemoryKinds::SHIM).and(MemoryKinds::DMA_BUF);
 
 /// A mapping of a descriptor's pages.
 struct Mapping {

@@ -7,6 +7,7 @@
 use shardwright_neuron_adapter::{operand, operation};
 use shardwright_shim_abi::{Chip, Error, Fact, FlagKind};
 use shardwright_shim_npu::error::wrong_fact;
+use shardwright_shim_npu::facts::fact;
 
 use crate::graph::{NeuronGraph, OperandKind, Operation, OperationKind};
 
@@ -89,15 +90,10 @@ pub struct Roofline {
 
 /// Returns the facts that this module reads.
 pub fn read_facts() -> Vec<Fact> {
-    let fact = |name: &str, description: &str| Fact {
-        name: name.to_owned(),
-        description: description.to_owned(),
-        kind: FlagKind::Float,
-        required: false,
-    };
-    let rate = |operands: Operands, description| fact(operands.fact(), description);
+    let figure = |name: &str, description: &str| fact(name, FlagKind::Float, false, description);
+    let rate = |operands: Operands, description| figure(operands.fact(), description);
     vec![
-        fact(
+        figure(
             facts::MEMORY,
             "peak bandwidth of the chip's memory in 10^9 bytes a second; without it no times are estimated",
         ),
@@ -109,7 +105,7 @@ pub fn read_facts() -> Vec<Fact> {
         rate(Operands::FixedByFour, "the same with 4-bit weights"),
         rate(Operands::FixedByFixed, "the same of two 16-bit activations, as in attention"),
         rate(Operands::Floats, "the same of 16-bit floats, in which f32 is computed too"),
-        fact(
+        figure(
             facts::EFFICIENCY,
             "the part of its peaks that the chip reaches, fitted to one reported time; 1 without it, so \
              that times are the shortest possible",

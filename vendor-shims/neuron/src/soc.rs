@@ -4,6 +4,7 @@
 use shardwright_neuron_adapter::RuntimeVersion;
 use shardwright_shim_abi::{Chip, Error, Fact, FlagKind};
 use shardwright_shim_npu::error::wrong_fact;
+use shardwright_shim_npu::facts::{fact, number};
 
 use crate::roofline::{self, Roofline};
 
@@ -59,13 +60,7 @@ pub enum FourBits {
 
 /// Returns the facts that this shim reads.
 pub fn read_facts() -> Vec<Fact> {
-    let fact = |name: &str, kind, required, description: &str| Fact {
-        name: name.to_owned(),
-        description: description.to_owned(),
-        kind,
-        required,
-    };
-    let number = |maximum| FlagKind::Integer { minimum: 1, maximum };
+    let up_to = |maximum| FlagKind::Integer { minimum: 1, maximum };
     let words = [REFUSED, BY_VERSION].map(str::to_owned).to_vec();
     let mut read = vec![
         fact(
@@ -81,10 +76,10 @@ pub fn read_facts() -> Vec<Fact> {
             "whether the chip refuses 4-bit weights with a scale per channel whatever the adapter; \
              by-version without it",
         ),
-        fact(facts::CORES, number(64), false, "cores of the processor, the most that `num-mdla` may say"),
+        fact(facts::CORES, up_to(64), false, "cores of the processor, the most that `num-mdla` may say"),
         fact(
             facts::L1_KILOBYTES,
-            number(64 << 10),
+            up_to(64 << 10),
             false,
             "fast memory of the processor, the most that `l1-size-kb` may say",
         ),
@@ -130,10 +125,7 @@ impl Soc {
     /// `ErrorClass::InvalidArgument` for an invalid platform name, version or number.
     pub fn read(chip: &Chip<'_>) -> Result<Soc, Error> {
         let wrong = |fact: &'static str, reason: String| wrong_fact(chip.name, fact, &reason);
-        let number = |name: &'static str| -> Result<Option<i64>, Error> {
-            let value = chip.facts.get(name).map(|value| value.parse());
-            value.transpose().map_err(|_| wrong(name, "it is not a number".to_owned()))
-        };
+        let number = |name: &str| number::<i64>(chip, name, "it is not a number");
         let said = chip.facts.get(facts::PLATFORM).unwrap_or_default();
         if platform(said).as_deref() != Some(said) {
             let reason =

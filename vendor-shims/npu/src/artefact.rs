@@ -20,7 +20,9 @@ use std::fmt::Display;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use shardwright_shim_abi::{Compatibility, Error, ErrorClass, LoadedEntry, MemoryKinds, WorkOrderView};
+use shardwright_shim_abi::{
+    Compatibility, Error, ErrorClass, Limit, LoadedEntry, MemoryKinds, Provenance, WorkOrderView,
+};
 
 use crate::port::{Port, bindings, check_ports};
 
@@ -343,6 +345,17 @@ fn limit(limit: &'static str, value: u64, max: u64) -> Result<(), Error> {
     }
     let help = "cut the model into smaller shards or use fewer entry points";
     Err(Error::resource_limit(limit, value, max).help(help))
+}
+
+/// Returns the limits of the format, as a device reports them.
+pub fn limits() -> Vec<Limit> {
+    let limit = |name: &str, value: usize, note: &str| {
+        Limit::new(name, value as u64, Provenance::Declared).with_note(note)
+    };
+    vec![
+        limit("entries", MAX_ENTRIES, "entry points of one artefact"),
+        limit("ports", MAX_PORTS, "inputs and outputs of one entry point"),
+    ]
 }
 
 /// Checks the number of entry points and the number of ports of each.

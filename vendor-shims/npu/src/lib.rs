@@ -6,11 +6,11 @@
 //! constants ([`constant`]), stores the graph between an entry and the compiler's graph ([`Draft`],
 //! [`Work`]), and walks an entry's nodes for a shim that lowers them ([`Lowering`]). Lays out
 //! compiled artefacts ([`artefact`]) and the ports that a run binds ([`port`]). Defines the session
-//! flags for power and priority ([`power`], [`priority`]), and keeps an instance's state between
-//! calls ([`instance`]).
+//! flags for power and priority ([`power`], [`priority`]). Implements the contract for any vendor
+//! ([`NpuShim`]).
 //!
 //! **Not its job.** Anything specific to a vendor or a model family, calls to a vendor's library,
-//! and decisions about layouts. The shims do these.
+//! and decisions about layouts. Each vendor's crate does these, behind the trait [`Vendor`].
 //!
 //! ```
 //! use shardwright_shim_abi::Options;
@@ -22,7 +22,7 @@
 //! ```
 //!
 //! Reading order: [`source`], [`check`], [`work`], [`draft`], [`lowering`], then [`artefact`] and
-//! [`port`]. [`library`] and [`instance`] are independent.
+//! [`port`], then [`vendor`] and [`shim`]. [`library`] is independent.
 
 pub mod artefact;
 pub mod attention;
@@ -32,20 +32,26 @@ pub mod constant;
 pub mod draft;
 pub mod encoding;
 pub mod error;
-pub mod instance;
+pub mod facts;
+pub mod lazy;
 pub mod library;
 pub mod lowering;
 pub mod port;
 pub mod power;
 pub mod priority;
+pub mod shim;
 pub mod source;
+pub mod vendor;
 pub mod work;
 
 pub use check::Rules;
 pub use draft::{Act, Constant, Draft, Kind, NodeRef, ValueId, ValueKind};
 pub use encoding::Encoding;
+pub use lazy::Lazy;
 pub use lowering::Lowering;
 pub use power::Power;
 pub use priority::Priority;
+pub use shim::{NpuShim, On};
 pub use source::{Origin, Source};
+pub use vendor::{Vendor, Wishes};
 pub use work::{Movements, Work};

@@ -2,8 +2,8 @@
 
 use shardwright_shim_abi::{CompileOutput, EntryView, Error, FlagOutcome, Result, WorkOrderView};
 use shardwright_shim_npu::artefact::{entry_count, hash};
-use shardwright_shim_npu::error;
 use shardwright_shim_npu::port::{PortKind, at_node, vanished};
+use shardwright_shim_npu::{On, error};
 
 use crate::artefact::{Descriptor, Entry, FORMAT, Head};
 use crate::driver::Driver;
@@ -17,6 +17,7 @@ use crate::rules;
 use crate::session::{
     BinaryDescription, Context, ContextBinary, ContextOptions, GraphDescription, GraphOptions,
 };
+use crate::shim::Qnn;
 use crate::soc::{CodeFor, Soc, SocId, facts};
 
 /// Bytes written between two checks for cancellation.
@@ -28,15 +29,6 @@ const COMPILED: u32 = 900;
 
 /// Reason given for a node without placement.
 const VANISHED: &str = "the graph passed to the compiler contains nothing of it";
-
-/// The target an order is compiled for.
-#[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
-    /// The chip.
-    pub soc: &'a Soc,
-    /// Whether the artefact must load in the x86-64 library, which does not support shared weights.
-    pub is_simulated: bool,
-}
 
 /// An entry being compiled.
 struct Compiling<'w> {
@@ -52,12 +44,8 @@ struct Compiling<'w> {
 ///
 /// Returns an error if an entry cannot be lowered or compiled, with the entry, layer and operation
 /// if known, or if the compilation was cancelled.
-pub fn compile(
-    driver: &Driver,
-    target: Target<'_>,
-    order: WorkOrderView<'_>,
-    output: &mut CompileOutput<'_>,
-) -> Result<()> {
+pub fn compile(on: &On<'_, Qnn>, order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) -> Result<()> {
+    let (driver, soc) = (on.driver()?, &*on.soc);
     order.options().only(&[])?;
     let count = entry_count(order)?;
     // The binary is inspected with the system library.
@@ -67,9 +55,9 @@ pub fn compile(
     for (index, entry) in order.entries().enumerate() {
         let done = LOWERED * index as u32 / count as u32;
         output.progress(done, "lowering")?;
-        let options = flags.graph_options(target.soc, None);
+        let options = flags.graph_options(soc, None);
         let variants = flags.apply(rules::of(entry, &options));
-        let lowered = lower::lower(entry, target.soc, &variants)?;
+        let lowered = lower::lower(entry, soc, &variants)?;
         if lowered.stand_ins > 0 {
             let reason = format!("{} weights have no bytes", lowered.stand_ins);
             return Err(Error::invalid_graph(entry.name(), reason));
@@ -82,18 +70,19 @@ pub fn compile(
             output.placement(index as u64, node, "fused", Some(VANISHED));
         }
     }
-    let is_shared = count > 1 && !target.is_simulated;
-    let known = recognise(driver, target.soc)?;
-    let binary = finalize(driver, known.code, &entries, is_shared, output)?;
-    let (description, made) = described(&binary, target.soc, known.code)?;
+    // The x86-64 library does not load artefacts with shared weights.
+    let is_shared = count > 1 && !on.is_simulated;
+    let known = recognise(&driver, soc)?;
+    let binary = finalize(&driver, known.code, &entries, is_shared, output)?;
+    let (description, made) = described(&binary, soc, known.code)?;
     output.made_for(facts::SOC_ID, &made.soc.to_string());
     output.made_for(facts::ARCHITECTURE, &format!("v{}", made.arch));
     let descriptor = Descriptor {
         head: Head {
             format: FORMAT.number,
             soc: made.soc,
-            asked: target.soc.id,
-            soc_name: target.soc.name.clone(),
+            asked: soc.id,
+            soc_name: soc.name.clone(),
             arch: made.arch,
             vtcm_megabytes: entries
                 .iter()
@@ -120,7 +109,7 @@ pub fn compile(
     }
     output.head(&FORMAT.head_bytes(&descriptor.head)?)?;
     drop(binary);
-    report_flags(driver, target.soc, &flags, &entries, output)
+    report_flags(&driver, soc, &flags, &entries, output)
 }
 
 /// Composes and finalizes every entry in one context, and serialises the context. Afterwards the

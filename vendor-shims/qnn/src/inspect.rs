@@ -1,19 +1,18 @@
-//! Identifies a file: an artefact of this shim, or any QNN context binary.
-
-use std::sync::Arc;
+//! Describes the vendor's context binaries: in an artefact of this shim, or on their own.
 
 use serde::Serialize;
-use shardwright_shim_abi::{Error, ErrorClass, Inspection, Result};
+use shardwright_shim_abi::{Inspection, Result};
+use shardwright_shim_npu::shim::inspection;
 
-use crate::artefact::{Artefact, Entry, FORMAT, Head};
-use crate::driver::Driver;
+use crate::QnnShim;
+use crate::artefact::{Artefact, Descriptor};
 use crate::session::{BinaryDescription, describe_binary};
 
 /// The report on an artefact.
 #[derive(Serialize)]
-struct Inspected<'a> {
-    head: &'a Head,
-    entries: &'a [Entry],
+struct Inspected {
+    #[serde(flatten)]
+    descriptor: Descriptor,
     /// Why the binary was not inspected, if it was not.
     #[serde(skip_serializing_if = "Option::is_none")]
     unread: Option<String>,
@@ -21,49 +20,38 @@ struct Inspected<'a> {
     context_binary: Option<BinaryDescription>,
 }
 
-fn document(format: &str, content: &impl Serialize) -> Result<Option<Inspection>> {
-    let document = serde_json::to_string(content).map_err(|error| Error::internal(error.to_string()))?;
-    Ok(Some(Inspection { format: format.to_owned(), document }))
-}
-
-/// Describes an artefact or a context binary. Returns `None` if the bytes are neither. The library
-/// is opened only for bytes that resemble its own format.
+/// Describes an artefact of this shim.
 ///
 /// # Errors
 ///
-/// Returns an error if the bytes are damaged, or if no library is available to read a foreign
-/// binary.
-pub fn inspect(bytes: &[u8], driver: impl FnOnce() -> Result<Arc<Driver>>) -> Result<Option<Inspection>> {
-    let describe = |binary: &[u8]| -> Result<BinaryDescription> {
-        let driver = driver()?;
-        let system = driver.backend().library().system()?.clone();
-        Ok(describe_binary(&system, binary)?)
-    };
-    if is_context_binary(bytes) {
-        return document("qnn-context-binary", &describe(bytes)?);
-    }
-    let artefact = match Artefact::read(bytes) {
-        Ok(artefact) => artefact,
-        Err(error) if error.class == ErrorClass::IncompatibleArtefact && !FORMAT.is_ours(bytes) => {
-            return Ok(None);
-        }
-        Err(error) => return Err(error),
-    };
-    let described = artefact.binary()?;
-    let (context_binary, unread) = match describe(described) {
+/// Returns an error if the bytes are damaged.
+pub fn inspect(shim: &QnnShim, bytes: &[u8]) -> Result<impl Serialize> {
+    let artefact = Artefact::read(bytes)?;
+    let (context_binary, unread) = match described(shim, artefact.binary()?) {
         Ok(description) => (Some(description), None),
         Err(error) => (None, Some(error.message)),
     };
-    let descriptor = &artefact.descriptor;
-    let inspected =
-        Inspected { head: &descriptor.head, entries: &descriptor.entries, unread, context_binary };
-    document("qnn-artefact", &inspected)
+    Ok(Inspected { descriptor: artefact.descriptor, unread, context_binary })
 }
 
 /// First bytes of the library's binaries, in every known version.
 const CONTEXT_BINARY: &[u8] = &[0, 0, 0, 2, 0, 0, 0];
 
-/// Checks whether bytes begin like one of the library's binaries.
-fn is_context_binary(bytes: &[u8]) -> bool {
-    bytes.starts_with(CONTEXT_BINARY)
+/// Describes a context binary. Returns `None` if the bytes do not begin like one. The library is
+/// opened only if they do.
+///
+/// # Errors
+///
+/// Returns an error if the bytes are damaged, or if no library is available to read them.
+pub fn inspect_foreign(shim: &QnnShim, bytes: &[u8]) -> Result<Option<Inspection>> {
+    if !bytes.starts_with(CONTEXT_BINARY) {
+        return Ok(None);
+    }
+    inspection("qnn-context-binary".to_owned(), &described(shim, bytes)?).map(Some)
+}
+
+fn described(shim: &QnnShim, binary: &[u8]) -> Result<BinaryDescription> {
+    let driver = shim.driver()?;
+    let system = driver.backend().library().system()?.clone();
+    Ok(describe_binary(&system, binary)?)
 }

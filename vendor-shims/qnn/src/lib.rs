@@ -37,7 +37,7 @@ mod simulation;
 pub mod soc;
 
 pub use driver::{Driver, Settings};
-pub use shim::QnnShim;
+pub use shim::{Qnn, QnnShim};
 
 /// Returns the contract's entry function, for programs that link this shim.
 pub fn shim_entry() -> shardwright_shim_abi::raw::SwEntryFunction {

@@ -5,26 +5,26 @@ use std::sync::Arc;
 use shardwright_shim_abi::{
     Bound, Control, Error, FlagOutcome, FlagReport, LoadedEntry, LoadedShard, MemoryKinds, Result, Run,
 };
-use shardwright_shim_npu::artefact::{Entry as _, ReadHead, corrupt, loads};
+use shardwright_shim_npu::artefact::{Entry as _, corrupt, loads};
 use shardwright_shim_npu::port::{PortKind, check_run, element_bytes};
-use shardwright_shim_npu::{Power, Priority};
+use shardwright_shim_npu::shim::SIMULATED;
+use shardwright_shim_npu::{On, Power, Priority, Wishes};
 
 use crate::artefact::{Artefact, Entry, Port};
 use crate::compatibility::{self, Place};
-use crate::compile::Target;
-use crate::driver::Driver;
 use crate::memory::{SharedBuffer, SharedMemory};
 use crate::recognise::recognise;
 use crate::session::{
     Device, GraphDescription, LoadedContext, Memory, PowerVote, RegisteredMemory, RunnableGraph,
 };
+use crate::shim::Qnn;
 use crate::soc::CodeFor;
 
-/// Returns the memory kinds that a run supports.
-pub fn memory_kinds() -> MemoryKinds {
+/// The memory kinds that a run supports.
+pub const MEMORY_KINDS: MemoryKinds = {
     let plain = MemoryKinds::HOST.and(MemoryKinds::SHIM);
     if crate::memory::IS_PHONE { plain.and(MemoryKinds::DMA_BUF) } else { plain }
-}
+};
 
 /// Message of the simulation if the size of its only fast memory has changed since a graph was
 /// loaded. Loading or compiling graphs with another size changes it, which invalidates the contexts
@@ -60,15 +60,6 @@ impl Source<'_> {
     }
 }
 
-/// Load-time settings that a session requests.
-#[derive(Clone, Copy, Debug)]
-pub struct Wishes {
-    /// `None` casts no vote.
-    pub power: Option<Power>,
-    /// `None` leaves the library's default.
-    pub priority: Option<Priority>,
-}
-
 /// An entry ready to run.
 struct Loaded {
     entry: Entry,
@@ -90,19 +81,18 @@ impl<'m> Shard<'m> {
     ///
     /// `ErrorClass::CorruptArtefact`, `ErrorClass::IncompatibleArtefact`, and errors of the
     /// library.
-    pub fn load(driver: &Driver, target: Target<'_>, bytes: &'m [u8], wishes: Wishes) -> Result<Shard<'m>> {
+    pub fn load(on: &On<'_, Qnn>, bytes: &'m [u8], wishes: Wishes) -> Result<Shard<'m>> {
+        let (driver, soc, is_simulated) = (on.driver()?, &*on.soc, on.is_simulated);
         let artefact = Artefact::read(bytes)?;
-        let head = &artefact.descriptor.head;
-        let place =
-            Place { soc: target.soc, is_simulated: target.is_simulated, library: Some(driver.versions()) };
-        loads(compatibility::judge(&ReadHead::Known(Box::new(head.clone())), place), || {
-            let device = if target.is_simulated { ".simulated" } else { "" };
-            format!("compile the work order for `{}{device}`", target.soc.name)
+        let place = Place { soc, is_simulated, library: Some(driver.versions()) };
+        loads(compatibility::judge(&artefact.descriptor.head, place), || {
+            let device = if is_simulated { SIMULATED } else { "" };
+            format!("compile the work order for `{}{device}`", soc.name)
         })?;
         let binary = artefact.binary()?;
         // A phone has one chip, which the library finds.
-        let code = match target.is_simulated {
-            true => recognise(driver, target.soc)?.code,
+        let code = match is_simulated {
+            true => recognise(&driver, soc)?.code,
             false => CodeFor::Own,
         };
         let device = driver.device(code)?;
@@ -132,12 +122,12 @@ impl<'m> Shard<'m> {
         }
         let (mut vote, mut flags) = (None, Vec::new());
         if let Some(power) = wishes.power {
-            let (cast, report) = voted(device, power, target.is_simulated);
+            let (cast, report) = voted(device, power, is_simulated);
             vote = cast;
             flags.push(report);
         }
-        flags.extend(wishes.priority.map(|priority| ranked(priority, target.is_simulated)));
-        let source = target.is_simulated.then_some(source);
+        flags.extend(wishes.priority.map(|priority| ranked(priority, is_simulated)));
+        let source = is_simulated.then_some(source);
         Ok(Shard { _vote: vote, flags, context, entries, source })
     }
 
@@ -200,7 +190,7 @@ fn is_same(actual: &GraphDescription, expected: &GraphDescription) -> bool {
 impl LoadedShard for Shard<'_> {
     fn entries(&self) -> Result<Vec<LoadedEntry>> {
         let alignment = |port: &Port| element_bytes(port.dtype).unwrap_or(1);
-        let loaded = |loaded: &Loaded| loaded.entry.outline().loaded(memory_kinds(), alignment);
+        let loaded = |loaded: &Loaded| loaded.entry.outline().loaded(MEMORY_KINDS, alignment);
         Ok(self.entries.iter().map(loaded).collect())
     }
 

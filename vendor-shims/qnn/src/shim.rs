@@ -1,28 +1,28 @@
-//! The vendor's library behind the contract.
+//! The parts of the shim that Qualcomm's library determines.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde::Serialize;
 use shardwright_shim_abi::{
-    Artefact, Buffer, Chip, Compatibility, CompileOutput, Description, Device, DeviceKind, EntryView, Error,
-    Estimate, Fact, Flag, Import, Inspection, Limit, LoadedShard, Options, Provenance, Result, Shim, Verdict,
-    WorkOrderView,
+    Buffer, Chip, Compatibility, CompileOutput, DeviceKind, EntryView, Error, Estimate, Fact, Flag,
+    Inspection, Limit, LoadedShard, MemoryKinds, Options, Provenance, Result, Verdict, WorkOrderView,
 };
-use shardwright_shim_npu::artefact::{MAX_ENTRIES, MAX_PORTS};
-use shardwright_shim_npu::error::{compiles_only, unsupported_memory};
-use shardwright_shim_npu::instance::{Chips, Lazy, Named, SIMULATED};
+use shardwright_shim_npu::artefact::{Format, limits};
 use shardwright_shim_npu::power::POWER;
 use shardwright_shim_npu::priority::PRIORITY;
-use shardwright_shim_npu::{Power, Priority};
+use shardwright_shim_npu::shim::SIMULATED;
+use shardwright_shim_npu::vendor::Offers;
+use shardwright_shim_npu::{Lazy, NpuShim, On, Vendor, Wishes};
 
-use crate::artefact::FORMAT;
+use crate::artefact::{FORMAT, Head};
 use crate::compatibility::{self, Place};
-use crate::compile::{self, Target};
+use crate::compile;
 use crate::driver::{Driver, Settings};
 use crate::estimate;
 use crate::flags::{self, Flags};
 use crate::inspect;
-use crate::loaded::{Shard, Wishes, memory_kinds};
+use crate::loaded::{MEMORY_KINDS, Shard};
 use crate::log::Level;
 use crate::lower;
 use crate::memory::{self, Allocator};
@@ -33,27 +33,21 @@ const LIBRARY: &str = "library";
 const SKEL: &str = "skel";
 const LOG_LEVEL: &str = "log-level";
 
-/// Whether this platform's library is a simulator.
-const HAS_SIMULATOR: bool = cfg!(target_arch = "x86_64");
-
 /// An instance of the shim.
 ///
 /// Options:
 /// * `library`: the file libQnnHtp.so or its folder.
 /// * `skel`: on a phone, a folder with the processor's half of the library.
 /// * `log-level`: level of the vendor's log (`error`, `warning`, `info`, `verbose`, `debug`).
-pub struct QnnShim {
+pub type QnnShim = NpuShim<Qnn>;
+
+/// Qualcomm, with its own state of an instance.
+pub struct Qnn {
     settings: Settings,
-    driver: Lazy<Driver>,
     allocator: Lazy<Allocator>,
-    chips: Chips<Soc>,
 }
 
-fn target(named: &Named<Soc>) -> Target<'_> {
-    Target { soc: &named.soc, is_simulated: named.is_simulated }
-}
-
-fn log_level(value: &str) -> std::result::Result<Level, Error> {
+fn log_level(value: &str) -> Result<Level> {
     let levels = [
         ("error", Level::Error),
         ("warning", Level::Warning),
@@ -67,7 +61,7 @@ fn log_level(value: &str) -> std::result::Result<Level, Error> {
 
 /// Passes the folder with the processor's half of the library to the transport. **Untested**,
 /// because no phone is available here.
-fn use_skel(folder: &str) -> std::result::Result<(), Error> {
+fn use_skel(folder: &str) -> Result<()> {
     let wrong = |expected: &str| Error::invalid_value(SKEL, folder, expected);
     if !memory::IS_PHONE {
         return Err(wrong("no value: only a phone's processor has its own half of the library"));
@@ -83,18 +77,7 @@ fn use_skel(folder: &str) -> std::result::Result<(), Error> {
     Ok(())
 }
 
-impl QnnShim {
-    /// Looks up a device of a registered chip.
-    fn named(&self, name: &str) -> std::result::Result<Named<Soc>, Error> {
-        let named = self.chips.named(name).filter(|named| HAS_SIMULATOR || !named.is_simulated);
-        let help = "use a chip that the host has registered: `sm8850`, or `sm8850.simulated` to run on an x86-64 machine";
-        named.ok_or_else(|| Error::unknown_device(name, help))
-    }
-
-    fn driver(&self) -> Result<Arc<Driver>> {
-        Ok(self.driver.get(|| Driver::open(&self.settings))?)
-    }
-
+impl Qnn {
     /// Returns the allocator of a phone, or `None` on other machines.
     fn allocator(&self) -> Result<Option<Arc<Allocator>>> {
         if !memory::IS_PHONE {
@@ -102,69 +85,47 @@ impl QnnShim {
         }
         Ok(Some(self.allocator.get(Allocator::open)?))
     }
-
-    /// Checks by its number whether this is a phone with that chip. **Untested**.
-    fn is_own(&self, soc: &Soc) -> Result<bool> {
-        if !memory::IS_PHONE {
-            return Ok(false);
-        }
-        let own = self.driver()?.backend().own_soc()?;
-        Ok(own.is_some() && own == soc.id)
-    }
-
-    /// Describes a device. `build` is the library's build, so a host's cached results of the device
-    /// become invalid when the library changes.
-    fn device_of(
-        build: &str,
-        soc: &Soc,
-        known: Option<&Recognised>,
-        name: String,
-        kind: DeviceKind,
-    ) -> Device {
-        let detail = match kind {
-            DeviceKind::Present => "this phone's processor",
-            DeviceKind::Offline => "compiles, entry points share their weights",
-            DeviceKind::Simulated => {
-                "the x86-64 library's functional simulation, slow; weights are not shared"
-            }
-        };
-        let id = match (soc.id, known) {
-            (Some(id), Some(Recognised { code: CodeFor::Architecture(_), made, .. })) => {
-                format!("SoC id {id}, which the compiler does not know: code is made for id {}", made.soc)
-            }
-            (Some(id), _) => format!("SoC id {id}"),
-            (None, Some(known)) => format!("no SoC id: code is made for id {}", known.made.soc),
-            (None, None) => "no SoC id".to_owned(),
-        };
-        Device {
-            name,
-            soc: Some(soc.name.clone()),
-            detail: Some(format!("Hexagon v{}, {id}, compiler {build}; {detail}", soc.arch)),
-            kind,
-            memory_kinds: memory_kinds(),
-            memory_bytes: 0,
-        }
-    }
 }
 
-impl Shim for QnnShim {
-    fn describe() -> Description {
-        Description {
-            name: "qnn".to_owned(),
-            vendor: "Qualcomm".to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            // To determine it, a hundred megabytes would be loaded.
-            vendor_library: None,
-            instance_limit: 0,
+/// Describes a device. The text contains the library's build, so a host's cached results of the
+/// device become invalid when the library changes.
+fn detail(driver: &Driver, soc: &Soc, known: Option<&Recognised>, kind: DeviceKind) -> String {
+    let detail = match kind {
+        DeviceKind::Present => "this phone's processor",
+        DeviceKind::Offline => "compiles, entry points share their weights",
+        DeviceKind::Simulated => "the x86-64 library's functional simulation, slow; weights are not shared",
+    };
+    let id = match (soc.id, known) {
+        (Some(id), Some(Recognised { code: CodeFor::Architecture(_), made, .. })) => {
+            format!("SoC id {id}, which the compiler does not know: code is made for id {}", made.soc)
         }
-    }
+        (Some(id), _) => format!("SoC id {id}"),
+        (None, Some(known)) => format!("no SoC id: code is made for id {}", known.made.soc),
+        (None, None) => "no SoC id".to_owned(),
+    };
+    let build = driver.backend().library().build_id();
+    format!("Hexagon v{}, {id}, compiler {build}; {detail}", soc.arch)
+}
+
+impl Vendor for Qnn {
+    type Soc = Soc;
+    type Driver = Driver;
+    type Head = Head;
+
+    const NAME: &'static str = "Qualcomm";
+    const FORMAT: Format = FORMAT;
+    const OPTIONS: &'static [&'static str] = &[LIBRARY, SKEL, LOG_LEVEL];
+    const LOAD_FLAGS: &'static [&'static str] = &[POWER, PRIORITY];
+    const MEMORY_KINDS: MemoryKinds = MEMORY_KINDS;
+    const HAS_SIMULATOR: bool = cfg!(target_arch = "x86_64");
+    const DEVICE_HELP: &'static str = "use a chip that the host has registered: `sm8850`, or `sm8850.simulated` to run on an x86-64 machine";
+    const NO_HARDWARE_BUFFER: &'static str = "the library cannot read its descriptor";
 
     fn facts() -> Vec<Fact> {
         soc::read_facts()
     }
 
-    fn open(options: &Options<'_>) -> Result<Self> {
-        options.only(&[LIBRARY, SKEL, LOG_LEVEL])?;
+    fn open(options: &Options<'_>) -> Result<Qnn> {
         if let Some(folder) = options.get(SKEL) {
             use_skel(folder)?;
         }
@@ -172,139 +133,100 @@ impl Shim for QnnShim {
             library: options.get(LIBRARY).map(PathBuf::from),
             log_level: options.get(LOG_LEVEL).map(log_level).transpose()?,
         };
-        Ok(QnnShim { settings, driver: Lazy::default(), allocator: Lazy::default(), chips: Chips::default() })
+        Ok(Qnn { settings, allocator: Lazy::default() })
     }
 
-    fn chip(&self, chip: Chip<'_>) -> Result<()> {
-        self.chips.add(chip.name, Soc::read(&chip)?);
-        Ok(())
+    fn read(chip: &Chip<'_>) -> Result<Soc> {
+        Soc::read(chip)
     }
 
-    fn devices(&self, soc: Option<&str>) -> Result<Vec<Device>> {
-        let asked = match soc.map(|name| self.chips.get(name)) {
-            // Not registered, because the chip is another vendor's.
-            Some(None) => return Ok(Vec::new()),
-            asked => asked.flatten(),
-        };
-        // Without a library there are no devices to offer, and the error gives the reason.
-        let driver = self.driver()?;
-        let build = driver.backend().library().build_id();
-        let Some(soc) = asked else {
-            let mut devices = Vec::new();
-            for soc in self.chips.all() {
-                if self.is_own(&soc)? {
-                    let name = soc.name.clone();
-                    devices.push(Self::device_of(build, &soc, None, name, DeviceKind::Present));
-                }
-            }
-            return Ok(devices);
-        };
-        if self.is_own(&soc)? {
-            return Ok(vec![Self::device_of(build, &soc, None, soc.name.clone(), DeviceKind::Present)]);
+    fn driver(&self) -> Result<Arc<Driver>> {
+        Ok(Driver::open(&self.settings)?)
+    }
+
+    /// Checks by its number whether this is a phone with that chip. **Untested**.
+    fn is_own(shim: &QnnShim, soc: &Soc) -> Result<bool> {
+        if !memory::IS_PHONE {
+            return Ok(false);
         }
-        let known = recognise(&driver, &soc)?;
-        let device = |name, kind| Self::device_of(build, &soc, Some(&known), name, kind);
-        let mut devices = vec![device(soc.name.clone(), DeviceKind::Offline)];
-        if HAS_SIMULATOR {
-            devices.push(device(format!("{}{SIMULATED}", soc.name), DeviceKind::Simulated));
-        }
-        Ok(devices)
+        let own = shim.driver()?.backend().own_soc()?;
+        Ok(own.is_some() && own == soc.id)
     }
 
-    fn limits(&self, device: &str) -> Result<Vec<Limit>> {
-        self.named(device)?;
-        let limit = |name: &str, value: u64, provenance: Provenance, note: &str| {
-            Limit::new(name, value, provenance).with_note(note)
+    fn devices(&self, driver: &Driver, soc: &Soc, is_own: bool) -> Result<Offers> {
+        let known = if is_own { None } else { Some(recognise(driver, soc)?) };
+        let kinds: &[DeviceKind] = match (is_own, Self::HAS_SIMULATOR) {
+            (true, _) => &[DeviceKind::Present],
+            (false, true) => &[DeviceKind::Offline, DeviceKind::Simulated],
+            (false, false) => &[DeviceKind::Offline],
         };
-        Ok(vec![
-            limit(
-                "repeated-mask-bytes",
-                lower::MOST_REPEATED_BYTES,
-                Provenance::Reported,
-                "a 16-bit mask joined from one part for each head met the scores of other rows on SM8850 and SM8750, in silence: 1,081,344 bytes did, 1,048,576 did not; larger ones are broadcast",
-            ),
-            limit("entries", MAX_ENTRIES as u64, Provenance::Declared, "entry points of one artefact"),
-            limit("ports", MAX_PORTS as u64, Provenance::Declared, "inputs and outputs of one entry point"),
-        ])
+        Ok(kinds.iter().map(|kind| (*kind, detail(driver, soc, known.as_ref(), *kind))).collect())
     }
 
-    fn flags(&self, device: &str) -> Result<Vec<Flag>> {
-        Ok(flags::schema(&self.named(device)?.soc))
+    fn limits(_: &On<'_, Self>) -> Result<Vec<Limit>> {
+        let masks = Limit::new("repeated-mask-bytes", lower::MOST_REPEATED_BYTES, Provenance::Reported)
+            .with_note("a 16-bit mask joined from one part for each head met the scores of other rows on SM8850 and SM8750, in silence: 1,081,344 bytes did, 1,048,576 did not; larger ones are broadcast");
+        Ok([masks].into_iter().chain(limits()).collect())
     }
 
-    fn check(&self, device: &str, entry: EntryView<'_>) -> Result<Vec<Verdict>> {
-        Ok(lower::check(entry, &self.named(device)?.soc))
+    fn flags(on: &On<'_, Self>) -> Result<Vec<Flag>> {
+        Ok(flags::schema(&on.soc))
     }
 
-    fn estimate(&self, device: &str, entry: EntryView<'_>) -> Result<Option<Estimate>> {
-        let named = self.named(device)?;
-        let options = Flags::default().graph_options(&named.soc, None);
+    fn check(on: &On<'_, Self>, entry: EntryView<'_>) -> Result<Vec<Verdict>> {
+        Ok(lower::check(entry, &on.soc))
+    }
+
+    fn estimate(on: &On<'_, Self>, entry: EntryView<'_>) -> Result<Option<Estimate>> {
+        let options = Flags::default().graph_options(&on.soc, None);
         // The simulation cannot load graphs that share weights.
-        let shares_weights = !named.is_simulated;
-        estimate::estimate(&*self.driver()?, &named.soc, entry, &options, shares_weights)
+        let shares_weights = !on.is_simulated;
+        estimate::estimate(&*on.driver()?, &on.soc, entry, &options, shares_weights)
     }
 
-    fn compile(&self, device: &str, order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) -> Result<()> {
-        let named = self.named(device)?;
-        compile::compile(&*self.driver()?, target(&named), order, output)
+    fn compile(on: &On<'_, Self>, order: WorkOrderView<'_>, output: &mut CompileOutput<'_>) -> Result<()> {
+        compile::compile(on, order, output)
     }
 
-    fn compatibility(&self, device: &str, head: &[u8]) -> Result<Compatibility> {
-        let named = self.named(device)?;
-        let head = FORMAT.read_head(head)?;
-        let place = Place { soc: &named.soc, is_simulated: named.is_simulated, library: None };
-        let without_library = compatibility::judge(&head, place);
+    fn judge(on: &On<'_, Self>, head: &Head) -> Result<Compatibility> {
+        let place = Place { soc: &on.soc, is_simulated: on.is_simulated, library: None };
+        let without_library = compatibility::judge(head, place);
         if !matches!(without_library, Compatibility::Optimal) {
             return Ok(without_library);
         }
-        let driver = self.driver()?;
-        Ok(compatibility::judge(&head, Place { library: Some(driver.versions()), ..place }))
+        let driver = on.driver()?;
+        Ok(compatibility::judge(head, Place { library: Some(driver.versions()), ..place }))
     }
 
-    fn load<'m>(
-        &'m self,
-        device: &str,
-        artefact: Artefact<'m>,
-        options: &Options<'_>,
-    ) -> Result<Box<dyn LoadedShard + 'm>> {
-        let named = self.named(device)?;
-        options.only(&[POWER, PRIORITY])?;
-        let wishes = Wishes { power: Power::read(options)?, priority: Priority::read(options)? };
-        if !named.is_simulated && !self.is_own(&named.soc)? {
-            let device = named.soc.name.clone();
-            let help = format!(
-                "compile for `{device}{SIMULATED}` and run it there, or carry the artefact to the phone"
-            );
-            return Err(compiles_only(&device, &help));
-        }
-        Ok(Box::new(Shard::load(&*self.driver()?, target(&named), artefact.bytes(), wishes)?))
+    fn load<'m>(on: &On<'_, Self>, bytes: &'m [u8], wishes: Wishes) -> Result<Box<dyn LoadedShard + 'm>> {
+        Ok(Box::new(Shard::load(on, bytes, wishes)?))
     }
 
-    fn allocate(&self, device: &str, length: usize, alignment: usize) -> Result<Box<dyn Buffer>> {
-        self.named(device)?;
-        memory::allocate(self.allocator()?.as_ref(), length, alignment)
+    fn run_help(device: &str) -> String {
+        format!("compile for `{device}{SIMULATED}` and run it there, or carry the artefact to the phone")
     }
 
-    fn import(&self, device: &str, import: Import) -> Result<Box<dyn Buffer>> {
-        self.named(device)?;
-        match import {
-            Import::DmaBuf { fd, offset, length } => Ok(memory::import(fd, offset, length)?),
-            Import::HardwareBuffer { .. } => {
-                Err(unsupported_memory("an AHardwareBuffer", "the library cannot read its descriptor"))
-            }
-        }
+    fn allocate(on: &On<'_, Self>, length: usize, alignment: usize) -> Result<Box<dyn Buffer>> {
+        memory::allocate(on.shim.vendor.allocator()?.as_ref(), length, alignment)
     }
 
-    fn inspect(&self, bytes: &[u8]) -> Result<Option<Inspection>> {
-        inspect::inspect(bytes, || self.driver())
+    fn import(_: &On<'_, Self>, fd: i32, offset: u64, length: u64) -> Result<Box<dyn Buffer>> {
+        memory::import(fd, offset, length)
     }
 
-    fn recover(&self, device: &str) -> Result<()> {
-        let named = self.named(device)?;
-        let driver = self.driver()?;
-        let code = match !named.is_simulated && self.is_own(&named.soc)? {
+    fn inspect(shim: &QnnShim, bytes: &[u8]) -> Result<impl Serialize> {
+        inspect::inspect(shim, bytes)
+    }
+
+    fn inspect_foreign(shim: &QnnShim, bytes: &[u8]) -> Result<Option<Inspection>> {
+        inspect::inspect_foreign(shim, bytes)
+    }
+
+    fn recover(on: &On<'_, Self>) -> Result<()> {
+        let driver = on.driver()?;
+        let code = match !on.is_simulated && Self::is_own(on.shim, &on.soc)? {
             true => CodeFor::Own,
-            false => recognise(&driver, &named.soc)?.code,
+            false => recognise(&driver, &on.soc)?.code,
         };
         driver.forget(code);
         driver.device(code)?;

@@ -7,6 +7,7 @@ use std::fmt;
 
 use shardwright_shim_abi::{Chip, Error, Fact, FlagKind};
 use shardwright_shim_npu::error::{unprepared, wrong_fact};
+use shardwright_shim_npu::facts::{fact, number};
 
 /// Upper bound on the fast memory, larger than any chip's.
 pub(crate) const MAX_VTCM_MEGABYTES: i64 = 64;
@@ -76,13 +77,7 @@ const UNPREPARED: &[(u32, &str)] =
 
 /// Lists the facts that this shim reads.
 pub fn read_facts() -> Vec<Fact> {
-    let fact = |name: &str, kind, required, description: &str| Fact {
-        name: name.to_owned(),
-        description: description.to_owned(),
-        kind,
-        required,
-    };
-    let number = |minimum, maximum| FlagKind::Integer { minimum, maximum };
+    let within = |minimum, maximum| FlagKind::Integer { minimum, maximum };
     vec![
         fact(
             facts::ARCHITECTURE,
@@ -92,25 +87,25 @@ pub fn read_facts() -> Vec<Fact> {
         ),
         fact(
             facts::SOC_ID,
-            number(1, u32::MAX.into()),
+            within(1, u32::MAX.into()),
             false,
             "the vendor's number of the chip; without it code is made for the architecture",
         ),
         fact(
             facts::VTCM_MEGABYTES,
-            number(1, MAX_VTCM_MEGABYTES),
+            within(1, MAX_VTCM_MEGABYTES),
             false,
             "fast memory of the tensor processor, all of which a graph may use; 4 without it",
         ),
         fact(
             facts::STAND_IN,
-            number(1, u32::MAX.into()),
+            within(1, u32::MAX.into()),
             false,
             "the chip whose cycles the library computes for this one; without it no times are estimated",
         ),
         fact(
             facts::FINALIZE_MODE,
-            number(0, 3),
+            within(0, 3),
             false,
             "how finalize optimises, 0 for the library's own choice, which is also what is done without it",
         ),
@@ -125,10 +120,7 @@ impl Soc {
     /// generation, the error also has the detail `unsupported`.
     pub fn read(chip: &Chip<'_>) -> Result<Soc, Error> {
         let wrong = |fact: &'static str, reason: String| wrong_fact(chip.name, fact, &reason);
-        let number = |name: &'static str| -> Result<Option<u32>, Error> {
-            let value = chip.facts.get(name).map(|value| value.parse());
-            value.transpose().map_err(|_| wrong(name, "it is not a number in range".to_owned()))
-        };
+        let number = |name: &str| number::<u32>(chip, name, "it is not a number in range");
         let said = chip.facts.get(facts::ARCHITECTURE).unwrap_or_default();
         let arch: u32 = said.strip_prefix('v').and_then(|digits| digits.parse().ok()).ok_or_else(|| {
             wrong(facts::ARCHITECTURE, format!("`{said}` is not an architecture such as `v81`"))

@@ -24,9 +24,8 @@ use shardwright_graph::{Graph, Ranges};
 use shardwright_models::Checkpoint;
 use shardwright_planning::request::{Sensitivity, ValueSensitivity};
 use shardwright_quantisation::{Calibration, Change, Compensated, Moments, losses_identity};
-use shardwright_shims::{Part, Watch};
 use shardwright_vocabulary::{
-    Error, ErrorKind, FormatTuple, Notice, Provenance, ValueFormat, WeightFormat, WeightRole,
+    Error, ErrorKind, FormatTuple, Notice, Part, Provenance, ValueFormat, Watch, WeightFormat, WeightRole,
 };
 
 use self::kept::Kept;

@@ -1,17 +1,15 @@
 //! Makes the inputs of compiling a plan: constants quantised to the formats it names, each once,
 //! and calibrated ranges for integer activations and states.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use shardwright_graph::{Asset, ConstantFormat, Graph, Ranges, Weight};
 use shardwright_models::Checkpoint;
 use shardwright_planning::check::CheckedPlan;
 use shardwright_quantisation::{
-    Calibration, Compensated, Moments, Note, Progress, Recipe, Store, TableFormats as Tables, Watch, quantise,
+    Calibration, Compensated, Moments, Note, Recipe, Store, TableFormats as Tables, quantise,
 };
-use shardwright_shims::{Part, Watch as BuildWatch};
-use shardwright_vocabulary::{ErrorKind, FormatTuple, Ignored, Notice, WeightFormat};
+use shardwright_vocabulary::{ErrorKind, FormatTuple, Ignored, Notice, Part, Watch, WeightFormat};
 
 use super::losses::{self, Means};
 use super::{drafts, measuring, moments, texts};
@@ -55,7 +53,7 @@ pub struct CheckpointSource<'a> {
 
 impl<'a> CheckpointSource<'a> {
     /// Returns the calibration, and makes it if necessary.
-    fn calibrated(&mut self, watch: &mut dyn BuildWatch) -> Result<&Calibration> {
+    fn calibrated(&mut self, watch: &mut dyn Watch) -> Result<&Calibration> {
         let CheckpointSource { checkpoint, graph, options, notices, calibration, .. } = self;
         match calibration {
             Some(found) => Ok(found),
@@ -68,11 +66,7 @@ impl<'a> CheckpointSource<'a> {
 
     /// Returns the moments by which weights in these formats are rounded, and computes them if
     /// necessary. Returns `None` if each value is rounded to nearest.
-    fn moments(
-        &mut self,
-        formats: &[WeightFormat],
-        watch: &mut dyn BuildWatch,
-    ) -> Result<Option<Arc<Moments>>> {
+    fn moments(&mut self, formats: &[WeightFormat], watch: &mut dyn Watch) -> Result<Option<Arc<Moments>>> {
         let compensated = self.options.compensated(&self.graph);
         let has_few_bits = formats.iter().any(|format| Compensated::FourBits.takes(*format));
         let is_usual = self.options.rounding == WeightRounding::Usual;
@@ -145,7 +139,7 @@ impl PlanSource for CheckpointSource<'_> {
         &mut self,
         tuples: &[FormatTuple],
         ground: LossGround,
-        watch: &mut dyn BuildWatch,
+        watch: &mut dyn Watch,
     ) -> Result<Losses> {
         let mut watch = Part::new(watch, 0..1000);
         let is_measured = ground == LossGround::Measured;
@@ -181,7 +175,7 @@ impl PlanSource for CheckpointSource<'_> {
         &mut self,
         counted: &ModelFormats,
         plan: &CheckedPlan,
-        watch: &mut dyn BuildWatch,
+        watch: &mut dyn Watch,
     ) -> Result<Option<MeasuredLoss>> {
         let options = self.options;
         let weights = weights_of(&self.graph);
@@ -198,7 +192,7 @@ impl PlanSource for CheckpointSource<'_> {
         }
         let (checkpoint, graph) = (self.checkpoint, self.graph.clone());
         let mut notices = Vec::new();
-        let make = |watch: &mut dyn BuildWatch| {
+        let make = |watch: &mut dyn Watch| {
             let mut watch = Part::new(watch, 0..1000);
             let made = self.made(counted, plan, &mut watch.then(MADE_FOR_LOSS))?;
             let tables = TableFormats::planned(&self.graph, plan);
@@ -236,7 +230,7 @@ impl ModelSource for CheckpointSource<'_> {
         &mut self,
         counted: &ModelFormats,
         plan: &CheckedPlan,
-        watch: &mut dyn BuildWatch,
+        watch: &mut dyn Watch,
     ) -> Result<ModelFormats> {
         let mut watch = Part::new(watch, 0..1000);
         let used: Vec<FormatTuple> =
@@ -259,12 +253,12 @@ impl ModelSource for CheckpointSource<'_> {
         let compensated = options.compensated(graph).unwrap_or_default();
         let make = |from: &Graph, weights| {
             let recipe = Recipe { weights, tables: Tables::default(), moments: moments.clone(), compensated };
-            make(made, options, from, recipe, &mut Forward { watch: &mut watch.most_of_the_rest(), notices })
+            make(made, notices, options, from, recipe, &mut watch.most_of_the_rest())
         };
         counted.made(graph, plan, ranges, make)
     }
 
-    fn tables(&mut self, formats: TableFormats, watch: &mut dyn BuildWatch) -> Result<Vec<Asset>> {
+    fn tables(&mut self, formats: TableFormats, watch: &mut dyn Watch) -> Result<Vec<Asset>> {
         let remade = |index: usize| {
             let stored = self.graph.assets.get(index)?.table.format();
             formats.of(index).filter(|format| stored != Some(*format))
@@ -276,7 +270,7 @@ impl ModelSource for CheckpointSource<'_> {
         let weights = vec![ConstantFormat::Stored; self.graph.weights.len()];
         let recipe = Recipe { weights, tables, ..Recipe::default() };
         let CheckpointSource { graph, options, made, notices, .. } = self;
-        Ok(make(made, options, graph, recipe, &mut Forward { watch, notices })?.assets)
+        Ok(make(made, notices, options, graph, recipe, watch)?.assets)
     }
 
     fn ranges(&self) -> Option<&Ranges> {
@@ -294,62 +288,48 @@ pub(super) fn making(graph: &Graph, options: &PlanOptions) -> Making {
     }
 }
 
-/// Carries out a recipe unless it was carried out before.
+/// Carries out a recipe unless it was carried out before, and adds to the notices.
 fn make(
     finished: &mut Vec<(Recipe, Graph)>,
+    notices: &mut Vec<Notice>,
     options: &PlanOptions,
     graph: &Graph,
     recipe: Recipe,
-    watch: &mut Forward<'_>,
+    watch: &mut dyn Watch,
 ) -> Result<Graph> {
     if let Some((_, made)) = finished.iter().find(|(known, _)| *known == recipe) {
         return Ok(made.clone());
     }
     let store = options.cache.as_ref().map(|cache| cache.join("weights"));
+    let mut notes = Vec::new();
     let made = match store.filter(|_| making(graph, options) == Making::InFiles) {
-        Some(directory) => Store::open(directory)?.graph(graph, &recipe, watch)?,
-        None => quantise(graph, &recipe, watch)?,
+        Some(directory) => Store::open(directory)?.graph(graph, &recipe, watch, &mut notes),
+        None => quantise(graph, &recipe, watch, &mut notes),
     };
+    notices.extend(notes.into_iter().filter_map(notice_of));
+    let made = made?;
     finished.push((recipe, made.clone()));
     Ok(made)
 }
 
-/// Forwards progress and notes of quantisation to the build's watch and notices.
-struct Forward<'w> {
-    watch: &'w mut dyn BuildWatch,
-    notices: &'w mut Vec<Notice>,
-}
-
-impl Watch for Forward<'_> {
-    fn progress(&mut self, progress: &Progress<'_>) -> ControlFlow<()> {
-        let per_mille = (progress.done.saturating_mul(1000) / progress.total.max(1)) as u32;
-        self.watch.progress(per_mille, "quantising");
-        if self.watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-
-    fn note(&mut self, note: Note) {
-        match note {
-            Note::Remade { weight, reason, .. } => {
-                self.notices.push(Notice::note(format!("{reason}; `{weight}` was made again")));
-            }
-            Note::Damped { weight, percent } => self.notices.push(Notice::note(format!(
-                "moments of what `{weight}` is multiplied with are not positive definite: they are damped by {percent} % of \
-                 the mean square of a column"
-            ))),
-            Note::NotSeen { weight } => self.notices.push(Notice::note(format!(
-                "nothing that `{weight}` is multiplied with was seen, so each of its values is rounded to the nearest"
-            ))),
-            Note::RowsAlone { weight } => self.notices.push(Notice::note(format!(
-                "no finite derivatives by what `{weight}` gives were seen, so each of its rows is rounded for itself"
-            ))),
-            Note::Waiting { weight, path } => self.watch.note(&format!(
-                "waiting for another program, which makes `{weight}` in {}",
-                path.display()
-            )),
-            Note::Disbelieved { reason } => self.notices.push(Notice::note(format!(
-                "made weights in the cache are not believed, so they were made again: {reason}; `chmod go-w` the folder if it is yours"
-            ))),
-            _ => {}
-        }
-    }
+/// Returns the notice of a note that concerns the user of a plan.
+fn notice_of(note: Note) -> Option<Notice> {
+    let text = match note {
+        Note::Remade { weight, reason, .. } => format!("{reason}; `{weight}` was made again"),
+        Note::Damped { weight, percent } => format!(
+            "moments of what `{weight}` is multiplied with are not positive definite: they are damped by {percent} % of \
+             the mean square of a column"
+        ),
+        Note::NotSeen { weight } => format!(
+            "nothing that `{weight}` is multiplied with was seen, so each of its values is rounded to the nearest"
+        ),
+        Note::RowsAlone { weight } => format!(
+            "no finite derivatives by what `{weight}` gives were seen, so each of its rows is rounded for itself"
+        ),
+        Note::Disbelieved { reason } => format!(
+            "made weights in the cache are not believed, so they were made again: {reason}; `chmod go-w` the folder if it is yours"
+        ),
+        _ => return None,
+    };
+    Some(Notice::note(text))
 }

@@ -9,8 +9,7 @@ use shardwright_files::own;
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{Calibration, Calibrator};
-use shardwright_shims::Watch;
-use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Notice, WeightFormat};
+use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Notice, Watch, WeightFormat};
 
 use super::texts::{self, Budget, conversations};
 use crate::{PlanOptions, Result};

@@ -11,8 +11,7 @@ use shardwright_forward::{Backward, BackwardLook, Engine, LogitRows, Pass, Shown
 use shardwright_graph::{EntryGraph, Graph, Op, TensorId, gradient_key, range_key};
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{MatrixInputs, MomentSums, Moments, SecondMoments, sampled_gradient};
-use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{DeviceKind, Error, ErrorKind, Notice};
+use shardwright_vocabulary::{DeviceKind, Error, ErrorKind, Notice, Part, Watch};
 
 use super::texts::{self, Budget};
 use crate::places::thread_options;

@@ -3,14 +3,14 @@
 use shardwright_graph::Graph;
 use shardwright_models::{Outline, OutlineBasis};
 use shardwright_planning::check::CheckedPlan;
-use shardwright_shims::Watch;
-use shardwright_vocabulary::{FormatTuple, Ignored, Notice};
+use shardwright_report::stored_bytes;
+use shardwright_vocabulary::{FormatTuple, Ignored, Notice, Watch};
 
 use super::losses::expected_losses;
 use super::making::making;
 use crate::{
     AcceptedSteps, Download, DownloadBasis, LossGround, Losses, Making, MeasuredLoss, ModelFormats,
-    ModelName, PlanOptions, PlanSource, Result, StatedDraft, forecast,
+    ModelName, PlanOptions, PlanSource, Result, StatedDraft,
 };
 
 /// A checkpoint's outline to plan for. It cannot be compiled, because it is not a
@@ -67,7 +67,7 @@ impl PlanSource for OutlineSource<'_> {
             OutlineBasis::Index => DownloadBasis::Index,
             OutlineBasis::Configuration => DownloadBasis::Configuration,
         };
-        let read = || forecast::stored_bytes(&self.graph);
+        let read = || stored_bytes(&self.graph);
         Some(Download { bytes: self.outline.download_bytes().unwrap_or_else(read), rests_on })
     }
 

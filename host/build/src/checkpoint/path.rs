@@ -5,8 +5,7 @@ use std::path::Path;
 use shardwright_bundle::is_bundle;
 use shardwright_gguf::is_gguf;
 use shardwright_models::{Checkpoint, Opened};
-use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
+use shardwright_vocabulary::{Error, ErrorKind, Notice, Part, Pass, Watch};
 
 use super::tower::{TowerScope, TowerSource, towers_of};
 use crate::{CheckpointSource, OutlineSource, PlanOptions, PlanReport, PlanSource, Planned, Result, plan};

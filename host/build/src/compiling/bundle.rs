@@ -12,19 +12,17 @@ use shardwright_files::output::expect_folder;
 use shardwright_gguf::model_at;
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
-use shardwright_shims::{Part, Watch};
 use shardwright_text::{TOKENIZER_BYTES_MAX, Tokenizer, text_file};
-use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
+use shardwright_vocabulary::{Error, ErrorKind, Notice, Part, Pass, Watch};
 
 use super::gate::Seat;
 use super::gated::Gated;
 use super::later::LaterChains;
 use super::{CompileReport, CompiledVariant, FailedVariant};
-use crate::checkpoint::{PRIMARY_CHAIN, passes_with};
+use crate::checkpoint::passes_with;
 use crate::{
-    BundleStore, BundleTrying, CheckpointSource, PlanOptions, PlanReport, Purpose, Result, Settled,
-    SharedWriter, TowerScope, TowerSource, Trying, expect_checkpoint, settle_trying, tower_weights,
-    towers_of,
+    Builder, BundleStore, BundleTrying, PlanOptions, PlanReport, Purpose, Result, Settled, SharedWriter,
+    TowerScope, Trying, expect_checkpoint, settle_trying, tower_weights, towers_of,
 };
 
 /// Progress after the first chain is made, in thousandths. Fallback chains and the writing of
@@ -110,19 +108,9 @@ impl<'c> Compiling<'c> {
 
         watch.progress(0, "reading");
         let mut all = Part::new(watch, 0..1000);
-        let mut compiled = |name: &str, options: &PlanOptions, trying: Trying<'_>, watch: &mut dyn Watch| {
-            let source = CheckpointSource::new(&checkpoint, options);
-            let mut source = Gated::new(source, options, seat, watch)?;
-            let settled = settle_trying(&mut source, options, Purpose::Compile, &mut store, trying, watch)?;
-            Ok::<_, Error>((chain(&mut store, name, &settled)?, settled))
-        };
         let end = if scopes.is_empty() { PRIMARY } else { PRIMARY_BESIDE_TOWERS };
-        let (first, primary) = compiled(PRIMARY_CHAIN, options, trying.text, &mut all.then(end))?;
-        let mut later = LaterChains::of(&primary.report);
-        for one in primary.fallbacks(options) {
-            let mut watch = all.most_of_the_rest();
-            later.take(&one.name, compiled(&one.name, &one.options, Trying::default(), &mut watch))?;
-        }
+        let text = (Builder::new(&checkpoint, None), options);
+        let (first, primary, mut later) = chains(text, &mut store, trying.text, seat, end, &mut all)?;
         let mut towers = Vec::new();
         for scope in &scopes {
             let trying = trying.towers.remove(&scope.pass).unwrap_or_default();
@@ -311,19 +299,8 @@ fn tower(
     let mut watch = Part::new(watch, 0..1000);
     let own = scope.options(options);
     let pass = scope.pass;
-    let mut compiled = |name: &str, options: &PlanOptions, trying: Trying<'_>, watch: &mut dyn Watch| {
-        let source = TowerSource::new(checkpoint, scope, options)?;
-        let mut source = Gated::new(source, options, seat, watch)?;
-        let settled = settle_trying(&mut source, options, Purpose::Compile, store, trying, watch)?;
-        Ok::<_, Error>((chain(store, name, &settled)?, settled))
-    };
-    let (first, settled) = compiled(pass.name(), &own, trying, &mut watch.then(PRIMARY))?;
-    let mut later = LaterChains::of(&settled.report);
-    for one in settled.fallbacks(&own) {
-        let name = scope.chain_name(&one.name);
-        let mut watch = watch.most_of_the_rest();
-        later.take(&name, compiled(&name, &one.options, Trying::default(), &mut watch))?;
-    }
+    let builder = (Builder::new(checkpoint, Some(scope)), &own);
+    let (first, settled, mut later) = chains(builder, store, trying, seat, PRIMARY, &mut watch)?;
     let mut shown = settled.report_now();
     shown.notices.append(&mut later.said);
     let lacking = std::mem::take(&mut later.lacking);
@@ -331,9 +308,28 @@ fn tower(
     Ok(CompiledTower { pass, graph, chains: later.after(first), report, shown, lacking })
 }
 
-fn chain(store: &mut BundleStore<'_>, name: &str, settled: &Settled) -> Result<ChainEntry> {
-    let Settled { request, plan, shards, report, .. } = settled;
-    store.chain(name, request, plan, shards, report)
+/// Compiles the first chain of a model, which ends at a progress of `end`, and its fallback chains.
+fn chains(
+    (builder, options): (Builder<'_>, &PlanOptions),
+    store: &mut BundleStore<'_>,
+    trying: Trying<'_>,
+    seat: Option<&Seat<'_>>,
+    end: u32,
+    watch: &mut Part<'_>,
+) -> Result<(ChainEntry, Settled, LaterChains)> {
+    let mut compiled = |name: &str, options: &PlanOptions, trying: Trying<'_>, watch: &mut dyn Watch| {
+        let mut source = Gated::new(builder.source(options)?, options, seat, watch)?;
+        let settled = settle_trying(&mut source, options, Purpose::Compile, store, trying, watch)?;
+        let Settled { request, plan, shards, report, .. } = &settled;
+        Ok::<_, Error>((store.chain(name, request, plan, shards, report)?, settled))
+    };
+    let (first, settled) = compiled(builder.first_name(), options, trying, &mut watch.then(end))?;
+    let mut later = LaterChains::of(&settled.report);
+    for one in builder.fallbacks(&settled, options) {
+        let mut watch = watch.most_of_the_rest();
+        later.take(&one.name, compiled(&one.name, &one.options, Trying::default(), &mut watch))?;
+    }
+    Ok((first, settled, later))
 }
 
 /// Returns all options of the user that differ from the defaults, by name.

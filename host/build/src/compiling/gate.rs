@@ -9,8 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shardwright_shims::Watch;
-use shardwright_vocabulary::{Error, ErrorKind, Pass};
+use shardwright_vocabulary::{Error, ErrorKind, Pass, Watch};
 
 use crate::Result;
 

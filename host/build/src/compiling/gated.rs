@@ -2,14 +2,12 @@
 
 use shardwright_graph::{Asset, Graph, Ranges};
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
-use shardwright_shims::Watch;
-use shardwright_vocabulary::{FormatTuple, Ignored, Notice, Pass, TargetKind};
+use shardwright_vocabulary::{FormatTuple, Ignored, Notice, Pass, TargetKind, Watch};
 
 use super::gate::Seat;
-use crate::report::{Download, MeasuredLoss};
 use crate::{
-    AcceptedSteps, Executor, LossGround, Losses, Making, ModelFormats, ModelName, ModelSource, PlanOptions,
-    PlanSource, Result, StatedDraft, TableFormats,
+    AcceptedSteps, Download, Executor, LossGround, Losses, Making, MeasuredLoss, ModelFormats, ModelName,
+    ModelSource, PlanOptions, PlanSource, Result, StatedDraft, TableFormats,
 };
 
 /// Bytes of memory for compiling a shard for a chip, per byte of its weights. The maximum measured
@@ -24,20 +22,20 @@ const OF_THE_CPU: u64 = 3;
 const PROCESS: u64 = 256 << 20;
 
 /// A model that waits for its turn if it has a seat. Without a seat it is compiled immediately.
-pub(super) struct Gated<'g, S> {
-    source: S,
+pub(super) struct Gated<'g> {
+    source: Box<dyn ModelSource + 'g>,
     seat: Option<&'g Seat<'g>>,
     on_cpu: bool,
 }
 
-impl<'g, S: ModelSource> Gated<'g, S> {
+impl<'g> Gated<'g> {
     /// Creates the model after waiting for its turn to be planned.
     ///
     /// # Errors
     ///
     /// Fails if it is cancelled.
     pub fn new(
-        source: S,
+        source: Box<dyn ModelSource + 'g>,
         options: &PlanOptions,
         seat: Option<&'g Seat<'g>>,
         watch: &mut dyn Watch,
@@ -64,7 +62,7 @@ impl<'g, S: ModelSource> Gated<'g, S> {
     }
 }
 
-impl<S: ModelSource> PlanSource for Gated<'_, S> {
+impl PlanSource for Gated<'_> {
     fn name(&self) -> ModelName {
         self.source.name()
     }
@@ -120,7 +118,7 @@ impl<S: ModelSource> PlanSource for Gated<'_, S> {
     }
 }
 
-impl<S: ModelSource> ModelSource for Gated<'_, S> {
+impl ModelSource for Gated<'_> {
     fn made(
         &mut self,
         counted: &ModelFormats,

@@ -8,8 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use shardwright_planning::profile::GENERIC;
-use shardwright_shims::Watch;
-use shardwright_vocabulary::{Error, ErrorKind};
+use shardwright_vocabulary::{Error, ErrorKind, Watch};
 
 use super::bundle::{Compiling, Made, Others};
 use super::gate::Gate;

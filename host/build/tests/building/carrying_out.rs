@@ -14,10 +14,11 @@ use shardwright_graph::{ConstantFormat, EntryOptions, Graph, WeightData};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::feedback::Feedback;
 use shardwright_planning::request::Request;
-use shardwright_quantisation::{Recipe, Unwatched, quantise};
-use shardwright_shims::{ShimRegistry, Watch};
+use shardwright_quantisation::{Recipe, quantise};
+use shardwright_shims::ShimRegistry;
 use shardwright_vocabulary::{
     Error, ErrorClass, ErrorKind, Flag, FlagSchema, FlagStage, FlagType, Limit, PlannerIdentity, Provenance,
+    Watch,
 };
 use tempfile::TempDir;
 
@@ -322,7 +323,7 @@ fn only_constants_that_are_read_are_made_and_a_weight_that_cannot_be_is_named() 
         .made(&site.graph, &plan, None, |graph, weights| {
             assert!(weights.contains(&ConstantFormat::Stored) && weights.len() == graph.weights.len());
             let recipe = Recipe { weights, ..Recipe::default() };
-            quantise(graph, &recipe, &mut Unwatched)
+            quantise(graph, &recipe, &mut (), &mut Vec::new())
         })
         .unwrap();
     assert!(made.graph(0).weights.iter().all(|weight| weight.data.is_present()));
@@ -337,7 +338,7 @@ fn only_constants_that_are_read_are_made_and_a_weight_that_cannot_be_is_named() 
     let error = formats
         .made(&broken, &plan, None, |graph, weights| {
             let recipe = Recipe { weights, ..Recipe::default() };
-            quantise(graph, &recipe, &mut Unwatched)
+            quantise(graph, &recipe, &mut (), &mut Vec::new())
         })
         .err()
         .expect("NaN is no integer");

@@ -3,19 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_build::{
-    AcceptedSteps, Download, DownloadBasis, EntryMenu, Judge, LossGround, Losses, MeasuredLoss, ModelFormats,
-    ModelName, PlanSource, Question, StatedDraft, TargetOffer, Weighed, make_request,
+    Download, DownloadBasis, EntryMenu, Judge, Making, ModelFormats, ModelName, Question, TargetOffer,
+    Weighed, make_request, stored_formats,
 };
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_planning::check::{CheckedPlan, check};
 use shardwright_planning::plan::{Boundary, BuildTime, Plan, PlannedSegment, Shard};
 use shardwright_planning::request::{Goals, PrefillPart, Request, TargetSummary};
-use shardwright_shims::Watch;
 use shardwright_test_checkpoints::Spec;
-use shardwright_vocabulary::{
-    EntryKind, EntryName, FormatTuple, Notice, Result as Answer, SoftcapPlace, Target, TargetKind,
-};
+use shardwright_vocabulary::{EntryKind, EntryName, Result as Answer, SoftcapPlace, Target, TargetKind};
 
 /// The committed fixtures that generate text.
 pub const TEXT_FIXTURES: [&str; 7] =
@@ -127,52 +124,11 @@ pub fn checked(request: &Request, plan: Plan) -> CheckedPlan {
     check(plan, request).unwrap_or_else(|fault| panic!("{fault}"))
 }
 
-/// A model for forecasts, with a download of [`DOWNLOAD`] bytes.
-struct Weighable<'g>(&'g Graph);
-
 /// Bytes of the download of [`weighed`].
 pub const DOWNLOAD: u64 = 1_234_567;
 
-impl PlanSource for Weighable<'_> {
-    fn name(&self) -> ModelName {
-        ModelName { name: "a model".to_owned(), family: "a family".to_owned() }
-    }
-
-    fn graph(&self) -> &Graph {
-        self.0
-    }
-
-    fn download(&self) -> Option<Download> {
-        Some(Download { bytes: DOWNLOAD, rests_on: DownloadBasis::Headers })
-    }
-
-    fn accepted(&self, _: &str) -> Answer<Option<AcceptedSteps>> {
-        Ok(None)
-    }
-
-    fn draft_models(&self, _: &str, _: u32) -> Answer<(Vec<StatedDraft>, Vec<Notice>)> {
-        Ok((Vec::new(), Vec::new()))
-    }
-
-    fn losses(&mut self, _: &[FormatTuple], _: LossGround, _: &mut dyn Watch) -> Answer<Losses> {
-        Ok(Losses::default())
-    }
-
-    fn measured(
-        &mut self,
-        _: &ModelFormats,
-        _: &CheckedPlan,
-        _: &mut dyn Watch,
-    ) -> Answer<Option<MeasuredLoss>> {
-        Ok(None)
-    }
-
-    fn take_notices(&mut self) -> Vec<Notice> {
-        Vec::new()
-    }
-}
-
 /// Returns the properties for a forecast of a graph whose tables stay as stored.
 pub fn weighed(graph: &Graph) -> Weighed {
-    Weighed::of(&Weighable(graph))
+    let download = Download { bytes: DOWNLOAD, rests_on: DownloadBasis::Headers };
+    Weighed::of(graph, stored_formats(graph), Making::InMemory, Some(download))
 }

@@ -8,10 +8,10 @@ use shardwright_graph::{
     WeightQuantisation,
 };
 use shardwright_planning::request::{Component, PrefillPart, Request};
-use shardwright_shims::Watch;
 use shardwright_test_checkpoints::{Fill, Spec};
 use shardwright_vocabulary::{
-    DType, EntryKind, EntryName, FormatTuple, Granularity, Legality, Provenance, TimeCost, WeightFormat,
+    DType, EntryKind, EntryName, FormatTuple, Granularity, Legality, Provenance, TimeCost, Watch,
+    WeightFormat,
 };
 
 use crate::common::{TEXT_FIXTURES, checked, fixture, made, offer, plan, request, try_request};

@@ -11,6 +11,7 @@ use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use serde::Serialize;
+use shardwright::tools::ModelTools;
 use shardwright::{Error, ErrorKind, MeasuredFlag, Model, Speculation};
 use shardwright_measure::{Probe, Prober};
 use shardwright_runtime::Session;
@@ -155,7 +156,7 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
         say_notices_of_unused_tokenizer(&model);
     }
 
-    let times = model.opening_times();
+    let times = model.report().times;
     let found = model.chain().measured().into_iter();
     let found = found.map(|(place, flags)| MeasuredReport { place: place.to_string(), flags }).collect();
     let description = model.chain().description();

@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use rustyline::config::Behavior;
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
+use shardwright::tools::ModelTools;
 use shardwright::{DoneReason, ErrorKind, Model, Session};
 
 use super::InputLines;

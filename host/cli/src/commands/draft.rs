@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use shardwright::tools::ModelTools;
 use shardwright::{ChosenSpeculation, ErrorKind, Model, OpenOptions, Speculation};
 
 use super::{is_bundle, open, say_notices_and_of_text};

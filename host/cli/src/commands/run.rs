@@ -59,8 +59,8 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
             let turn = Turn::Parts(parts(prompt, arguments)?);
             let reason = reply(&mut session, turn, arguments, format)?;
             // The turn itself opens the towers.
-            say_each(&model.notices_of_towers(), arguments.quiet);
-            let verified = model.verified_towers();
+            say_each(&model.report().notices_of_towers, arguments.quiet);
+            let verified = model.report().verified_towers;
             verified.iter().for_each(|(pass, verified)| {
                 say_verified(&format!("the tower of a {pass}: "), verified, arguments.quiet);
             });

@@ -15,11 +15,11 @@ use shardwright_files::{hex, own};
 use crate::compensation::{PassedOn, Remark};
 use crate::job::{ARITHMETIC, Job, Rounding, Target};
 use crate::recipe::{Meter, apply, in_memory};
-use crate::{Moments, Note, Recipe, RowSource, Watch};
+use crate::{Moments, Note, Recipe, RowSource};
 use file::{Unfinished, open_whole};
 use header::{Header, VERSION, hash};
 use shardwright_graph::{Graph, Weight};
-use shardwright_vocabulary::{At, Error, ErrorKind, Result, WeightFormat};
+use shardwright_vocabulary::{At, Error, ErrorKind, Result, Watch, WeightFormat};
 
 /// Extension of complete files.
 const WHOLE: &str = "weight";
@@ -82,34 +82,40 @@ impl Store {
         &self.directory
     }
 
-    /// Quantises a graph with a recipe and maps the results from the store. Unchanged weights are
-    /// shared, not copied. Vectors (such as norm scales) are made in memory.
-    pub fn graph(&self, graph: &Graph, recipe: &Recipe, watch: &mut dyn Watch) -> Result<Graph> {
-        self.report_distrust(watch);
-        apply(graph, recipe, watch, &mut |source, target, moments, meter| match target {
+    /// Quantises a graph with a recipe, maps the results from the store, and adds to `notes`.
+    /// Unchanged weights are shared, not copied. Vectors (such as norm scales) are made in memory.
+    pub fn graph(
+        &self,
+        graph: &Graph,
+        recipe: &Recipe,
+        watch: &mut dyn Watch,
+        notes: &mut Vec<Note>,
+    ) -> Result<Graph> {
+        self.report_distrust(notes);
+        apply(graph, recipe, watch, notes, &mut |source, target, moments, meter| match target {
             Target::Matrix(format) if source.shape.len() > 1 => self.make(source, format, moments, meter),
             _ => in_memory(source, target, moments, meter),
         })
     }
 
-    /// Quantises one weight and maps it from the store. Without `moments`, values are rounded to
-    /// the nearest.
+    /// Quantises one weight, maps it from the store, and adds to `notes`. Without `moments`, values
+    /// are rounded to the nearest.
     pub fn weight(
         &self,
         source: &dyn RowSource,
         format: WeightFormat,
         moments: Option<&Moments>,
         watch: &mut dyn Watch,
+        notes: &mut Vec<Note>,
     ) -> Result<Weight> {
-        self.report_distrust(watch);
+        self.report_distrust(notes);
         let total = Job::new(source, Target::Matrix(format), PassedOn::Nowhere)?.planned().bytes();
-        self.make(source, format, moments, &mut Meter { watch, done: 0, total })
+        self.make(source, format, moments, &mut Meter { watch, notes, done: 0, total })
     }
 
-    fn report_distrust(&self, watch: &mut dyn Watch) {
-        if let Some((error, _)) = &self.instead {
-            watch.note(Note::Disbelieved { reason: error.to_string() });
-        }
+    fn report_distrust(&self, notes: &mut Vec<Note>) {
+        let distrust = self.instead.as_ref();
+        notes.extend(distrust.map(|(error, _)| Note::Disbelieved { reason: error.to_string() }));
     }
 
     fn make(
@@ -127,7 +133,7 @@ impl Store {
         let address = address(source, format, moments.filter(|_| passed_on != PassedOn::Nowhere))?;
         let bytes = job.planned().bytes();
         let say = |remarks: &[Remark], meter: &mut Meter<'_>| {
-            remarks.iter().for_each(|remark| meter.watch.note(remark.of(name)));
+            meter.notes.extend(remarks.iter().map(|remark| remark.of(name)));
         };
         let known = self.open.lock().unwrap_or_else(PoisonError::into_inner).get(&address).cloned();
         if let Some((weight, remarks)) = known {
@@ -140,7 +146,7 @@ impl Store {
         let header = Header::new(&job, format, address.clone());
         let found = |made: (Weight, Vec<Remark>), meter: &mut Meter<'_>| {
             say(&made.1, meter);
-            meter.watch.note(Note::Found { weight: name.to_owned() });
+            meter.notes.push(Note::Found { weight: name.to_owned() });
             meter.made(name, bytes)?;
             self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(address.clone(), made.clone());
             Ok(made.0)
@@ -160,8 +166,8 @@ impl Store {
             let mut waited = false;
             let mut wait = |path: &Path| {
                 if !std::mem::replace(&mut waited, true) {
-                    let (weight, path) = (name.to_owned(), path.to_owned());
-                    meter.watch.note(Note::Waiting { weight, path });
+                    let path = path.display();
+                    meter.watch.note(&format!("waiting for another program, which makes `{name}` in {path}"));
                 }
                 meter.made(name, 0)
             };
@@ -175,7 +181,7 @@ impl Store {
             };
             let mut made = unfinished.made_bytes();
             if made > 0 {
-                meter.watch.note(Note::Continued {
+                meter.notes.push(Note::Continued {
                     weight: name.to_owned(),
                     chunks: unfinished.made() as u64,
                     of: job.chunks() as u64,
@@ -231,7 +237,7 @@ fn find(
         Ok(made) => Ok(Some(made)),
         Err(fault) if fault.is_not_found() => Ok(None),
         Err(fault) if fault.kind() == ErrorKind::Invalid => {
-            meter.watch.note(Note::Remade {
+            meter.notes.push(Note::Remade {
                 weight: header.weight.clone(),
                 path: path.to_owned(),
                 reason: fault.to_string(),

@@ -9,7 +9,7 @@ use shardwright_graph::{Encodings, Graph};
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{
     Calibration, Calibrator, IntegerBits, MatrixInputs, MomentSums, Moments, RangeMethod, Recipe,
-    SecondMoments, Store, TableFormats, Unwatched, content_hash, quantise,
+    SecondMoments, Store, TableFormats, content_hash, quantise,
 };
 use shardwright_reference::{Arrangement, ReferenceModel};
 use shardwright_test_checkpoints::{Random, Spec};
@@ -57,9 +57,8 @@ fn every_family_is_calibrated_whole() {
             let ranges = calibration.ranges(method, bits).unwrap();
             for activations in [ActivationFormat::A16, ActivationFormat::A16Symmetric] {
                 let formats = FormatTuple::uniform(WeightFormat::W8PerChannel, activations, StateFormat::A16);
-                let made =
-                    quantise(&graph, &Recipe::new(&graph, &formats, TableFormats::default()), &mut Unwatched)
-                        .unwrap();
+                let recipe = Recipe::new(&graph, &formats, TableFormats::default());
+                let made = quantise(&graph, &recipe, &mut (), &mut Vec::new()).unwrap();
                 // Every tensor that needs a range has one.
                 let encodings = Encodings::of(&formats, &ranges);
                 let model = ReferenceModel::new_encoded(&made, Arrangement::whole(12), encodings).unwrap();
@@ -230,10 +229,10 @@ fn a_recipe_with_moments_makes_other_integers_of_matrices_alone() {
     let formats = FormatTuple::uniform(WeightFormat::W4PerChannel, ActivationFormat::F32, StateFormat::F32);
     let tables = TableFormats { embedding: Some(WeightFormat::W4PerChannel), per_layer: None };
     let recipe = Recipe::new(&graph, &formats, tables);
-    let nearest = quantise(&graph, &recipe, &mut Unwatched).unwrap();
+    let nearest = quantise(&graph, &recipe, &mut (), &mut Vec::new()).unwrap();
     let moments = Arc::new(Moments::by_reference(&graph, [0; 32], &sequences(4, 40)).unwrap());
     let with = recipe.with_moments(Some(moments));
-    let compensated = quantise(&graph, &with, &mut Unwatched).unwrap();
+    let compensated = quantise(&graph, &with, &mut (), &mut Vec::new()).unwrap();
     for ((a, b), matrix) in nearest.weights.iter().zip(&compensated.weights).zip(graph.matrices()) {
         assert_eq!(a.data.bytes() != b.data.bytes(), matrix, "{}", a.name);
     }
@@ -242,7 +241,8 @@ fn a_recipe_with_moments_makes_other_integers_of_matrices_alone() {
     }
     // The store gives the same result.
     let directory = TempDir::new().unwrap();
-    let stored = Store::open(directory.path()).unwrap().graph(&graph, &with, &mut Unwatched).unwrap();
+    let store = Store::open(directory.path()).unwrap();
+    let stored = store.graph(&graph, &with, &mut (), &mut Vec::new()).unwrap();
     for (a, b) in stored.weights.iter().zip(&compensated.weights) {
         assert_eq!(a.data.bytes(), b.data.bytes(), "{}", a.name);
     }

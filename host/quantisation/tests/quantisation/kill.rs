@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{
-    MatrixInputs, MomentSums, Moments, Recipe, Store, TableFormats, Unwatched, content_hash,
+    MatrixInputs, MomentSums, Moments, Recipe, Store, TableFormats, content_hash,
 };
 use shardwright_test_checkpoints::{Fill, Spec};
 use shardwright_vocabulary::{ActivationFormat, FormatTuple, StateFormat, WeightFormat};
@@ -80,7 +80,7 @@ fn killed_at_many_moments_the_bytes_are_the_same() {
         let whole = TempDir::new().unwrap();
         let store = Store::open(whole.path()).unwrap();
         for source in &sources() {
-            store.weight(source, format, moments_for(format).as_ref(), &mut Unwatched).unwrap();
+            store.weight(source, format, moments_for(format).as_ref(), &mut (), &mut Vec::new()).unwrap();
         }
         assert!(files_and_hashes(directory.path()) == files_and_hashes(whole.path()), "{format}");
         // The table alone has 32 MiB as f32. A child needs memory for 2 chunks per thread and for
@@ -103,7 +103,7 @@ fn child_of_a_checkpoint() {
     let tables = TableFormats { embedding: Some(format), per_layer: Some(format) };
     let store = Store::open(directory.join("store")).unwrap();
     content_hash(&graph).unwrap();
-    store.graph(&graph, &Recipe::new(&graph, &formats, tables), &mut Unwatched).unwrap();
+    store.graph(&graph, &Recipe::new(&graph, &formats, tables), &mut (), &mut Vec::new()).unwrap();
     println!("\nmade 1 {}", peak_kib());
 }
 

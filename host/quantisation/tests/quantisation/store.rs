@@ -3,17 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use shardwright_graph::{Graph, Weight};
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{
-    MatrixInputs, MomentSums, Moments, Note, Progress, Recipe, Rounding, RowSource, SecondMoments, Store,
-    TableFormats, Unwatched, Watch, quantise, quantise_weight,
+    MatrixInputs, MomentSums, Moments, Note, Recipe, Rounding, RowSource, SecondMoments, Store, TableFormats,
+    quantise, quantise_weight,
 };
 use shardwright_test_checkpoints::{Random, Spec};
-use shardwright_vocabulary::{ActivationFormat, DType, ErrorKind, FormatTuple, StateFormat, WeightFormat};
+use shardwright_vocabulary::{
+    ActivationFormat, DType, ErrorKind, FormatTuple, Result, StateFormat, Watch, WeightFormat,
+};
 use tempfile::TempDir;
 
 use crate::formats::same;
@@ -24,22 +25,42 @@ use crate::support::{Synthetic, values, weight};
 struct Follower {
     calls: usize,
     stop_after: Option<usize>,
+    /// Notes of the finished work.
     notes: Vec<Note>,
-    last: (u64, u64),
+    /// Texts to show at once.
+    texts: Vec<String>,
+    /// The last progress, in thousandths.
+    last: u32,
+}
+
+impl Follower {
+    /// Quantises a weight in a store.
+    fn weight(
+        &mut self,
+        store: &Store,
+        source: &dyn RowSource,
+        format: WeightFormat,
+        moments: Option<&Moments>,
+    ) -> Result<Weight> {
+        let mut notes = Vec::new();
+        let made = store.weight(source, format, moments, self, &mut notes);
+        self.notes.extend(notes);
+        made
+    }
 }
 
 impl Watch for Follower {
-    fn progress(&mut self, progress: &Progress<'_>) -> ControlFlow<()> {
+    fn progress(&mut self, per_mille: u32, _: &str) {
         self.calls += 1;
-        self.last = (progress.done, progress.total);
-        match self.stop_after {
-            Some(stop) if self.calls > stop => ControlFlow::Break(()),
-            _ => ControlFlow::Continue(()),
-        }
+        self.last = per_mille;
     }
 
-    fn note(&mut self, note: Note) {
-        self.notes.push(note);
+    fn note(&mut self, text: &str) {
+        self.texts.push(text.to_owned());
+    }
+
+    fn cancelled(&self) -> bool {
+        self.stop_after.is_some_and(|stop| self.calls > stop)
     }
 }
 
@@ -55,7 +76,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 }
 
 fn in_memory(source: &dyn RowSource, format: WeightFormat) -> Weight {
-    quantise_weight(source, format, Rounding::Nearest, &mut Unwatched).unwrap()
+    quantise_weight(source, format, Rounding::Nearest, &mut ()).unwrap()
 }
 
 #[test]
@@ -64,10 +85,10 @@ fn the_store_gives_what_memory_gives() {
     let store = Store::open(directory.path().join("made/here")).unwrap();
     for &format in WeightFormat::MADE {
         let mut follower = Follower::default();
-        let made = store.weight(&synthetic(), format, None, &mut follower).unwrap();
+        let made = follower.weight(&store, &synthetic(), format, None).unwrap();
         assert!(same(&made, &in_memory(&synthetic(), format)), "{format}");
         assert_eq!(made.part, "up");
-        assert_eq!(follower.last, (made.bytes(), made.bytes()), "{format}");
+        assert_eq!(follower.last, 1000, "{format}");
         assert!(follower.notes.is_empty());
     }
     assert_eq!(files(store.directory()).len(), WeightFormat::MADE.len());
@@ -76,10 +97,10 @@ fn the_store_gives_what_memory_gives() {
     let again = Store::open(store.directory()).unwrap();
     for &format in WeightFormat::MADE {
         let mut follower = Follower::default();
-        let found = again.weight(&synthetic(), format, None, &mut follower).unwrap();
+        let found = follower.weight(&again, &synthetic(), format, None).unwrap();
         assert!(same(&found, &in_memory(&synthetic(), format)), "{format}");
         assert_eq!(follower.notes, [Note::Found { weight: "layers.0.up".to_owned() }]);
-        assert_eq!(follower.last, (found.bytes(), found.bytes()));
+        assert_eq!(follower.last, 1000);
     }
 }
 
@@ -98,7 +119,7 @@ fn whatever_decides_the_content_makes_another_file() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path()).unwrap();
     let made = |source: &dyn RowSource, moments: Option<&Moments>| {
-        store.weight(source, WeightFormat::W4PerChannel, moments, &mut Unwatched).unwrap();
+        store.weight(source, WeightFormat::W4PerChannel, moments, &mut (), &mut Vec::new()).unwrap();
         files(directory.path()).len()
     };
     let of = values(64 * 64, 1);
@@ -136,7 +157,7 @@ fn what_is_unusual_about_moments_is_said() {
         let notes = || {
             let mut follower = Follower::default();
             let store = Store::open(directory.path()).unwrap();
-            store.weight(&plain, WeightFormat::W4PerChannel, Some(&moments), &mut follower).unwrap();
+            follower.weight(&store, &plain, WeightFormat::W4PerChannel, Some(&moments)).unwrap();
             let [others, found] = [false, true].map(|found| {
                 let is_found = |note: &&Note| matches!(note, Note::Found { .. }) == found;
                 follower.notes.iter().filter(is_found).cloned().collect::<Vec<_>>()
@@ -168,7 +189,7 @@ fn a_weight_that_is_kept_needs_no_factors() {
             MatrixInputs { of, widths: BTreeMap::from([("x".to_owned(), 3)]), gradients: BTreeMap::new() };
         let moments = Moments::in_folder([1; 32], inputs, folder.path());
         let store = Store::open(directory.path()).unwrap();
-        store.weight(&plain, WeightFormat::W4PerChannel, Some(&moments), &mut Unwatched)
+        store.weight(&plain, WeightFormat::W4PerChannel, Some(&moments), &mut (), &mut Vec::new())
     };
     let made = make().unwrap();
     // The moments are gone, but the stored weight does not need them.
@@ -190,14 +211,14 @@ fn ended_anywhere_and_continued_the_bytes_are_the_same() {
     ] {
         let factors = moments.and_then(|moments| moments.factors("layers.0.up").unwrap());
         let rounding = Rounding::by(factors.as_ref());
-        let wanted = quantise_weight(&synthetic(), format, rounding, &mut Unwatched).unwrap();
+        let wanted = quantise_weight(&synthetic(), format, rounding, &mut ()).unwrap();
         let directory = TempDir::new().unwrap();
         let (mut continued, mut runs) = (0, 0);
         loop {
             // A new store each time, like that of a new process.
             let store = Store::open(directory.path()).unwrap();
             let mut follower = Follower { stop_after: Some(2), ..Follower::default() };
-            let made = store.weight(&synthetic(), format, moments, &mut follower);
+            let made = follower.weight(&store, &synthetic(), format, moments);
             continued += follower.notes.iter().filter(|note| matches!(note, Note::Continued { .. })).count();
             match made {
                 Ok(made) => {
@@ -213,14 +234,14 @@ fn ended_anywhere_and_continued_the_bytes_are_the_same() {
             // A tensor-wide scale requires two passes, which are not stored.
             if runs == 6 {
                 follower = Follower::default();
-                store.weight(&synthetic(), format, moments, &mut follower).unwrap();
+                follower.weight(&store, &synthetic(), format, moments).unwrap();
             }
             assert!(runs < 20);
         }
         let uninterrupted = TempDir::new().unwrap();
         Store::open(uninterrupted.path())
             .unwrap()
-            .weight(&synthetic(), format, moments, &mut Unwatched)
+            .weight(&synthetic(), format, moments, &mut (), &mut Vec::new())
             .unwrap();
         let bytes = |directory: &TempDir| fs::read(&files(directory.path())[0]).unwrap();
         assert!(bytes(&directory) == bytes(&uninterrupted), "{format}");
@@ -233,7 +254,7 @@ fn ended_anywhere_and_continued_the_bytes_are_the_same() {
 fn begun(directory: &Path, format: WeightFormat) -> PathBuf {
     let store = Store::open(directory).unwrap();
     let mut follower = Follower { stop_after: Some(5), ..Follower::default() };
-    let made = store.weight(&synthetic(), format, None, &mut follower);
+    let made = follower.weight(&store, &synthetic(), format, None);
     assert_eq!(made.unwrap_err().kind(), ErrorKind::Cancelled);
     let files = files(directory);
     assert_eq!(files.len(), 1);
@@ -262,7 +283,7 @@ fn a_file_in_the_making_is_believed_chunk_by_chunk() {
         }
         fs::write(&path, &bytes).unwrap();
         let store = Store::open(directory.path()).unwrap();
-        let made = store.weight(&synthetic(), WeightFormat::W4Block32, None, &mut Unwatched).unwrap();
+        let made = Follower::default().weight(&store, &synthetic(), WeightFormat::W4Block32, None).unwrap();
         assert!(same(&made, &wanted), "round {round}");
     }
 }
@@ -273,8 +294,8 @@ fn every_changed_bit_of_a_whole_file_is_found_and_the_file_made_again() {
     let source = Synthetic { shape: vec![6, 64], ..synthetic() };
     let mut random = Random::new(6, "bits");
     for format in [WeightFormat::W4Block32, WeightFormat::W8PerTensor, WeightFormat::F16] {
-        let wanted =
-            Store::open(directory.path()).unwrap().weight(&source, format, None, &mut Unwatched).unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        let wanted = store.weight(&source, format, None, &mut (), &mut Vec::new()).unwrap();
         let path = files(directory.path())[0].clone();
         let sound = fs::read(&path).unwrap();
         // All bytes at the front of the header, and samples elsewhere: data, scales, hashes, gaps.
@@ -305,7 +326,7 @@ fn assert_remade(
 ) {
     fs::write(path, bytes).unwrap();
     let mut follower = Follower::default();
-    let made = Store::open(directory).unwrap().weight(source, format, None, &mut follower).unwrap();
+    let made = follower.weight(&Store::open(directory).unwrap(), source, format, None).unwrap();
     assert!(same(&made, wanted));
     assert!(matches!(&follower.notes[..], [Note::Remade { .. }]), "{:?}", follower.notes);
 }
@@ -315,10 +336,8 @@ fn reason(change: impl FnOnce(&mut Vec<u8>)) -> String {
     let directory = TempDir::new().unwrap();
     let source = Synthetic { shape: vec![6, 64], ..synthetic() };
     let store = |follower: &mut Follower| {
-        Store::open(directory.path())
-            .unwrap()
-            .weight(&source, WeightFormat::W8PerTensor, None, follower)
-            .unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        follower.weight(&store, &source, WeightFormat::W8PerTensor, None).unwrap();
     };
     store(&mut Follower::default());
     let path = files(directory.path())[0].clone();
@@ -355,16 +374,14 @@ fn what_is_wrong_with_a_file_is_said() {
     let one = Synthetic { shape: vec![6, 64], ..synthetic() };
     let other = Synthetic { seed: 8, ..synthetic() };
     let store = Store::open(directory.path()).unwrap();
-    store.weight(&one, WeightFormat::W8PerTensor, None, &mut Unwatched).unwrap();
+    store.weight(&one, WeightFormat::W8PerTensor, None, &mut (), &mut Vec::new()).unwrap();
     let first = files(directory.path())[0].clone();
-    store.weight(&other, WeightFormat::W8PerTensor, None, &mut Unwatched).unwrap();
+    store.weight(&other, WeightFormat::W8PerTensor, None, &mut (), &mut Vec::new()).unwrap();
     let second = files(directory.path()).into_iter().find(|path| *path != first).unwrap();
     fs::copy(&second, &first).unwrap();
     let mut follower = Follower::default();
-    Store::open(directory.path())
-        .unwrap()
-        .weight(&one, WeightFormat::W8PerTensor, None, &mut follower)
-        .unwrap();
+    let store = Store::open(directory.path()).unwrap();
+    follower.weight(&store, &one, WeightFormat::W8PerTensor, None).unwrap();
     let [Note::Remade { reason, .. }] = &follower.notes[..] else { panic!("{:?}", follower.notes) };
     assert!(reason.contains("expected `layers.0.up`") && reason.contains(", got `"), "{reason}");
 }
@@ -390,24 +407,26 @@ fn who_comes_second_waits_and_takes_what_the_first_made() {
     // Waiting can be cancelled.
     let mut impatient = Follower { stop_after: Some(3), ..Follower::default() };
     let store = Store::open(directory.path()).unwrap();
-    let error = store.weight(&synthetic(), WeightFormat::W8PerChannel, None, &mut impatient).unwrap_err();
+    let error = impatient.weight(&store, &synthetic(), WeightFormat::W8PerChannel, None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
-    let waiting = Note::Waiting { weight: "layers.0.up".to_owned(), path: path.clone() };
-    assert_eq!(impatient.notes, std::slice::from_ref(&waiting), "said once");
+    let path = path.display();
+    let waiting = format!("waiting for another program, which makes `layers.0.up` in {path}");
+    assert_eq!(impatient.texts, [waiting.as_str()], "said once");
 
     // Another program stops half-way and loses its lock. Its work is continued.
     std::thread::scope(|scope| {
         let second = scope.spawn(|| {
             let mut follower = Follower::default();
             let store = Store::open(directory.path()).unwrap();
-            let made = store.weight(&synthetic(), WeightFormat::W8PerChannel, None, &mut follower).unwrap();
-            (same(&made, &in_memory(&synthetic(), WeightFormat::W8PerChannel)), follower.notes)
+            let made = follower.weight(&store, &synthetic(), WeightFormat::W8PerChannel, None).unwrap();
+            (same(&made, &in_memory(&synthetic(), WeightFormat::W8PerChannel)), follower)
         });
         std::thread::sleep(std::time::Duration::from_millis(300));
         drop(locked);
-        let (same, notes) = second.join().unwrap();
+        let (same, Follower { notes, texts, .. }) = second.join().unwrap();
         assert!(same);
-        assert!(matches!(&notes[..], [first, Note::Continued { .. }] if *first == waiting), "{notes:?}");
+        assert_eq!(texts, [waiting.as_str()]);
+        assert!(matches!(&notes[..], [Note::Continued { .. }]), "{notes:?}");
     });
 
     // All at once, each with its own store like separate programs. None fails, and the weight is
@@ -417,7 +436,7 @@ fn who_comes_second_waits_and_takes_what_the_first_made() {
         let start = || {
             let mut follower = Follower::default();
             let store = Store::open(directory.path()).unwrap();
-            store.weight(&synthetic(), WeightFormat::W4Block32, None, &mut follower).unwrap();
+            follower.weight(&store, &synthetic(), WeightFormat::W4Block32, None).unwrap();
             follower.notes
         };
         let all: Vec<_> = (0..6).map(|_| scope.spawn(start)).collect();
@@ -439,7 +458,7 @@ fn what_others_may_have_written_is_made_again() {
     let make = || {
         let mut follower = Follower::default();
         let store = Store::open(&directory).unwrap();
-        let made = store.weight(&synthetic(), WeightFormat::W4Block32, None, &mut follower).unwrap();
+        let made = follower.weight(&store, &synthetic(), WeightFormat::W4Block32, None).unwrap();
         assert!(same(&made, &in_memory(&synthetic(), WeightFormat::W4Block32)));
         follower.notes
     };
@@ -469,7 +488,7 @@ fn what_others_may_have_written_is_made_again() {
     set(&begun, 0o666);
     let mut follower = Follower::default();
     let store = Store::open(begun.parent().unwrap()).unwrap();
-    store.weight(&synthetic(), WeightFormat::W4Block32, None, &mut follower).unwrap();
+    follower.weight(&store, &synthetic(), WeightFormat::W4Block32, None).unwrap();
     assert!(follower.notes.is_empty(), "{:?}", follower.notes);
     assert_eq!(files(store.directory()).iter().map(|path| mode(path)).collect::<Vec<_>>(), [0o600]);
 
@@ -525,9 +544,9 @@ fn a_graph_from_the_store_is_the_graph_from_memory() {
     let directory = TempDir::new().unwrap();
     let store = Store::open(directory.path()).unwrap();
     let mut follower = Follower::default();
-    let stored = store.graph(&graph, &recipe, &mut follower).unwrap();
-    let in_memory = quantise(&graph, &recipe, &mut Unwatched).unwrap();
-    assert_eq!(follower.last.0, follower.last.1);
+    let stored = store.graph(&graph, &recipe, &mut follower, &mut Vec::new()).unwrap();
+    let in_memory = quantise(&graph, &recipe, &mut (), &mut Vec::new()).unwrap();
+    assert_eq!(follower.last, 1000);
     for (a, b) in stored.weights.iter().zip(&in_memory.weights) {
         assert!(same(a, b), "{}", a.name);
         let zero = |weight: &Weight| weight.quantisation.as_ref().map(|quantisation| quantisation.zero_point);

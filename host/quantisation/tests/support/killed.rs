@@ -1,16 +1,15 @@
 //! Runs work in a child process that is killed at random moments and restarted until it completes.
 
 use std::io::{BufRead, BufReader};
-use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use sha2::{Digest, Sha256};
-use shardwright_quantisation::{Moments, Progress, Store, Watch};
+use shardwright_quantisation::{Moments, Store};
 use shardwright_test_checkpoints::Random;
-use shardwright_vocabulary::WeightFormat;
+use shardwright_vocabulary::{Watch, WeightFormat};
 
-use crate::support::Synthetic;
+use crate::support::{Synthetic, planned};
 
 /// The outcome of the work.
 #[derive(Debug, Default)]
@@ -63,9 +62,10 @@ pub fn make_all(
     pause: std::time::Duration,
 ) {
     let store = Store::open(directory).unwrap();
-    let mut voice = Voice { before: 0, pause, calls: 0 };
+    let mut voice = Voice { before: 0, bytes: 0, pause, calls: 0 };
     for source in sources {
-        let made = store.weight(source, format, moments, &mut voice).unwrap();
+        voice.bytes = planned(source, format).bytes();
+        let made = store.weight(source, format, moments, &mut voice, &mut Vec::new()).unwrap();
         voice.before += made.bytes();
         voice.say(voice.before);
     }
@@ -73,6 +73,8 @@ pub fn make_all(
 
 struct Voice {
     before: u64,
+    /// Bytes of the weight that is being made.
+    bytes: u64,
     pause: std::time::Duration,
     calls: u64,
 }
@@ -84,13 +86,12 @@ impl Voice {
 }
 
 impl Watch for Voice {
-    fn progress(&mut self, progress: &Progress<'_>) -> ControlFlow<()> {
+    fn progress(&mut self, per_mille: u32, _: &str) {
         self.calls += 1;
         if self.calls.is_multiple_of(16) || !self.pause.is_zero() {
-            self.say(self.before + progress.done);
+            self.say(self.before + self.bytes * u64::from(per_mille) / 1000);
         }
         std::thread::sleep(self.pause);
-        ControlFlow::Continue(())
     }
 }
 

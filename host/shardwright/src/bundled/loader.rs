@@ -10,8 +10,8 @@ use shardwright_runtime::{Chain, MemoryBudget};
 use shardwright_selection::{
     Candidate, Machine, OpenShims, Passed, Selection, Standing, Tier, select, select_of,
 };
-use shardwright_shims::{Chip, ShimInstance, Watch};
-use shardwright_vocabulary::{Beforehand, Flag, Notice, NoticeKind, Pass, PassedOver};
+use shardwright_shims::{Chip, ShimInstance};
+use shardwright_vocabulary::{Beforehand, Flag, Notice, NoticeKind, Pass, PassedOver, Watch};
 use shardwright_worker::Shims;
 
 use super::need::Need;

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use shardwright_bundle::Progress;
-use shardwright_shims::Watch;
+use shardwright_vocabulary::Watch;
 
 use crate::{Error, ErrorKind, Result};
 

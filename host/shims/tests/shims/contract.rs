@@ -7,12 +7,12 @@ use std::time::Duration;
 use crate::common::{Builder, Shims, doubling, f32_bytes, f32_values};
 use shardwright_graph::{Op, Role};
 use shardwright_shims::{
-    Artefact, Bound, Heads, Place, RunOptions, ShimError, ShimInstance, ShimRegistry, Watch, WorkOrder,
+    Artefact, Bound, Heads, Place, RunOptions, ShimError, ShimInstance, ShimRegistry, WorkOrder,
     WorkOrderBuilder,
 };
 use shardwright_vocabulary::{
     Compatibility, DType, DeviceKind, EntryKind, ErrorClass, Flag, FlagStage, FlagType, FlagVerdict,
-    Provenance,
+    Provenance, Watch,
 };
 
 struct Fixture {

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use shardwright::join;
+use shardwright::tools::join;
 use shardwright_build::{Candidate, CompiledGraphs, Feedback, MeasuredTime, Prover, Stage, feedback_of};
-use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Beforehand, EntryKind, Error, ErrorKind, Result};
+use shardwright_vocabulary::{Beforehand, EntryKind, Error, ErrorKind, Part, Result, Watch};
 
 use super::search::Search;
 use super::subject::{Proved, Subject};

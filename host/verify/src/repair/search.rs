@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use shardwright_build::{BuildError, BuiltShard, Candidate, LoadedPart};
 use shardwright_graph::{Asset, Graph, Role, Segment, Segments};
 use shardwright_runtime::ShardDescription;
-use shardwright_shims::{LoadedShard, Part, Watch};
-use shardwright_vocabulary::{EntryKind, Error, ErrorKind, Result};
+use shardwright_shims::LoadedShard;
+use shardwright_vocabulary::{EntryKind, Error, ErrorKind, Part, Result, Watch};
 
 use super::FaultyPlace;
 use crate::boundaries::{BoundaryCheck, Prompt, Shards, pieces};

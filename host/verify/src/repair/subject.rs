@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use shardwright::Model;
+use shardwright::tools::ModelTools;
 use shardwright_build::{Candidate, CompiledGraphs, PlanOptions};
 use shardwright_bundle::{Bundle, Digest};
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_runtime::Chain;
-use shardwright_shims::Watch;
-use shardwright_vocabulary::{Pass, Result};
+use shardwright_vocabulary::{Pass, Result, Watch};
 
 use crate::boundaries::Prompt;
 use crate::goldens::Goldens;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use shardwright::tools::ModelTools;
 use shardwright::{BundleOptions, Error, ErrorKind, Isolation, Policy};
 use shardwright_bundle::{Bundle, FileReference};
 use shardwright_tests::bundles::Compiled;
@@ -43,7 +44,7 @@ impl Signed {
             .signatures(Policy::Require)
             .open(self.bundle.path())?;
         let soc = model.bundle().expect("a bundle").variant().soc.clone();
-        Ok((soc, model.bundle_chain().expect("a chain").to_owned()))
+        Ok((soc, model.report().bundle_chain.expect("a chain").to_owned()))
     }
 }
 

@@ -99,17 +99,17 @@ fn volumes_of_ai_packs_are_found_again_and_say_the_same() {
         let expected = said(options.open(&folder).expect("a model"));
         let mut backwards = paths.clone();
         backwards.reverse();
-        assert_eq!(said(options.open_volumes(&backwards, &mut ()).expect("a model")), expected);
+        assert_eq!(said(options.open(backwards).expect("a model")), expected);
         let section =
             |path: &PathBuf| Section::whole(path, fs::File::open(path).expect("there")).expect("its length");
-        let sections = options.open_sections(paths.iter().map(section).collect(), &mut ());
-        assert_eq!(said(sections.expect("a model")), expected);
+        let sections: Vec<Section> = paths.iter().map(section).collect();
+        assert_eq!(said(options.open(sections).expect("a model")), expected);
         // A missing volume is an error with help, not a crash.
         if paths.len() > 1 {
-            let error =
-                options.open_volumes(&paths[..paths.len() - 1], &mut ()).err().expect("a volume is missing");
+            let rest = paths[..paths.len() - 1].to_vec();
+            let error = options.open(rest).err().expect("a volume is missing");
             assert!(error.to_string().contains("is missing") && error.help().is_some(), "{error}");
-            let error = options.open_volumes(&paths[1..], &mut ()).err().expect("the first is missing");
+            let error = options.open(paths[1..].to_vec()).err().expect("the first is missing");
             assert!(error.to_string().contains("manifest") && error.help().is_some(), "{error}");
         }
     }

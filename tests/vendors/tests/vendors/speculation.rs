@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::PoisonError;
 
+use shardwright::tools::ModelTools;
 use shardwright::{Executor, FormatChoice, OpenOptions, SearchPath};
 use shardwright_runtime::{Session, StepView};
 use shardwright_tests::cache::Cache;

@@ -21,6 +21,7 @@
 //!
 //! **Not its job.** Use in a program, tests of its own, and models.
 
+pub mod damage;
 pub mod encoding;
 pub mod evaluate;
 pub mod host;
@@ -29,6 +30,7 @@ pub mod numbers;
 pub mod ranges;
 pub mod tables;
 
+pub use damage::assert_damage_is_found;
 pub use encoding::Encoding;
 pub use evaluate::{Tensor, evaluate, evaluate_all};
 pub use host::{Compiled, EstimateInfo, Failure, Host, Loaded, refused};

@@ -10,8 +10,9 @@ use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_planning::profile::{GENERIC, ProfileRegistry};
 use shardwright_quantisation::{Change, Compensated, ExpectedLosses, Moments, moment_priors};
-use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Notice, Provenance, ValueFormat, WeightFormat};
+use shardwright_vocabulary::{
+    Error, ErrorKind, FormatTuple, Notice, Part, Provenance, ValueFormat, Watch, WeightFormat,
+};
 
 use super::kept::Kept;
 use super::known::{Formats, Known};

@@ -5,16 +5,16 @@
 //! allows, the last ones first, because most changes run them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use shardwright_forward::{Engine, Loaded, Pass};
 use shardwright_graph::{Asset, ComponentKind, ConstantFormat, Encodings, Graph, Ranges, Segment, WeightId};
 use shardwright_quantisation::{
-    Change, Compensated, Loss, Moments, Progress, Recipe, TableFormats, divergence, quantise, weights_read,
+    Change, Compensated, Loss, Moments, Recipe, TableFormats, divergence, quantise, weights_read,
 };
-use shardwright_shims::Watch;
-use shardwright_vocabulary::{ActivationFormat, Error, ErrorKind, FormatTuple, ValueFormat, WeightFormat};
+use shardwright_vocabulary::{
+    ActivationFormat, Error, ErrorKind, FormatTuple, ValueFormat, Watch, WeightFormat,
+};
 
 use crate::Result;
 
@@ -236,16 +236,17 @@ fn changed_weights(recipe: &Recipe) -> Vec<WeightId> {
     changed.map(|(index, _)| WeightId(index as u32)).collect()
 }
 
-/// Quantises the model according to a recipe.
+/// Quantises the model according to a recipe. Notes about weights are dropped: compiling reports
+/// them.
 fn made(graph: &Graph, recipe: &Recipe, watch: &dyn Watch) -> Result<Graph> {
-    quantise(graph, recipe, &mut Cancelling(watch))
+    quantise(graph, recipe, &mut Cancelling(watch), &mut Vec::new())
 }
 
-/// Forwards interruptions only. Notes about a weight are reported when it is compiled.
+/// Forwards interruptions only.
 struct Cancelling<'w>(&'w dyn Watch);
 
-impl shardwright_quantisation::Watch for Cancelling<'_> {
-    fn progress(&mut self, _: &Progress<'_>) -> ControlFlow<()> {
-        if self.0.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+impl Watch for Cancelling<'_> {
+    fn cancelled(&self) -> bool {
+        self.0.cancelled()
     }
 }

@@ -3,8 +3,7 @@
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{PlanLoss, divergence};
-use shardwright_shims::Watch;
-use shardwright_vocabulary::{Error, ErrorKind};
+use shardwright_vocabulary::{Error, ErrorKind, Watch};
 
 use super::whole::{Outputs, TEXT, run_as_stored};
 use crate::checkpoint::moments::engine;

@@ -12,8 +12,7 @@ use shardwright_graph::{Asset, Encodings, Graph, Segment};
 use shardwright_models::Checkpoint;
 use shardwright_planning::check::CheckedPlan;
 use shardwright_quantisation::{PlanLoss, divergence, plan_loss_identity};
-use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Error, ErrorKind, Notice};
+use shardwright_vocabulary::{Error, ErrorKind, Notice, Part, Watch};
 
 use crate::checkpoint::measuring::Kept;
 use crate::checkpoint::moments::engine;

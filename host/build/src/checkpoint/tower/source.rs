@@ -5,9 +5,8 @@ use std::time::Instant;
 use shardwright_graph::{Asset, Graph, Pass, Ranges};
 use shardwright_models::{Checkpoint, Outline};
 use shardwright_planning::check::CheckedPlan;
-use shardwright_quantisation::{Calibration, Calibrator, Recipe, Unwatched, content_hash, quantise};
-use shardwright_shims::{Part, Watch};
-use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Ignored, Notice};
+use shardwright_quantisation::{Calibration, Calibrator, Recipe, content_hash, quantise};
+use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Ignored, Notice, Part, Watch};
 
 use super::samples::{SampleSet, tower_samples};
 use super::scope::TowerScope;
@@ -196,7 +195,7 @@ impl ModelSource for TowerSource<'_> {
             self.ranges = Some(calibration.ranges_for(&used)?);
         }
         let make = |graph: &Graph, weights| {
-            quantise(graph, &Recipe { weights, ..Recipe::default() }, &mut Unwatched)
+            quantise(graph, &Recipe { weights, ..Recipe::default() }, &mut (), &mut Vec::new())
         };
         counted.made(self.graph, plan, self.ranges.clone(), make)
     }

@@ -1,6 +1,7 @@
 //! Compares replies with drafts and the same replies without, in pairs.
 
 use serde::Serialize;
+use shardwright::tools::ModelTools;
 use shardwright::{Error, ErrorKind, GenerationOptions, Model, Speculation};
 use shardwright_measure::Speeds;
 use shardwright_runtime::{GenerationEvent, GenerationStatistics, Session};

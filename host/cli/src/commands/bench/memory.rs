@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use shardwright::Model;
+use shardwright::tools::ModelTools;
 use shardwright_runtime::Session;
 
 /// Bytes of memory, if they are known.

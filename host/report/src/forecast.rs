@@ -14,11 +14,19 @@ use crate::report::{
     Download, EntryTime, Figure, Fits, Forecast, MemoryPart, Phase, PhaseMemory, PlanTotals, Predicted,
     Speed, Verdict, handing_over, totals,
 };
-use crate::{Making, PlanSource, stored_formats};
 
 /// Length of the prompt for which the time to the first token is predicted, in tokens, if the
 /// request does not specify one. Limited to the context.
 const PROMPT_TOKENS: u32 = 512;
+
+/// Where constants in other formats than the stored one are kept until they are compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Making {
+    /// In memory, all at once.
+    InMemory,
+    /// In files that are mapped.
+    InFiles,
+}
 
 /// Properties of a model that a forecast needs in addition to its graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,21 +40,15 @@ pub struct Weighed {
 }
 
 impl Weighed {
-    /// Collects the properties from the source of a model.
-    pub fn of(source: &dyn PlanSource) -> Self {
-        let graph = source.graph();
-        Weighed {
-            stored_bytes: stored_bytes(graph),
-            stored: stored_formats(graph),
-            making: source.making(),
-            download: source.download(),
-        }
+    /// Collects the properties of a model as stored, in the formats `stored`.
+    pub fn of(graph: &Graph, stored: FormatTuple, making: Making, download: Option<Download>) -> Self {
+        Weighed { stored_bytes: stored_bytes(graph), stored, making, download }
     }
 }
 
 /// Returns the bytes of all constants and tables of a graph. A tensor that a head shares with the
 /// embedding counts once.
-pub(crate) fn stored_bytes(graph: &Graph) -> u64 {
+pub fn stored_bytes(graph: &Graph) -> u64 {
     let tables = graph.assets.iter().map(|asset| &asset.table);
     let tensors: BTreeMap<&str, u64> = graph
         .weights

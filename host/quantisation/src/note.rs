@@ -1,17 +1,6 @@
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-/// Progress of quantising weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress<'a> {
-    pub weight: &'a str,
-    /// Bytes made or found complete so far.
-    pub done: u64,
-    /// Total number of bytes to make.
-    pub total: u64,
-}
-
-/// Other events that a watcher receives.
+/// A finding about a weight, for the report of the work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Note {
@@ -37,12 +26,6 @@ pub enum Note {
     /// There are no finite gradients of the weight's outputs. Errors are compensated only within
     /// each row.
     RowsAlone { weight: String },
-    /// Another process is making the weight. Work continues when it is done.
-    Waiting {
-        weight: String,
-        /// The file that the other process writes.
-        path: PathBuf,
-    },
     /// Other users may write to the store's directory. Its content is not trusted, and everything
     /// is made again for this run only.
     Disbelieved {
@@ -56,24 +39,4 @@ pub enum Note {
         /// The problem with the file.
         reason: String,
     },
-}
-
-/// An observer of long work, which may cancel it.
-pub trait Watch {
-    /// Called after every batch of chunks. [`ControlFlow::Break`] ends the work with
-    /// [`ErrorKind::Cancelled`](shardwright_vocabulary::ErrorKind::Cancelled).
-    fn progress(&mut self, progress: &Progress<'_>) -> ControlFlow<()>;
-
-    /// Called for other events.
-    fn note(&mut self, _note: Note) {}
-}
-
-/// A watcher that ignores all events and never cancels.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Unwatched;
-
-impl Watch for Unwatched {
-    fn progress(&mut self, _progress: &Progress<'_>) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
 }

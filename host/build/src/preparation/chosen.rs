@@ -1,0 +1,82 @@
+//! First stage of a preparation: the chip's profile, the options that it completes, and the shims.
+
+use shardwright_graph::Graph;
+use shardwright_planning::profile::{FoundProfile, GENERIC, Profile, ProfileRegistry};
+use shardwright_planning::request::caps;
+use shardwright_trust::Trust;
+use shardwright_vocabulary::{Error, ErrorKind, Notice, TargetKind, limit_names};
+use shardwright_worker::Shims;
+
+use super::Notices;
+use crate::{Executor, PlanOptions, PlanSource, Result};
+
+pub(super) struct Chosen {
+    /// The user's options, completed by the profile.
+    pub(super) options: PlanOptions,
+    pub(super) chip: FoundProfile,
+    /// The fallbacks of the chip's profile.
+    pub(super) further: Vec<FoundProfile>,
+    pub(super) shims: Shims,
+    pub(super) trust: Trust,
+}
+
+impl Chosen {
+    pub(super) fn of(
+        source: &dyn PlanSource,
+        options: &PlanOptions,
+        notices: &mut Notices,
+    ) -> Result<Chosen> {
+        let trust = options.rules()?;
+        let directories = options.profiles.iter();
+        let profiles =
+            directories.fold(ProfileRegistry::new(), |existing, path| existing.with_directory(path));
+        let profiles = profiles.trusting(trust.clone());
+        let chip = profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?;
+        let further = if options.alone { Vec::new() } else { profiles.fallbacks(&chip)? };
+        let (options, taken) = options.completed_by(&chip.profile);
+        check(source.graph(), &chip.profile, &options)?;
+        let shims = options.shims_by(&trust)?;
+
+        let passing = &mut notices.passing;
+        passing.extend(shims.notice.iter().map(Notice::note));
+        let skipped = profiles.list()?.skipped;
+        passing.extend(skipped.iter().map(|error| Notice::note(format!("{error}; the profile is skipped"))));
+        let ignored = source.ignored().iter();
+        notices.lasting.extend(ignored.map(|field| Notice::fallback(field.to_string())));
+        if !taken.is_empty() {
+            let (name, taken) = (&chip.profile.name, taken.join(", "));
+            notices.lasting.push(Notice::making(format!(
+                "profile {name} says, where nothing else was asked for: {taken}"
+            )));
+        }
+        Ok(Chosen { options, chip, further, shims, trust })
+    }
+}
+
+/// Rejects options that do not apply to this model and chip, before any slow step.
+fn check(graph: &Graph, profile: &Profile, options: &PlanOptions) -> Result<()> {
+    if profile.kind == TargetKind::Cpu && options.on == Some(Executor::Simulator) {
+        let what = format!("profile {} is for a CPU, of which there is no simulator", profile.name);
+        return Err(Error::new(ErrorKind::Argument, what)
+            .with_help("name a chip with `--soc`, or leave `--on simulator` out"));
+    }
+    let (count, cap) = (options.prompts.len(), caps::PROMPTS);
+    if count > cap {
+        let what = format!("{count} lengths of usual prompts, at most {cap} are taken");
+        return Err(Error::new(ErrorKind::Argument, what).with_help("name lengths that are close as one"));
+    }
+    // Tables are identified by position: first the embedding, then the per-layer embedding.
+    if options.tables.per_layer.is_some() && graph.assets.len() < 2 {
+        return Err(Error::new(ErrorKind::Argument, "this model has no per-layer embedding")
+            .with_help("leave `--table per-layer=…` out"));
+    }
+    options.read_calibration_text()?;
+    let known = limit_names::ALL;
+    // Another planner may support limits that this host does not know.
+    let unknown = options.limits.iter().find(|(name, _)| !known.contains(&name.as_str()));
+    match unknown.filter(|_| options.planner.is_none()) {
+        None => Ok(()),
+        Some((name, _)) => Err(Error::new(ErrorKind::Argument, format!("there is no limit `{name}`"))
+            .with_help(format!("limits are: {}", known.join(", ")))),
+    }
+}

@@ -1,0 +1,74 @@
+//! Fifth stage of a preparation: the request with measured times and losses, and the session with
+//! the planner.
+
+use shardwright_bundle::Digest;
+use shardwright_planning::request::Request;
+use shardwright_planning::session::PlanningSession;
+use shardwright_vocabulary::{Notice, Part, Watch};
+
+use super::Notices;
+use super::chosen::Chosen;
+use super::offers::Offers;
+use super::wanted::Wanted;
+use crate::options::LossGoal;
+use crate::planners::planning_session;
+use crate::ranges::boundary_ranges;
+use crate::request::make_keyed_request;
+use crate::tables::gathered_tables;
+use crate::{LossGround, ModelFormats, PlanSource, Question, Result};
+
+pub(super) struct Requested {
+    pub(super) request: Request,
+    /// For each row of the cost table, the key of its measured time, if it has one.
+    pub(super) time_keys: Vec<Option<Digest>>,
+    pub(super) formats: ModelFormats,
+    pub(super) session: PlanningSession,
+}
+
+impl Requested {
+    pub(super) fn of(
+        source: &mut dyn PlanSource,
+        chosen: &Chosen,
+        offers: &Offers,
+        wanted: Wanted,
+        notices: &mut Notices,
+        watch: &mut dyn Watch,
+    ) -> Result<Requested> {
+        let options = &chosen.options;
+        let Wanted { menu, goals, loss_goal, prompts, drafts, options: settings, formats } = wanted;
+        let model = source.name();
+        let estimates = drafts.iter().map(|draft| draft.estimate.clone()).collect();
+        let question =
+            Question { model: &model, menu: &menu, goals, prompts, drafts: estimates, options: settings };
+        let mut watch = Part::new(watch, 0..1000);
+        let asked = if matches!(loss_goal, LossGoal::Most(_)) { 500 } else { 1000 };
+        let (mut request, time_keys) = make_keyed_request(
+            source.graph(),
+            &offers.each,
+            &formats,
+            question,
+            &offers.timers,
+            &mut watch.then(asked),
+        )?;
+        notices.passing.extend(offers.costs.notices());
+        let cache = options.cache.as_deref();
+        notices.passing.extend(options.times.apply(&mut request, &time_keys, cache));
+        request.drafts = drafts.iter().map(|draft| draft.estimate_in(&request)).collect();
+        let ground = match loss_goal {
+            LossGoal::None => LossGround::Expected,
+            LossGoal::Least => LossGround::Kept,
+            LossGoal::Most(_) => LossGround::Measured,
+        };
+        let losses = source.losses(formats.tuples(), ground, &mut watch)?;
+        let graph = source.graph();
+        request.tables = gathered_tables(graph, options.tables, source.remakes_tables(), &losses.tables)?;
+        (request.sensitivities, request.value_sensitivities) = (losses.layers, losses.values);
+        request.ranges = boundary_ranges(graph, &losses.ranges);
+        if loss_goal != LossGoal::None {
+            notices.passing.extend(source.take_notices());
+        }
+        let session = planning_session(options, &chosen.trust)?;
+        notices.passing.extend(session.load_notices().map(Notice::note));
+        Ok(Requested { request, time_keys, formats, session })
+    }
+}
