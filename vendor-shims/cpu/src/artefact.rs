@@ -23,7 +23,7 @@ use std::fmt::Display;
 use shardwright_shim_abi::{Error, ErrorClass};
 
 use crate::error::limit;
-use crate::program::{PackedScales, PackedSplit, Program, Step, decode, encode};
+use crate::program::{PackedScales, Program, Step, decode, encode};
 
 const MAGIC: &[u8; 8] = b"SWCPUART";
 const END: &[u8; 8] = b"SWCPUEND";
@@ -220,12 +220,12 @@ pub fn head(program: &Program) -> Vec<u8> {
     let mut weights = BTreeSet::new();
     for step in program.entries.iter().flat_map(|entry| &entry.steps) {
         let lying: Vec<(&str, PackedScales, &str)> = match step {
-            Step::Linear { weights, .. } => vec![(weights.kind.name(), weights.scales, "")],
-            Step::SplitLinear { weights: PackedSplit { scales: offset, .. }, .. } => {
-                vec![("i8", PackedScales::PerOutput { offset: *offset }, "-split")]
+            Step::Linear(step) => vec![(step.weights.kind.name(), step.weights.scales, "")],
+            Step::SplitLinear(step) => {
+                vec![("i8", PackedScales::PerOutput { offset: step.weights.scales }, "-split")]
             }
-            Step::DynamicLinear { maps, .. } => {
-                maps.iter().map(|map| (map.weights.kind.name(), map.weights.scales, "-tiles")).collect()
+            Step::DynamicLinear(step) => {
+                step.maps.iter().map(|map| (map.weights.kind.name(), map.weights.scales, "-tiles")).collect()
             }
             _ => continue,
         };

@@ -3,7 +3,8 @@
 use shardwright_shim_abi::raw::SW_DTYPE_F32;
 use shardwright_shim_abi::{Estimate, Provenance, WeightView};
 
-use crate::lower::{Graph, Operation, Rounding, recognise};
+use crate::lower::Graph;
+use crate::ops::{Operation, Rounding, recognise};
 
 /// Multiply-adds per core and microsecond: a core of 3 GHz with two 8-wide units reaches 48 000,
 /// half of it in practice.

@@ -9,8 +9,8 @@
 //! **Not its job.** It reads no files except its own artefacts, does not plan, keeps no positions,
 //! owns no session and knows no model family.
 //!
-//! Reading order: [`CpuShim`], `lower` (an entry graph becomes a program), [`program`], `artefact`,
-//! `execute`, [`kernels`], [`simd`].
+//! Reading order: [`CpuShim`], `lower` (an entry graph becomes a program), [`program`], `ops` (all
+//! parts of each operation), `artefact`, `execute`, [`kernels`], [`simd`].
 
 pub mod artefact;
 mod choice;
@@ -19,6 +19,7 @@ mod estimate;
 mod execute;
 pub mod kernels;
 mod lower;
+mod ops;
 pub mod pool;
 mod processor;
 pub mod program;

@@ -16,6 +16,7 @@ use crate::estimate;
 use crate::execute::{Engine, Ways};
 use crate::kernels::integer::Streams;
 use crate::lower::{self, Graph, Weights};
+use crate::ops;
 use crate::pool::{MAX_THREADS, Pool, performance_cores};
 use crate::processor;
 use crate::program::{MAX_ENTRIES, MAX_STEPS, PortDirection, Program};
@@ -199,7 +200,7 @@ impl Shim for CpuShim {
         known_device(device)?;
         let graph = Graph::read(entry)?;
         Ok((0..graph.nodes.len())
-            .map(|index| match lower::recognise(&graph, index) {
+            .map(|index| match ops::recognise(&graph, index) {
                 Ok(_) => Verdict::Taken,
                 Err(refusal) => Verdict::Refused(refusal.reason().to_owned()),
             })

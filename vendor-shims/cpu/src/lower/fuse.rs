@@ -8,10 +8,10 @@ use shardwright_shim_abi::raw::SW_ROLE_LOGITS;
 use shardwright_shim_abi::{Error, WeightView};
 
 use super::graph::{Graph, Source};
-use super::recognise::{Operation, Rounding};
 use super::rows::Rows;
 use crate::kernels::elementwise::{Binary, Gate, Unary};
 use crate::kernels::encoding::Encoding;
+use crate::ops::{Operation, Rounding};
 
 /// A node that is fused into another node.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -114,7 +114,7 @@ pub fn pairs<'a>(
                 (Binary::Mul, Some(Operation::Unary(Unary::Gelu))) => Fusion::Gated(Gate::Gelu),
                 (Binary::Mul, Some(Operation::Unary(Unary::Silu))) => Fusion::Gated(Gate::Silu),
                 (Binary::Mul, Some(Operation::Unary(Unary::Sigmoid))) => Fusion::Gated(Gate::Sigmoid),
-                (Binary::Add, Some(Operation::RmsNorm { .. })) => Fusion::Residual,
+                (Binary::Add, Some(Operation::RmsNorm(_))) => Fusion::Residual,
                 _ => continue,
             };
             let alike = inner_of.shape == result.shape && other_of.shape == result.shape;

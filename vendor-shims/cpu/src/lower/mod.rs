@@ -1,11 +1,13 @@
 //! Lowering of entry graphs to programs.
 //!
-//! [`Graph::read`] validates an entry as a graph. [`recognise`] decides for each node whether and
-//! how it can run. [`entry`] fuses nodes, chooses storage, plans memory and writes the steps.
-//! [`Weights`] lays out and packs the weights that the steps read.
+//! [`Graph::read`] validates an entry as a graph. [`ops::recognise`](crate::ops::recognise) decides
+//! for each node whether and how it can run. [`entry()`] fuses nodes, chooses storage, plans memory
+//! and has [`ops::lower`](crate::ops::lower) write the steps. [`Weights`] lays out and packs the
+//! weights that the steps read.
 
 mod constant;
 mod emit;
+mod entry;
 mod fuse;
 mod graph;
 mod memory;
@@ -15,7 +17,12 @@ mod rows;
 mod storage;
 mod weights;
 
-pub use emit::entry;
-pub use graph::Graph;
-pub use recognise::{Operation, Rounding, recognise};
+pub use constant::{Constant, Scaling};
+pub use emit::{Emit, Site};
+pub use entry::entry;
+pub use fuse::{Fusion, Taken};
+pub use graph::{Graph, Source, Tensor};
+pub use recognise::{Here, Recognised, expect, invalid, matrix, unsupported};
+pub use rows::Following;
+pub use storage::TableKey;
 pub use weights::Weights;

@@ -8,10 +8,12 @@
 //! contents, so its operands are padded with zeros. A row that combines several rows is valid if
 //! one of these is valid.
 
+use std::ops::Range;
+
 use shardwright_shim_abi::raw;
 
 use super::graph::{Graph, Source};
-use super::recognise::Operation;
+use crate::ops::Operation;
 
 /// Result of the analysis, by tensor index.
 #[derive(Debug)]
@@ -22,8 +24,79 @@ pub struct Rows {
     pub crossed: Vec<bool>,
 }
 
-/// Analyses every live node in order.
-pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
+/// A node that is analysed, and the tensors before it.
+pub struct Following<'n, 'a> {
+    graph: &'n Graph<'a>,
+    rows: &'n mut Rows,
+    /// The existing operands.
+    pub inputs: Vec<u32>,
+    pub output: u32,
+}
+
+impl Following<'_, '_> {
+    /// Returns the first operand.
+    pub fn x(&self) -> u32 {
+        self.inputs[0]
+    }
+
+    /// Returns the extent of a tensor's first axis.
+    pub fn extent(&self, tensor: u32) -> usize {
+        extent(self.graph, tensor)
+    }
+
+    pub fn rank(&self, tensor: u32) -> usize {
+        self.graph.tensors[tensor as usize].shape.len()
+    }
+
+    pub fn follows(&self, tensor: u32) -> bool {
+        self.rows.follows[tensor as usize]
+    }
+
+    /// Checks whether the first axis has several rows of the entry to one, one to several, or one
+    /// to one.
+    pub fn by_rows(&self, tensor: u32) -> bool {
+        let (rows, extent) = (self.rows(), self.extent(tensor));
+        // A single row for all rows of the entry is always valid.
+        extent > 1 && (extent.is_multiple_of(rows) || rows.is_multiple_of(extent))
+    }
+
+    /// Returns the number of rows of the entry.
+    pub fn rows(&self) -> usize {
+        self.graph.rows()
+    }
+
+    /// Declares that the node reads the operands at these places across rows.
+    pub fn cross(&mut self, places: Range<usize>) {
+        for &tensor in &self.inputs[places] {
+            self.rows.crossed[tensor as usize] |= self.rows.follows[tensor as usize];
+        }
+    }
+
+    /// Returns whether the result follows rows. If not, the node reads all operands across rows.
+    pub fn or_cross(&mut self, follows: bool) -> bool {
+        if !follows {
+            self.cross(0..self.inputs.len());
+        }
+        follows
+    }
+
+    /// Returns whether the result follows rows, for an operation that computes each row from the
+    /// same row of the first operand.
+    pub fn row_by_row(&mut self) -> bool {
+        self.or_cross(self.rank(self.x()) >= 2 && self.follows(self.x()))
+    }
+}
+
+fn extent(graph: &Graph<'_>, tensor: u32) -> usize {
+    graph.tensors[tensor as usize].shape.first().copied().unwrap_or(1)
+}
+
+/// Analyses every live node in order. `follows` is [`follows_rows`](crate::ops::follows_rows).
+pub fn analyse(
+    graph: &Graph<'_>,
+    operations: &[Option<Operation>],
+    follows: impl Fn(&Operation, &mut Following<'_, '_>) -> bool,
+) -> Rows {
     let rows = graph.rows();
     let count = graph.tensors.len();
     let mut result = Rows { follows: vec![false; count], crossed: vec![false; count] };
@@ -31,12 +104,6 @@ pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
         // One row is always valid.
         return result;
     }
-    let extent = |tensor: u32| graph.tensors[tensor as usize].shape.first().copied().unwrap_or(1);
-    // A single row for all rows of the entry is always valid.
-    let by_rows = |tensor: u32| {
-        let extent = extent(tensor);
-        extent > 1 && (extent.is_multiple_of(rows) || rows.is_multiple_of(extent))
-    };
     for port in graph.entry.inputs() {
         let by_row = match port.role() {
             raw::SW_ROLE_POSITIONS
@@ -47,8 +114,8 @@ pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
             | raw::SW_ROLE_GATHERED
             | raw::SW_ROLE_GRID
             | raw::SW_ROLE_GATHERED_BY_GRID
-            | raw::SW_ROLE_HIDDEN => extent(port.tensor()) == rows,
-            raw::SW_ROLE_FEATURES | raw::SW_ROLE_VALID => extent(port.tensor()).is_multiple_of(rows),
+            | raw::SW_ROLE_HIDDEN => extent(graph, port.tensor()) == rows,
+            raw::SW_ROLE_FEATURES | raw::SW_ROLE_VALID => extent(graph, port.tensor()).is_multiple_of(rows),
             _ => false,
         };
         result.follows[port.tensor() as usize] = by_row;
@@ -56,117 +123,10 @@ pub fn analyse(graph: &Graph<'_>, operations: &[Option<Operation>]) -> Rows {
     for (index, operation) in operations.iter().enumerate() {
         let Some(operation) = operation else { continue };
         let node = graph.nodes[index];
-        let inputs: Vec<u32> = node.inputs().flatten().collect();
         let Some(&output) = node.outputs().first() else { continue };
-        let rank = |tensor: u32| graph.tensors[tensor as usize].shape.len();
-        let follows = |rows: &Rows, tensor: u32| rows.follows[tensor as usize];
-        let cross = |rows: &mut Rows, tensors: &[u32]| {
-            for &tensor in tensors {
-                rows.crossed[tensor as usize] |= rows.follows[tensor as usize];
-            }
-        };
-        let x = inputs[0];
-        let follow = match operation {
-            Operation::Unary(_) | Operation::Clamp => follows(&result, x),
-            Operation::Linear { .. }
-            | Operation::RmsNorm { .. }
-            | Operation::LayerNorm { .. }
-            | Operation::Glu
-            | Operation::Softmax
-            | Operation::L2Normalize
-            | Operation::Reduce(_)
-            | Operation::Rope { .. }
-            | Operation::AxialRope { .. }
-            | Operation::Rotate { .. } => {
-                let row = rank(x) >= 2 && follows(&result, x);
-                if !row {
-                    cross(&mut result, &inputs);
-                }
-                row
-            }
-            Operation::Attention { .. } => {
-                // The result follows the entry's rows, regardless of how its queries were computed.
-                // Rows beyond the valid ones are not used as keys either.
-                let row = extent(x) == rows;
-                if !row {
-                    cross(&mut result, &inputs);
-                }
-                row
-            }
-            // Rows only see valid rows, or only rows before them.
-            Operation::RelativeAttention(_) | Operation::Depthwise { .. } => {
-                let row = follows(&result, x);
-                if !row {
-                    cross(&mut result, &inputs);
-                }
-                row
-            }
-            // The kernel reads rows beyond the valid ones as zeros.
-            Operation::Convolution(plane) => {
-                let even = extent(x) == plane.stride.saturating_mul(extent(output));
-                let row = follows(&result, x) && even && by_rows(output);
-                if !row {
-                    cross(&mut result, &inputs);
-                }
-                row
-            }
-            Operation::MeanRows { .. } => {
-                let row = follows(&result, x) && by_rows(output);
-                if !row {
-                    cross(&mut result, &inputs);
-                }
-                row
-            }
-            Operation::StateUpdate => false,
-            Operation::Binary(_) => {
-                let aligned =
-                    |rows: &Rows, tensor: u32| follows(rows, tensor) && rank(tensor) == rank(output);
-                let row = by_rows(output) && inputs.iter().any(|tensor| aligned(&result, *tensor));
-                for &tensor in &inputs {
-                    if !(row && aligned(&result, tensor)) {
-                        cross(&mut result, &[tensor]);
-                    }
-                }
-                row
-            }
-            Operation::MatMul { .. } => {
-                // Rows of the left matrix are independent. A right matrix that follows rows is read
-                // across rows.
-                let row = rank(x) == 2 && rank(output) == 2 && follows(&result, x);
-                cross(&mut result, if row { &inputs[1..] } else { &inputs });
-                row
-            }
-            Operation::Reshape => {
-                let row = follows(&result, x) && by_rows(output);
-                // A row that combines several rows may include rows beyond the valid ones.
-                if !row || (extent(output) < rows && extent(output) != extent(x)) {
-                    cross(&mut result, &inputs);
-                }
-                row
-            }
-            Operation::Transpose(perm) => {
-                let row = follows(&result, x) && perm.first() == Some(&0);
-                if !row {
-                    cross(&mut result, &inputs);
-                }
-                row
-            }
-            Operation::Slice { axis, .. } => {
-                let row = follows(&result, x) && *axis != 0;
-                if !row {
-                    cross(&mut result, &inputs);
-                }
-                row
-            }
-            Operation::Concat { axis } => {
-                let row = *axis != 0 && inputs.iter().any(|tensor| follows(&result, *tensor));
-                if !row {
-                    cross(&mut result, &inputs);
-                }
-                row
-            }
-        };
-        result.follows[output as usize] = follow;
+        let inputs = node.inputs().flatten().collect();
+        let mut node = Following { graph, rows: &mut result, inputs, output };
+        result.follows[output as usize] = follows(operation, &mut node);
     }
     debug_assert!(
         graph

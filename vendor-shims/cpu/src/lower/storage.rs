@@ -11,10 +11,10 @@ use shardwright_shim_abi::{Error, PortView};
 use super::fuse::Fused;
 use super::graph::{Graph, Source, Tensor};
 use super::memory::{Life, plan};
-use super::recognise::Operation;
 use super::rows::Rows;
 use crate::error::unsupported;
 use crate::kernels::encoding::Encoding;
+use crate::ops::{Home, Operation};
 use crate::program::{Operand, Place, Port, PortDirection};
 
 /// A piece of memory that several tensors may share by aliasing.
@@ -105,7 +105,6 @@ impl Storage {
         rows: &Rows,
         fused: &Fused,
     ) -> Result<Storage, Error> {
-        let invalid = |reason: String| Error::invalid_graph(graph.entry.name(), reason);
         let mut storage = Storage {
             ports: Vec::new(),
             roots: Vec::new(),
@@ -117,41 +116,58 @@ impl Storage {
             tables: HashMap::new(),
             arena: 0,
         };
-        for port in graph.entry.inputs() {
-            let tensor = &graph.tensors[port.tensor() as usize];
-            let encoding = binding_encoding(&port, "input", tensor)?;
-            let direction =
-                if port.role() == SW_ROLE_STATE { PortDirection::StateRead } else { PortDirection::Input };
-            let number = storage.ports.len() as u32;
-            if encoding.is_direct() {
-                let root = storage.root(Place::Bound(number), tensor.elements() as u64, 0);
-                storage.views[port.tensor() as usize] = Some(View { root, offset: 0 });
-            } else {
-                storage.stored[port.tensor() as usize] = Some(number);
-            }
-            storage.port(&port, direction, encoding, tensor);
-        }
+        storage.inputs(graph)?;
         for (index, operation) in operations.iter().enumerate() {
             if let Some(operation) = operation {
                 storage.node(graph, index, operation)?;
             }
         }
         storage.check_updates(graph, operations)?;
+        storage.outputs(graph)?;
+        storage.copy_crossed_inputs(graph, rows);
+        storage.add_tables(graph, operations, rows);
+        storage.extend_lives(graph, operations, fused);
+        storage.place();
+        Ok(storage)
+    }
+
+    /// Adds the entry's inputs. An encoded one has no values until a node reads them.
+    fn inputs(&mut self, graph: &Graph<'_>) -> Result<(), Error> {
+        for port in graph.entry.inputs() {
+            let tensor = &graph.tensors[port.tensor() as usize];
+            let encoding = binding_encoding(&port, "input", tensor)?;
+            let direction =
+                if port.role() == SW_ROLE_STATE { PortDirection::StateRead } else { PortDirection::Input };
+            let number = self.ports.len() as u32;
+            if encoding.is_direct() {
+                let root = self.root(Place::Bound(number), tensor.elements() as u64, 0);
+                self.views[port.tensor() as usize] = Some(View { root, offset: 0 });
+            } else {
+                self.stored[port.tensor() as usize] = Some(number);
+            }
+            self.port(&port, direction, encoding, tensor);
+        }
+        Ok(())
+    }
+
+    /// Adds the entry's outputs. An output is computed in place if its tensor has its own root.
+    fn outputs(&mut self, graph: &Graph<'_>) -> Result<(), Error> {
+        let invalid = |reason: String| Error::invalid_graph(graph.entry.name(), reason);
         let end = graph.nodes.len();
         for port in graph.entry.outputs() {
             let index = port.tensor();
             let tensor = &graph.tensors[index as usize];
             let encoding = binding_encoding(&port, "output", tensor)?;
             if port.role() == SW_ROLE_STATE {
-                let existing = match (storage.stored[index as usize], storage.views[index as usize]) {
+                let existing = match (self.stored[index as usize], self.views[index as usize]) {
                     (Some(number), _) => Some(number),
-                    (None, Some(View { root, offset: 0 })) => match storage.roots[root].place {
+                    (None, Some(View { root, offset: 0 })) => match self.roots[root].place {
                         Place::Bound(number) => Some(number),
                         _ => None,
                     },
                     _ => None,
                 };
-                let existing = existing.map(|number| &storage.ports[number as usize]);
+                let existing = existing.map(|number| &self.ports[number as usize]);
                 if existing.is_none_or(|existing| {
                     existing.direction != PortDirection::State || existing.name != port.name()
                 }) {
@@ -162,22 +178,22 @@ impl Storage {
                 }
                 continue;
             }
-            storage.want_values(graph, index, end);
-            let Some(view) = storage.views[index as usize] else {
+            self.want_values(graph, index, end);
+            let Some(view) = self.views[index as usize] else {
                 if tensor.weight().is_some() {
                     return Err(invalid(format!("output `{}` is a weight", port.name())));
                 }
                 return Err(invalid(format!("output `{}` is not computed", port.name())));
             };
-            let number = storage.ports.len();
-            storage.port(&port, PortDirection::Output, encoding, tensor);
-            let root = &mut storage.roots[view.root];
+            let number = self.ports.len();
+            self.port(&port, PortDirection::Output, encoding, tensor);
+            let root = &mut self.roots[view.root];
             root.last = end;
             let whole = view.offset == 0 && root.elements == tensor.elements() as u64;
             if root.place == Place::Arena && whole && encoding.is_direct() {
                 root.place = Place::Bound(number as u32);
             } else {
-                storage.finals.push((index, number));
+                self.finals.push((index, number));
             }
         }
         let outputs: Vec<&str> = graph
@@ -186,29 +202,30 @@ impl Storage {
             .filter(|port| port.role() == SW_ROLE_STATE)
             .map(|port| port.name())
             .collect();
-        for port in &storage.ports {
+        for port in &self.ports {
             if port.direction == PortDirection::State && !outputs.contains(&port.name.as_str()) {
                 return Err(invalid(format!("state `{}` is updated but no output", port.name)));
             }
         }
-        storage.copy_crossed_inputs(graph, rows);
-        storage.add_tables(graph, operations, rows);
-        storage.extend_lives(graph, operations, fused);
+        Ok(())
+    }
+
+    /// Gives every root of the arena its offset.
+    fn place(&mut self) {
         let arena: Vec<usize> =
-            (0..storage.roots.len()).filter(|root| storage.roots[*root].place == Place::Arena).collect();
+            (0..self.roots.len()).filter(|root| self.roots[*root].place == Place::Arena).collect();
         let lives: Vec<Life> = arena
             .iter()
             .map(|&root| {
-                let Root { elements, first, last, .. } = storage.roots[root];
+                let Root { elements, first, last, .. } = self.roots[root];
                 Life { elements, first, last }
             })
             .collect();
         let (offsets, total) = plan(&lives);
         for (root, offset) in arena.into_iter().zip(offsets) {
-            storage.roots[root].offset = offset;
+            self.roots[root].offset = offset;
         }
-        storage.arena = total;
-        Ok(storage)
+        self.arena = total;
     }
 
     fn root(&mut self, place: Place, elements: u64, first: usize) -> usize {
@@ -252,23 +269,12 @@ impl Storage {
                 self.want_values(graph, input, index);
             }
         }
-        if matches!(operation, Operation::StateUpdate) {
-            return self.state_update(graph, index, output);
-        }
-        let elements = graph.tensors[output as usize].elements() as u64;
-        let alias = match operation {
-            Operation::Reshape => Some(0),
-            // A slice of the outermost axis is contiguous.
-            Operation::Slice { axis: 0, start } => {
-                let extent = graph.tensors[output as usize].shape[0].max(1) as u64;
-                Some(*start as u64 * (elements / extent))
-            }
-            _ => None,
-        };
+        let result = &graph.tensors[output as usize];
         let source = node.optional_input(0).and_then(|input| self.views[input as usize]);
-        let view = match (alias, source) {
-            (Some(offset), Some(view)) => View { root: view.root, offset: view.offset + offset },
-            _ => View { root: self.root(Place::Arena, elements, index), offset: 0 },
+        let view = match (operation.home(&result.shape), source) {
+            (Home::State, _) => return self.state_update(graph, index, output),
+            (Home::View { offset }, Some(view)) => View { root: view.root, offset: view.offset + offset },
+            _ => View { root: self.root(Place::Arena, result.elements() as u64, index), offset: 0 },
         };
         self.views[output as usize] = Some(view);
         Ok(())

@@ -3,15 +3,19 @@
 //! A program from a file is untrusted. [`Program::check`] proves once that every step is in bounds,
 //! so that a run needs no checks beyond the kernels' own assertions.
 
+mod bounds;
 mod check;
 mod codec;
-mod step;
+mod operand;
+mod packed;
+pub mod step;
 
 pub use codec::{decode, encode};
-pub use step::{
-    AttentionKeys, DynamicMap, Extent, MAX_MAPS, Operand, PackedScales, PackedSplit, PackedTiles,
-    PackedWeights, Place, Step,
-};
+pub use operand::{Extent, Operand, Place};
+pub use packed::{PackedScales, PackedSplit, PackedTiles, PackedWeights};
+pub use step::{AttentionKeys, DynamicMap, MAX_MAPS, Step};
+
+pub(crate) use bounds::{Bounds, Checked, axes, ensure, product};
 
 use serde::{Deserialize, Serialize};
 

@@ -57,27 +57,27 @@ fn the_samples_reach_the_kernels_they_are_named_after() {
         let program = Artefact::read(artefact.bytes()).expect("readable").program;
         assert!(program.entries.iter().flat_map(|entry| &entry.steps).any(is), "{name}");
     };
-    has("f32", |step| matches!(step, Step::Linear { .. }));
-    has("w8-dynamic", |step| matches!(step, Step::DynamicLinear { maps, .. } if maps.len() == 2));
+    has("f32", |step| matches!(step, Step::Linear(_)));
+    has("w8-dynamic", |step| matches!(step, Step::DynamicLinear(step) if step.maps.len() == 2));
     has("w4-block32", |step| match step {
-        Step::DynamicLinear { maps, .. } => {
-            matches!(maps[0].weights.scales, PackedScales::PerBlock { size: 32, .. })
+        Step::DynamicLinear(step) => {
+            matches!(step.maps[0].weights.scales, PackedScales::PerBlock { size: 32, .. })
         }
         _ => false,
     });
-    has("w8-dynamic-block32", |step| matches!(step, Step::DynamicLinear { block: Some(32), .. }));
-    has("split-head", |step| matches!(step, Step::SplitLinear { cap: None, .. }));
-    has("capped-head", |step| matches!(step, Step::SplitLinear { cap: Some(_), .. }));
-    has("attention-state", |step| matches!(step, Step::Attention { .. }));
-    has("attention-state", |step| matches!(step, Step::StateUpdate { .. }));
-    has("encoded", |step| matches!(step, Step::Decode { .. }));
-    has("tower", |step| matches!(step, Step::Convolution { .. }));
-    has("tower", |step| matches!(step, Step::LayerNorm { .. }));
-    has("tower", |step| matches!(step, Step::AxialRope { .. }));
-    has("tower", |step| matches!(step, Step::RelativeAttention { .. }));
-    has("tower", |step| matches!(step, Step::Depthwise { .. }));
-    has("tower", |step| matches!(step, Step::Glu { .. }));
-    has("tower", |step| matches!(step, Step::MeanRows { .. }));
+    has("w8-dynamic-block32", |step| matches!(step, Step::DynamicLinear(step) if step.block == Some(32)));
+    has("split-head", |step| matches!(step, Step::SplitLinear(step) if step.cap.is_none()));
+    has("capped-head", |step| matches!(step, Step::SplitLinear(step) if step.cap.is_some()));
+    has("attention-state", |step| matches!(step, Step::Attention(_)));
+    has("attention-state", |step| matches!(step, Step::StateUpdate(_)));
+    has("encoded", |step| matches!(step, Step::Decode(_)));
+    has("tower", |step| matches!(step, Step::Convolution(_)));
+    has("tower", |step| matches!(step, Step::LayerNorm(_)));
+    has("tower", |step| matches!(step, Step::AxialRope(_)));
+    has("tower", |step| matches!(step, Step::RelativeAttention(_)));
+    has("tower", |step| matches!(step, Step::Depthwise(_)));
+    has("tower", |step| matches!(step, Step::Glu(_)));
+    has("tower", |step| matches!(step, Step::MeanRows(_)));
 }
 
 /// Returns the next number of a sequence that is the same in every run.

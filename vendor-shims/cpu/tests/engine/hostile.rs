@@ -12,7 +12,7 @@ use shardwright_shim_cpu::kernels::encoding;
 use shardwright_shim_cpu::kernels::shape::Strided;
 use shardwright_shim_cpu::program::{
     AttentionKeys, Entry, Extent, MAX_ENTRIES, MAX_NAME, MAX_PORTS, MAX_RANK, MAX_STEPS, Operand, Place,
-    Port, PortDirection, Program, Step,
+    Port, PortDirection, Program, Step, step,
 };
 
 /// Most bytes of activations and bindings of entries that are run.
@@ -91,30 +91,36 @@ fn an_artefact_must_be_aligned() {
 #[test]
 fn steps_with_too_many_empty_iterations_are_refused() {
     let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };
-    let product = |batches: usize| Step::MatMul {
-        a: nothing,
-        b: nothing,
-        out: nothing,
-        sizes: [0, 3, 0],
-        transpose_b: false,
-        batch: Broadcast { shape: vec![batches], a: vec![0], b: vec![0] },
+    let product = |batches: usize| {
+        Step::MatMul(step::MatMul {
+            a: nothing,
+            b: nothing,
+            out: nothing,
+            sizes: [0, 3, 0],
+            transpose_b: false,
+            batch: Broadcast { shape: vec![batches], a: vec![0], b: vec![0] },
+        })
     };
-    let turn = |rows: u64| Step::Rope {
-        x: nothing,
-        cos: nothing,
-        sin: nothing,
-        sizes: [0, 4, 0],
-        rows: Extent::Fixed(rows),
-        out: nothing,
+    let turn = |rows: u64| {
+        Step::Rope(step::Rope {
+            x: nothing,
+            cos: nothing,
+            sin: nothing,
+            sizes: [0, 4, 0],
+            rows: Extent::Fixed(rows),
+            out: nothing,
+        })
     };
     // A zero among sizes whose product overflows must not hide the overflow.
-    let sum = |size: usize| Step::Binary {
-        kind: Binary::Add,
-        broadcast: Broadcast { shape: vec![0, size, size, 1], a: vec![0; 4], b: vec![0; 4] },
-        outer: Extent::Fixed(0),
-        a: nothing,
-        b: nothing,
-        out: nothing,
+    let sum = |size: usize| {
+        Step::Binary(step::Binary {
+            kind: Binary::Add,
+            broadcast: Broadcast { shape: vec![0, size, size, 1], a: vec![0; 4], b: vec![0; 4] },
+            outer: Extent::Fixed(0),
+            a: nothing,
+            b: nothing,
+            out: nothing,
+        })
     };
     let check = |step: Step| {
         let (name, ports, steps) = ("nothing".to_owned(), Vec::new(), vec![step]);
@@ -138,8 +144,8 @@ fn positions_that_nothing_reads_are_checked() {
         let heads = Heads { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, softcap: 0.0 };
         let [x, out] = [0, 1].map(|offset| Operand { offset, elements: 1, ..nothing });
         let (keys, rows) = (AttentionKeys::Rows { causal: true }, Extent::Fixed(1));
-        let step = Step::Attention { heads, window: 0, keys, q: x, k: x, v: x, positions, rows, out };
-        let (name, ports, steps) = ("one".to_owned(), Vec::new(), vec![step]);
+        let step = step::Attention { heads, window: 0, keys, q: x, k: x, v: x, positions, rows, out };
+        let (name, ports, steps) = ("one".to_owned(), Vec::new(), vec![Step::Attention(step)]);
         let entry = Entry { name, rows: 1, context: 1, ports, arena: 2, steps };
         Program { threads: 1, entries: vec![entry] }.check(0)
     };
@@ -151,7 +157,7 @@ fn positions_that_nothing_reads_are_checked() {
 #[test]
 fn programs_beyond_a_limit_are_refused() {
     let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };
-    let step = Step::ZeroTail { target: nothing, valid: Extent::Fixed(0) };
+    let step = Step::ZeroTail(step::ZeroTail { target: nothing, valid: Extent::Fixed(0) });
     let port = Port {
         name: "x".to_owned(),
         direction: PortDirection::Input,
@@ -173,10 +179,9 @@ fn programs_beyond_a_limit_are_refused() {
         change(&mut changed);
         check(vec![changed])
     };
-    let copy = |rank: usize, stride: usize| Step::Copy {
-        copy: Strided { shape: vec![0; rank], source: vec![stride; rank], target: vec![0; rank] },
-        source: nothing,
-        target: nothing,
+    let copy = |rank: usize, stride: usize| {
+        let copy = Strided { shape: vec![0; rank], source: vec![stride; rank], target: vec![0; rank] };
+        Step::Copy(step::StridedCopy { copy, source: nothing, target: nothing })
     };
     let long = "x".repeat(MAX_NAME as usize + 1);
     check(vec![entry.clone()]).expect("a little");

@@ -60,12 +60,12 @@ fn counts(artefact: &Region) -> [usize; 6] {
     let steps = &program.entries[0].steps;
     let count = |is: fn(&Step) -> bool| steps.iter().filter(|step| is(step)).count();
     [
-        count(|step| matches!(step, Step::DynamicLinear { maps, .. } if maps.len() == 3)),
-        count(|step| matches!(step, Step::DynamicLinear { maps, .. } if maps.len() == 1)),
-        count(|step| matches!(step, Step::Gated { .. })),
-        count(|step| matches!(step, Step::RmsNorm { residual: Some(_), .. })),
-        count(|step| matches!(step, Step::RmsNorm { residual: None, .. })),
-        count(|step| matches!(step, Step::Unary { .. } | Step::Binary { .. })),
+        count(|step| matches!(step, Step::DynamicLinear(step) if step.maps.len() == 3)),
+        count(|step| matches!(step, Step::DynamicLinear(step) if step.maps.len() == 1)),
+        count(|step| matches!(step, Step::Gated(_))),
+        count(|step| matches!(step, Step::RmsNorm(step) if step.residual.is_some())),
+        count(|step| matches!(step, Step::RmsNorm(step) if step.residual.is_none())),
+        count(|step| matches!(step, Step::Unary(_) | Step::Binary(_))),
     ]
 }
 

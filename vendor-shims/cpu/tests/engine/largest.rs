@@ -49,8 +49,8 @@ fn head_of(weights: &Weight, rows: u64, cap: Option<f32>, read: bool) -> Builder
 fn is_split(artefact: &Region) -> bool {
     let program = Artefact::read(artefact.bytes()).expect("readable").program;
     let steps: Vec<&Step> = program.entries.iter().flat_map(|entry| &entry.steps).collect();
-    let split = steps.iter().filter(|step| matches!(step, Step::SplitLinear { .. })).count();
-    let whole = steps.iter().filter(|step| matches!(step, Step::DynamicLinear { .. })).count();
+    let split = steps.iter().filter(|step| matches!(step, Step::SplitLinear(_))).count();
+    let whole = steps.iter().filter(|step| matches!(step, Step::DynamicLinear(_))).count();
     assert_eq!(split + whole, program.entries.len());
     split > 0
 }

@@ -9,7 +9,7 @@ use crate::support::*;
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_cpu::artefact::Artefact;
 use shardwright_shim_cpu::kernels::elementwise::Unary;
-use shardwright_shim_cpu::program::Step;
+use shardwright_shim_cpu::program::{Step, step};
 use shardwright_shim_cpu::simd::Level;
 
 /// Returns the bindings of a run of `rows` valid rows. All values beyond these rows are `beyond`,
@@ -121,11 +121,12 @@ fn clamped_maps_are_single_steps() {
         let count =
             |is: &dyn Fn(&Step) -> bool| program.entries[0].steps.iter().filter(|step| is(step)).count();
         let held = count(&|step| match step {
-            Step::Linear { bounds, .. } => !dynamic && bounds.is_some(),
-            Step::DynamicLinear { maps, .. } => dynamic && maps.iter().all(|map| map.bounds.is_some()),
+            Step::Linear(step) => !dynamic && step.bounds.is_some(),
+            Step::DynamicLinear(step) => dynamic && step.maps.iter().all(|map| map.bounds.is_some()),
             _ => false,
         });
-        let clamps = count(&|step| matches!(step, Step::Unary { kind: Unary::Clamp(..), .. }));
+        let is_clamp = |step: &step::Unary| matches!(step.kind, Unary::Clamp(..));
+        let clamps = count(&|step| matches!(step, Step::Unary(step) if is_clamp(step)));
         // There are seven maps in each of two layers, with the clamps of their inputs.
         assert_eq!((held, clamps), (14, 14), "{matrices:?}");
     }
