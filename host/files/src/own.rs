@@ -40,6 +40,17 @@ pub fn expect_file(path: &Path, file: &File) -> Result<()> {
 }
 
 /// Returns the error of a file or folder that another user may have written.
+/// Converts the error of a file that could not be kept in `folder`. The message names the folder or
+/// the file. The kind is [`ErrorKind::Missing`], unless the system had too little of a resource.
+#[must_use]
+pub fn not_kept(error: Error, folder: &Path, help: &str) -> Error {
+    let error = if error.place().is_some() { error } else { error.at(folder.display()) };
+    match error.kind() {
+        ErrorKind::Memory | ErrorKind::Resource => error,
+        _ => error.with_kind(ErrorKind::Missing).with_help(help),
+    }
+}
+
 fn not_own(path: &Path, reason: impl Into<String>) -> Error {
     let help = "`chmod go-w` it if it is yours, or name a folder that nobody else may write";
     Error::invalid(reason).at(path.display()).with_help(help)

@@ -5,6 +5,7 @@ use std::path::Path;
 use shardwright::tools::ModelTools;
 use shardwright::{Error, ErrorKind, Model, Notice, Result};
 use shardwright_bundle::Digest;
+use shardwright_files::own;
 use shardwright_vocabulary::Watch;
 
 use crate::kept::Kept;
@@ -210,8 +211,7 @@ fn recall(kept: &Kept, window: usize, windows: &Windows, notices: &mut Vec<Notic
 fn keep(kept: &Kept, window: usize, found: &WindowScore) -> Result<()> {
     kept.keep(window, found).map_err(|error| {
         let folder = kept.folder().unwrap_or(Path::new(""));
-        let error = error.with_kind(ErrorKind::Missing).at(folder.display());
-        error.with_help("use a cache folder that belongs to you and can be written")
+        own::not_kept(error, folder, "use a cache folder of your own to store windows")
     })
 }
 

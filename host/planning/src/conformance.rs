@@ -218,7 +218,7 @@ fn outcome(answer: Answer, request: &Request) -> Outcome {
 /// Formats the reason why a planner stopped, with its last line of log: the log of a panic contains
 /// the message.
 fn with_last_line(kind: &PlannerErrorKind, log: &[LogLine]) -> String {
-    log.last().map_or_else(|| kind.to_string(), |line| format!("{kind}; it said: {}", line.message))
+    log.last().map_or_else(|| kind.to_string(), |line| format!("{kind}; planner log: {}", line.message))
 }
 
 /// Describes the difference of two answers. Returns `None` if they are equal.

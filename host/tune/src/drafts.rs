@@ -13,6 +13,7 @@ use shardwright_build::{
     DraftIdentity, DraftRecords, DraftTimes, Executor, MeasuredDraft, PRIMARY_CHAIN, PlanOptions, PlanReport,
     messages_of, turns_of,
 };
+use shardwright_files::own;
 use shardwright_measure::median;
 use shardwright_planning::profile::GENERIC;
 use shardwright_runtime::{Acceptance, DRAFTED_MAX, Session, acceptance_of};
@@ -99,8 +100,7 @@ pub fn measure_draft(
     let records = DraftRecords::of_cache(options.cache.as_deref());
     records.keep(measured).map_err(|error| {
         let folder = records.folder().unwrap_or(Path::new(""));
-        let error = error.with_kind(ErrorKind::Missing).at(folder.display());
-        error.with_help("use a cache folder of your own to store measurements")
+        own::not_kept(error, folder, "use a cache folder of your own to store measurements")
     })
 }
 

@@ -13,6 +13,7 @@ use shardwright_build::{
 };
 use shardwright_bundle::{Bundle, Digest, is_bundle};
 use shardwright_doctor::compare_reports;
+use shardwright_files::own;
 use shardwright_planning::plan::{BuildTime, Plan};
 use shardwright_planning::request::Request;
 use shardwright_vocabulary::{Beforehand, EntryKind, Error, ErrorKind, Notice, Part, Result, Watch};
@@ -336,8 +337,7 @@ impl Tuning<'_> {
     fn keep(&self, trial: &Trial) -> Result<()> {
         let Some(directory) = self.journal.directory() else { return Ok(()) };
         self.journal.keep(trial).map_err(|error| {
-            let error = error.with_kind(ErrorKind::Missing).at(directory.display());
-            error.with_help("use a cache folder of your own to store measurements")
+            own::not_kept(error, directory, "use a cache folder of your own to store measurements")
         })
     }
 
@@ -430,8 +430,8 @@ impl Tuning<'_> {
         let Some(cache) = &self.site.asked.cache else { return Ok(None) };
         let kept = Times::of_cache(cache);
         let unkept = |error: Error| {
-            let error = error.with_kind(ErrorKind::Missing).at(cache.join(TIMES).display());
-            error.with_help("use a cache folder of your own to store measurements")
+            let help = "use a cache folder of your own to store measurements";
+            own::not_kept(error, &cache.join(TIMES), help)
         };
         for key in self.base.keys.iter().flatten() {
             match times.get(key) {

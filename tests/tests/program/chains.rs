@@ -272,7 +272,7 @@ fn damage_is_an_error_and_no_reason_to_fall_back() {
     fs::write(&file, bytes).expect("written");
     for more in [&[][..], &["--strict"]] {
         let (code, said) = machine.runs(Here::Both).arguments(more).refuses();
-        assert!(code == 4 && said.contains("is damaged"), "{more:?}: {code} {said}");
+        assert!(code == 4 && said.contains(": damaged: "), "{more:?}: {code} {said}");
         assert!(!said.contains("fallback:"), "{more:?}: {said}");
     }
 }

@@ -194,5 +194,5 @@ fn what_cannot_be_measured_is_refused() {
         assert!(said.contains(says), "{arguments:?}: {said}");
     }
     let (code, said) = bench(EMBEDDING_FIXTURE).refuses();
-    assert!(code == 5 && said.contains("embeds"), "{said}");
+    assert!(code == 5 && said.contains("computes embeddings"), "{said}");
 }

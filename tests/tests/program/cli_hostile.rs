@@ -273,7 +273,7 @@ fn what_never_ends_is_read_to_its_cap() {
     embed_of("a device");
     fs::remove_file(&prompts).expect("removed");
     fs::File::create(&prompts).and_then(|file| file.set_len(1 << 30)).expect("a long file");
-    embed_of("larger than 16777216 bytes");
+    embed_of("more than 16777216 bytes");
 }
 
 /// The documentation of the option must mention a risk that no check can rule out.

@@ -253,7 +253,7 @@ fn an_option_is_refused_where_it_says_nothing() {
         refused(shardwright(*arguments), *code, words);
     }
     let completions = shardwright(["completions", "bash", "--format", "json"]).outcome();
-    assert!(completions.code == Some(2) && completions.stderr.contains("no JSON"), "{}", completions.stderr);
+    assert!(completions.code == Some(2) && completions.stderr.contains("as JSON"), "{}", completions.stderr);
     // Options that the parser itself refuses, because they need another option or belong to another
     // command.
     for (arguments, word) in [
@@ -427,7 +427,7 @@ fn an_unused_calibration_text_is_reported() {
 fn effort_options_of_a_generating_model_are_refused_for_an_embedding_one() {
     let report = shardwright(["verify", EMBEDDING_FIXTURE, "--steps", "1", "--all"]).json();
     let notices = report["notices"].to_string();
-    assert!(notices.contains("`--steps` is for") && notices.contains("`--all` is for"), "{report}");
+    assert!(notices.contains("`--steps` is ignored") && notices.contains("`--all` is ignored"), "{report}");
 }
 
 /// The example planner ignores all flags.

@@ -51,7 +51,7 @@ fn the_exit_code_is_that_of_the_worst_chip() {
     assert_eq!(outcome.code, Some(7), "{}", outcome.stderr);
     for option in ["--html", "--write-request"] {
         let (code, stderr) = plan(&["mt6989,generic"], &[option, "x"]).refuses();
-        assert!(code == 2 && stderr.contains(option) && stderr.contains("one chip"), "{code}: {stderr}");
+        assert!(code == 2 && stderr.contains(option) && stderr.contains("a single chip"), "{code}: {stderr}");
     }
     // Other commands read several names as one, which matches no chip.
     let (code, stderr) =

@@ -102,7 +102,7 @@ fn a_draft_that_does_not_fit_is_refused() {
     let other = other.path().display().to_string();
     let cases: &[(&[&str], i32, &[&str])] = &[
         (&["--draft", &other], 6, &["a different vocabulary", "1000", "▁bet", "▁gl", "help:"]),
-        (&["--draft", EMBEDDING_FIXTURE], 5, &["embeds"]),
+        (&["--draft", EMBEDDING_FIXTURE], 5, &["computes embeddings"]),
         (&["--draft", "no/such/model"], 3, &["no/such/model"]),
         (&["--draft", "off", "--draft", "lookup"], 2, &["cannot be combined"]),
         (&["--draft", ""], 2, &["lookup"]),
@@ -190,7 +190,7 @@ fn a_draft_that_fails_is_told_and_under_strict_an_error() {
     let arguments = ["--raw", "--prompt", PROMPT, "-n", "48"];
     let told = verifying(&draft).arguments(arguments).outcome();
     assert_eq!((told.code, told.stdout.trim_end()), (Some(0), expected.as_str()), "{}", told.stderr);
-    for words in ["fallback: the draft", "failed", "continues without it", "help:"] {
+    for words in ["fallback: the draft", "the logit of token 0 is NaN", "continues without it", "help:"] {
         assert!(told.stderr.contains(words), "no `{words}` in {}", told.stderr);
     }
     let json = verifying(&draft).arguments(arguments).arguments(["--format", "json"]).succeeds();
@@ -348,7 +348,7 @@ fn drafts_that_cannot_be_measured_or_told_apart_are_refused() {
     let tune = ["tune", DEMO_MODEL, "--minutes", "0", "--context", "128", "--draft"];
     let cases: &[(&[&str], i32, &[&str])] = &[
         (&[&other], 6, &["a different vocabulary", "help:"]),
-        (&[EMBEDDING_FIXTURE], 5, &["embeds"]),
+        (&[EMBEDDING_FIXTURE], 5, &["computes embeddings"]),
         (&["no/such/model"], 3, &["no/such/model"]),
         (&["off", "--draft", "lookup"], 2, &["cannot be combined"]),
         (&[DEMO_MODEL, "--usual-text", &long], 2, &["no prompt", "context of 128", "help:"]),

@@ -334,7 +334,7 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     let replayed = shardwright(["planner", "replay"]).argument(&request).argument("--planner");
     let (_, stderr) = replayed.argument(path("broken.wasm")).refuses();
     let said =
-        stderr.lines().find(|line| line.contains("it said: a panic at src/lib.rs")).unwrap_or_default();
+        stderr.lines().find(|line| line.contains("planner log: a panic at src/lib.rs")).unwrap_or_default();
     assert!(said.contains("no thrift"), "{stderr}");
     let checked = shardwright(["planner", "check"]).argument(path("broken.wasm")).outcome();
     assert!(checked.code == Some(1) && checked.stdout.contains("no thrift"), "{}", checked.stdout);

@@ -260,7 +260,7 @@ fn where_no_plan_verifies_the_reason_is_given_and_no_bundle_is_left() {
         assert!(Bundle::open(bench.path("repaired")).is_err(), "half a bundle");
     };
     let tied = || bench.repairs(&FORMATS).arguments(["--planner-option", "place.decoder=testchip"]);
-    refuses(tied().arguments(["--compilations", "1"]), &["allowed (1)", "--compilations"]);
+    refuses(tied().arguments(["--compilations", "1"]), &["within 1 compilations", "--compilations"]);
     refuses(tied(), &["layer 17", "--formats"]);
     refuses(
         bench

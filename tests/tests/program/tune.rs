@@ -262,7 +262,7 @@ fn damaged_files_are_measured_again_and_others_folders_are_not_believed() {
     assert!(plan.contains("may be written by others") && !plan.contains("(measured)"), "{plan}");
     let (code, stderr) = place.tune(&["--minutes", "0"]).refuses();
     assert_eq!(code, 3, "{stderr}");
-    assert!(stderr.contains("a folder of your own"), "{stderr}");
+    assert!(stderr.contains("a cache folder of your own"), "{stderr}");
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn a_planner_that_misbehaves_is_told_which_rules_it_broke() {
         let verdict = |id: &str| report.rules.iter().find(|rule| rule.id == id).unwrap();
         assert_eq!(verdict("P3").verdict, Verdict::NotApplicable);
         if behave == "panic" {
-            assert!(verdict("P4").seen.contains("it said: a panic"), "{}", verdict("P4").seen);
+            assert!(verdict("P4").seen.contains("planner log: a panic"), "{}", verdict("P4").seen);
             assert!(verdict("P12").seen.contains("`plain`"), "{}", verdict("P12").seen);
         }
         if behave == "refuse" {

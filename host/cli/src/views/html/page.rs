@@ -19,7 +19,8 @@ pub fn rendered(values: Value) -> String {
         format!("{}.{}%", full / 10, full % 10)
     });
     let page = environment.render_named_str("page.html", include_str!("page.html"), values);
-    page.expect("the template names only values that exist")
+    // Jinja drops the last newline of a template.
+    page.expect("the template names only values that exist") + "\n"
 }
 
 /// Writes a value. Text is escaped, unless a filter or a macro of the template made it.
