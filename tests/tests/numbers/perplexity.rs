@@ -214,7 +214,7 @@ fn what_cannot_be_measured_is_refused() {
     wanted(refused(&embeds, None, TEXT.as_bytes(), default), ErrorKind::Unsupported, "computes embeddings");
     let other = open(TEXT_FIXTURES[3], "stored");
     let differs = refused(&model, Some(&other), TEXT.as_bytes(), default);
-    wanted(differs, ErrorKind::Incompatible, "0 is `!` and not `<pad>`");
+    wanted(differs, ErrorKind::Incompatible, "id 0 is `!`, expected `<pad>`");
     let broken = Copy::of(DEMO_MODEL).changed("model.safetensors", |bytes| {
         let header = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")) as usize;
         bytes[8 + header..].fill(0xff);

@@ -87,8 +87,8 @@ pub struct Convolution {
 ///
 /// # Errors
 ///
-/// All methods fail for weights whose bytes violate the promise of their type, and for everything that
-/// `check` refuses.
+/// All methods fail for weights whose bytes violate the promise of their type, and for everything
+/// that `check` refuses.
 pub trait Lowering<'s, 'w: 's>: Sized + 's {
     /// The vendor's encodings of activations.
     type Encoding: Encoding + 's;

@@ -478,7 +478,7 @@ fn a_chip_without_a_variant_runs_the_nearest_if_it_says_the_same() {
     // Goldens of an unknown version, and a bundle without goldens.
     with_goldens(&bundle, |_| Some(serde_json::json!({ "goldens": 7, "ids": [], "rows": [] })));
     let (code, said) = run().refuses();
-    assert!(code == 4 && said.contains("its goldens: they are version 7"), "{code} {said}");
+    assert!(code == 4 && said.contains("invalid goldens: they are version 7"), "{code} {said}");
     with_goldens(&bundle, |_| None);
     let (code, said) = run().argument("--strict").refuses();
     assert!(code == 6 && said.contains("no goldens to test it with"), "{code} {said}");

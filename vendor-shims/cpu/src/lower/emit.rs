@@ -8,7 +8,7 @@ use super::graph::{Graph, Source};
 use super::rows::Rows;
 use super::storage::Storage;
 use super::weights::Weights;
-use crate::ops::{Home, Operation};
+use crate::ops::operation::{Home, Operation};
 use crate::program::{Extent, Operand, Step, step};
 
 /// The lowering of an entry.

@@ -11,7 +11,7 @@ use super::graph::{Graph, Source};
 use super::rows::Rows;
 use crate::kernels::elementwise::{Binary, Gate, Unary};
 use crate::kernels::encoding::Encoding;
-use crate::ops::{Operation, Rounding};
+use crate::ops::operation::{Operation, Rounding};
 
 /// A node that is fused into another node.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -14,7 +14,7 @@ use super::memory::{Life, plan};
 use super::rows::Rows;
 use crate::error::unsupported;
 use crate::kernels::encoding::Encoding;
-use crate::ops::{Home, Operation};
+use crate::ops::operation::{Home, Operation};
 use crate::program::{Operand, Place, Port, PortDirection};
 
 /// A piece of memory that several tensors may share by aliasing.

@@ -18,14 +18,14 @@ mod linear;
 mod mat_mul;
 mod movement;
 mod norm;
-mod operation;
+pub mod operation;
 mod pair;
 mod reduce;
 mod relative;
 mod rotary;
 mod state;
 
-pub use operation::{Home, Operation, Rounding};
+pub use operation::{Operation, Rounding};
 pub use pair::lower as lower_pair;
 pub use rotary::lower_table as rotary_table;
 

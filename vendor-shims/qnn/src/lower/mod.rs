@@ -60,8 +60,8 @@ pub fn check(entry: EntryView<'_>, soc: &Soc) -> Vec<Verdict> {
 ///
 /// # Errors
 ///
-/// Fails for an entry that [`check`] does not fully support, and for weights whose bytes do not match
-/// their type.
+/// Fails for an entry that [`check`] does not fully support, and for weights whose bytes do not
+/// match their type.
 pub fn lower<'w>(entry: EntryView<'w>, soc: &Soc, variants: &Variants) -> Result<Lowered<'w>, Error> {
     let _ = soc;
     let source = Source::read(entry)?;

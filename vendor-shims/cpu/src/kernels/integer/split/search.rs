@@ -231,13 +231,16 @@ pub(super) fn bounds<D: Dot>(
             let most = f.add(f.abs(scale), f.splat(f32::MIN_POSITIVE));
             let bound = f.fma(most, slack, f.mul(scale, sum));
             f.store(upper.as_mut_ptr(), bound);
-            highest = f.max(bound, highest);
+            if count == LANES {
+                highest = f.max(bound, highest);
+            }
         }
     }
-    // A lane beyond the end may be the highest. Any output is valid then, since none is skipped
-    // because of it.
-    let highest = f.reduce_max(highest);
+    // Lanes beyond the end do not count: their spreads are whatever another task left there, and
+    // both phases must return the same output.
     let upper = &upper[..results.len()];
+    let last = &upper[upper.len() / LANES * LANES..];
+    let highest = last.iter().fold(f.reduce_max(highest), |highest, upper| highest.max(*upper));
     let among = |values: &[f32]| values.iter().fold(false, |found, value| found | (*value == highest));
     let group = upper.chunks(LANES).position(among).unwrap_or(0) * LANES;
     group + upper[group..].iter().position(|upper| *upper == highest).unwrap_or(0)

@@ -201,6 +201,42 @@ fn rows_whose_second_halves_decide_are_found() {
     }
 }
 
+/// The phases of a search may run in different memory. Both must agree on the output that the first
+/// phase computes, or the second one skips another.
+#[test]
+fn the_memory_of_other_tasks_changes_no_result() {
+    let (inputs, outputs, wanted) = (STEP, 5, 4);
+    let (scale, streams) = (1e-31, Streams::One);
+    for seed in 0..10 {
+        let mut packed = packed(0, inputs, outputs, seed);
+        // With subnormal products of scales, the bound of a lane beyond the end could be the
+        // highest.
+        packed.scales.fill(1e-13);
+        let mut random = Rng::with_seed(seed ^ 77);
+        let q: Vec<i8> = (0..inputs).map(|_| (value(&mut random) * 127.0) as i8).collect();
+        let sum = q.iter().map(|q| i32::from(*q)).sum();
+        let rows = [Row { split: packed.split(), q: &q, sum, scale, cap: None, streams }];
+        let of_row =
+            |row: &[i8]| -> i32 { row.iter().zip(&q).map(|(w, q)| i32::from(*w) * i32::from(*q)).sum() };
+        let mut expected: Vec<usize> = (0..outputs).collect();
+        expected.sort_by_key(|output| -of_row(&packed.raw[output * inputs..][..inputs]));
+        let both = [(f32::NAN, 0.0), (0.0, 255.0), (255.0, 0.0), (255.0, f32::NAN)];
+        for (dot, (begin, end)) in
+            DotLevel::available().into_iter().flat_map(|dot| both.map(|one| (dot, one)))
+        {
+            let bars = [const { AtomicU32::new(0) }; ROWS];
+            let search = Search { rows: &rows, lengths: [length(&rows[0]); ROWS], bars: &bars, wanted };
+            let (mut lists, mut out) = (vec![0; LIST], vec![0.0; outputs]);
+            let out = SharedOutput::new(&mut out);
+            search_at(dot, &search, Phase::Begin, 0, &mut [begin; ROOM], &mut lists, out);
+            search_at(dot, &search, Phase::End, 0, &mut [end; ROOM], &mut lists, out);
+            let best = Best::of(&mut lists, wanted);
+            let found: Vec<usize> = best.found().iter().map(|[_, index]| *index as usize).collect();
+            assert_eq!(found, expected[..wanted], "{begin} and {end}, {}", dot.name());
+        }
+    }
+}
+
 #[test]
 fn a_row_of_zeros_and_one_of_nans() {
     let packed = packed(0, STEP, 300, 9);
