@@ -1,4 +1,5 @@
-//! Errors that several shims return. Each shim defines those of calls into its vendor's library.
+//! Constructors of errors that several shims return. Each shim defines the errors of calls into its
+//! vendor's library.
 
 use shardwright_shim_abi::{Error, NodeView};
 
