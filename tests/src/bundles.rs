@@ -1,17 +1,24 @@
 //! Bundles compiled by the program, and their contents.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use shardwright::Model;
 use shardwright::tools::ModelTools;
-use shardwright_bundle::{Bundle, BundleWriter};
+use shardwright_bundle::{Bundle, BundleWriter, FileReference};
 use tempfile::TempDir;
 
 use crate::chain::tokens_below;
 use crate::program::{Run, shardwright};
+
+/// The files of a bundle, once it is compiled.
+type Made = Arc<OnceLock<BTreeMap<PathBuf, Vec<u8>>>>;
+
+/// Bundles compiled in this process, by the words of the command.
+static MADE: Mutex<BTreeMap<Vec<OsString>, Made>> = Mutex::new(BTreeMap::new());
 
 /// A bundle in a temporary folder, which is deleted on drop.
 #[derive(Debug)]
@@ -20,7 +27,16 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// Compiles a checkpoint with `shardwright compile`.
+    /// Compiles a checkpoint with `shardwright compile` and no options, like [`Compiled::from`].
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn of(checkpoint: impl AsRef<OsStr>) -> Self {
+        Self::from(checkpoint, [] as [&str; 0])
+    }
+
+    /// Compiles a checkpoint with `shardwright compile`. What is compiled from files of the tree
+    /// alone is compiled once in this process and copied for every caller.
     ///
     /// # Panics
     /// If that fails.
@@ -28,7 +44,21 @@ impl Compiled {
         checkpoint: impl AsRef<OsStr>,
         arguments: impl IntoIterator<Item = A>,
     ) -> Self {
-        Self::by(shardwright(["compile"]).argument(checkpoint).arguments(arguments))
+        let mut words = vec![checkpoint.as_ref().to_owned()];
+        words.extend(arguments.into_iter().map(|word| word.as_ref().to_owned()));
+        // Absolute paths lead to files of a single test, which may change.
+        if words.iter().any(|word| Path::new(word).is_absolute()) {
+            return Self::by(shardwright(["compile"]).arguments(words));
+        }
+        let made = Arc::clone(MADE.lock().expect("no panic").entry(words.clone()).or_default());
+        let compile = || contents(&Self::by(shardwright(["compile"]).arguments(words)).path());
+        Self::copy_of(made.get_or_init(compile))
+    }
+
+    fn copy_of(files: &BTreeMap<PathBuf, Vec<u8>>) -> Self {
+        let copy = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        write_contents(files, &copy.path());
+        copy
     }
 
     /// Compiles with a command to which only the output path is added.
@@ -79,18 +109,23 @@ impl Compiled {
         self.path().join("files").join(name)
     }
 
+    /// Returns every file with the field of the manifest that names it, and its path.
+    ///
+    /// # Panics
+    /// If it is not a bundle.
+    pub fn references(&self) -> Vec<(String, PathBuf, FileReference)> {
+        let bundle = Bundle::open(self.path()).unwrap_or_else(|error| panic!("{error}"));
+        let path = |file: &FileReference| bundle.place(file).expect("it is there").path;
+        let references = bundle.manifest().references().into_iter();
+        references.map(|(used_as, file)| (used_as, path(&file), file)).collect()
+    }
+
     /// Copies the bundle's files to another temporary folder.
     ///
     /// # Panics
     /// If they cannot be copied.
     pub fn copied(&self) -> Self {
-        let copy = Self { folder: tempfile::tempdir().expect("a temporary folder") };
-        for (path, bytes) in contents(&self.path()) {
-            let to = copy.path().join(path);
-            fs::create_dir_all(to.parent().expect("a folder")).expect("made");
-            fs::write(to, bytes).expect("written");
-        }
-        copy
+        Self::copy_of(&contents(&self.path()))
     }
 }
 
@@ -113,6 +148,29 @@ pub fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         }
     }
     found
+}
+
+/// Writes files as [`contents`] returns them below a folder, which is made.
+///
+/// # Panics
+/// If a file cannot be written.
+pub fn write_contents(files: &BTreeMap<PathBuf, Vec<u8>>, folder: &Path) {
+    for (path, bytes) in files {
+        let to = folder.join(path);
+        fs::create_dir_all(to.parent().expect("a folder")).expect("made");
+        fs::write(to, bytes).expect("written");
+    }
+}
+
+/// Changes a bit in the middle of a file.
+///
+/// # Panics
+/// If it cannot be read and written, or is empty.
+pub fn damage(file: &Path) {
+    let mut bytes = fs::read(file).expect("read");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(file, bytes).expect("written");
 }
 
 /// Rewrites the goldens of a bundle and updates their hash. If `change` returns `None`, the goldens

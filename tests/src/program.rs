@@ -176,14 +176,33 @@ impl Run {
         finished(self.command)
     }
 
+    /// Starts the program without its output.
+    ///
+    /// # Panics
+    /// If the program cannot be started.
+    pub fn started(mut self) -> Child {
+        let silent = self.command.stdout(Stdio::null()).stderr(Stdio::null());
+        silent.spawn().expect("the program starts")
+    }
+
+    /// Starts the program as [`Run::started`] and waits until `is_there`, or at most two minutes.
+    ///
+    /// # Panics
+    /// As [`Run::started`].
+    pub fn started_until(self, is_there: impl Fn() -> bool) -> Child {
+        let (child, start) = (self.started(), Instant::now());
+        while !is_there() && start.elapsed() < Duration::from_secs(120) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        child
+    }
+
     /// Runs the program and kills it after `time`. Returns whether it had ended by then.
     ///
     /// # Panics
     /// If the program cannot be started.
-    pub fn killed_after(mut self, time: Duration) -> bool {
-        let silent = self.command.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = silent.spawn().expect("the program starts");
-        let start = Instant::now();
+    pub fn killed_after(self, time: Duration) -> bool {
+        let (mut child, start) = (self.started(), Instant::now());
         while start.elapsed() < time {
             if child.try_wait().expect("waiting for a child").is_some() {
                 return true;
@@ -214,6 +233,21 @@ impl Run {
         let shown = format!("{:?}", self.command);
         let stdout = self.argument("--format").argument("json").succeeds();
         serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{shown}: {error}\n{stdout}"))
+    }
+
+    /// Expects a refusal like [`Run::refuses`], with this exit code and these words. Returns
+    /// standard error.
+    ///
+    /// # Panics
+    /// As [`Run::refuses`], and if the code or a word differs.
+    pub fn refuses_with(self, code: i32, words: &[&str]) -> String {
+        let shown = format!("{:?}", self.command);
+        let (actual, stderr) = self.refuses();
+        assert_eq!(actual, code, "{shown}: {stderr}");
+        for word in words {
+            assert!(stderr.contains(word), "{shown}: no `{word}` in {stderr}");
+        }
+        stderr
     }
 
     /// Runs the program and expects a refusal in the format of all commands: a specific exit code,

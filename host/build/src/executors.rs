@@ -35,7 +35,7 @@ impl OwnShim {
         }
         let is_chip = target.kind != TargetKind::Cpu;
         let threads = thread_options(&target.shim, options.threads);
-        let simulated = options.on == Some(Executor::Simulator) && is_chip;
+        let simulated = options.recorded.on == Some(Executor::Simulator) && is_chip;
         let instance = match shims.open_to_compile(&target.shim, &target.name, &threads, simulated) {
             Err(error) if is_chip => return Ok(OwnShim::Unusable { error, stand_in: None }),
             opened => opened?,
@@ -150,7 +150,7 @@ pub(crate) fn executor(
     purpose: Purpose,
     options: &PlanOptions,
 ) -> Result<TargetExecutor> {
-    let on = options.on;
+    let on = options.recorded.on;
     let kinds: &[DeviceKind] = match (target.kind, on, purpose) {
         (TargetKind::Cpu, ..) => &[DeviceKind::Present],
         (_, Some(Executor::Cpu), _) => &[],

@@ -9,7 +9,7 @@ use shardwright_planning::request::{Body, Request};
 use shardwright_vocabulary::{EntryKind, EntryName, TargetKind};
 
 use crate::options::{NEAR_LOSSLESS, SMALL, USUAL_QUALITY, USUAL_QUALITY_OPTION};
-use crate::{FormatChoice, PlanOptions, Settled, TableFormats};
+use crate::{FormatChoice, PlanOptions, RecordedOptions, Settled, TableFormats};
 
 /// A fallback chain of a plan, to be planned and compiled.
 #[derive(Clone, Debug)]
@@ -53,9 +53,10 @@ pub(crate) fn fallbacks(
             // A target other than the CPU has the name of its profile.
             _ => options.on_another(&target.name),
         };
+        // All chains gather from the same tables.
+        let tables = TableFormats::planned(graph, plan);
         let own = PlanOptions {
-            // All chains gather from the same tables.
-            tables: TableFormats::planned(graph, plan),
+            recorded: RecordedOptions { tables, ..own.recorded },
             size_bytes,
             token_microseconds: None,
             first_token_microseconds: None,
@@ -75,7 +76,7 @@ pub(crate) fn fallbacks(
 /// Lets the CPU's chain choose from all formats of its profile, unless the user named some. The
 /// chain gets as few bytes as possible with no more expected loss than the first chain. That loss
 /// is rounded up to a named goal, so that chips of a kind share a fallback.
-fn in_formats_of_its_own(options: PlanOptions, first: Loss) -> PlanOptions {
+fn in_formats_of_its_own(mut options: PlanOptions, first: Loss) -> PlanOptions {
     if !options.formats.is_empty() || options.quality_micronats.is_some() {
         return options;
     }
@@ -85,9 +86,8 @@ fn in_formats_of_its_own(options: PlanOptions, first: Loss) -> PlanOptions {
     };
     let named = [NEAR_LOSSLESS, USUAL_QUALITY, SMALL].map(u64::from);
     let most = named.into_iter().find(|named| first <= *named).unwrap_or(first);
-    let usual = (USUAL_QUALITY_OPTION.to_owned(), most.to_string());
-    let planner_options = options.planner_options.iter().cloned().chain([usual]).collect();
-    PlanOptions { prefers: Some(Preference::Speed), planner_options, ..options }
+    options.recorded.planner_options.push((USUAL_QUALITY_OPTION.to_owned(), most.to_string()));
+    PlanOptions { prefers: Some(Preference::Speed), ..options }
 }
 
 /// Shares of a size goal for the chains, tables included. Each chain gets the least bytes that its

@@ -81,7 +81,8 @@ pub use kept::Keeping;
 pub use learned::{Compiler, Learned, LearnedFile, LearnedLimit};
 pub use menu::EntryMenu;
 pub use options::{
-    Executor, FormatChoice, PlanMeasuring, PlanOptions, Purpose, TableFormats, TowerOptions, WeightRounding,
+    Executor, FormatChoice, PlanMeasuring, PlanOptions, Purpose, RecordedOptions, TableFormats, TowerOptions,
+    WeightRounding,
 };
 pub use places::LoadedPart;
 pub use planners::{PlannerTools, find_planner};

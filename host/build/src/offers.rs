@@ -250,7 +250,7 @@ pub(crate) fn complete(
         stage: FlagStage::Compile,
     };
     for flag in &profile.flags {
-        let is_left_out = options.flags_left_out.contains(&flag.name);
+        let is_left_out = options.recorded.flags_left_out.contains(&flag.name);
         if own.is_none() {
             summary.schema.push(word(&flag.name, &flag.note));
         } else if !is_left_out && !summary.schema.iter().any(|known| known.name == flag.name) {
@@ -268,7 +268,7 @@ pub(crate) fn complete(
         }
         summary.recommended.push(flag.flag());
     }
-    for name in &options.flags_left_out {
+    for name in &options.recorded.flags_left_out {
         if profile.flags.iter().all(|flag| flag.name != *name) {
             let set: Vec<&str> = profile.flags.iter().map(|flag| flag.name.as_str()).collect();
             let help = match set.as_slice() {
@@ -279,7 +279,7 @@ pub(crate) fn complete(
             return Err(Error::new(ErrorKind::Argument, what).with_help(help));
         }
     }
-    for (name, value) in &options.flags {
+    for (name, value) in &options.recorded.flags {
         let flag = Flag { name: name.clone(), value: value.clone() };
         let refused = |why: String| Error::new(ErrorKind::Argument, format!("flag {flag}: {why}"));
         if own.is_none() && summary.schema.iter().all(|known| known.name != *name) {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-#[cfg(feature = "checkpoints")]
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use shardwright_bundle::Digest;
 use shardwright_files::{read_named, room};
 use shardwright_graph::Graph;
@@ -53,16 +53,32 @@ impl FromStr for FormatChoice {
     }
 }
 
+impl Serialize for FormatChoice {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for FormatChoice {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
 /// Formats of the gathered tables, which do not belong to a shard. `None` leaves the choice to the
 /// plan, which keeps a table as stored unless a size goal requires a smaller format.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TableFormats {
+    #[serde(skip_serializing_if = "is_default")]
     pub embedding: Option<WeightFormat>,
+    #[serde(skip_serializing_if = "is_default")]
     pub per_layer: Option<WeightFormat>,
 }
 
 /// The device that runs a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Executor {
     /// The chip itself, through its vendor's shim.
     Device,
@@ -96,61 +112,30 @@ pub enum Purpose {
 }
 
 /// Options of the towers of a model, which are planned in addition to its text.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TowerOptions {
     /// The passes whose towers are planned and compiled with the text. `None` for all passes of the
     /// checkpoint.
+    #[serde(skip_serializing_if = "is_default")]
     pub passes: Option<Vec<Pass>>,
     /// Formats offered to the planner, best first. If empty, weights on the CPU stay as stored, and
     /// a chip is offered the formats of its profile that keep eight bits of every weight.
+    #[serde(skip_serializing_if = "is_default")]
     pub formats: Vec<FormatChoice>,
     /// Sizes of pictures for which entry points are made, in soft tokens. If empty, the size that
     /// the checkpoint's processor makes.
+    #[serde(skip_serializing_if = "is_default")]
     pub picture_tokens: Vec<u32>,
     /// Lengths of clips for which entry points are made, in seconds. If empty, the longest clip
     /// that the checkpoint's processor accepts.
+    #[serde(skip_serializing_if = "is_default")]
     pub clip_seconds: Vec<u32>,
 }
 
-impl TowerOptions {
-    /// Returns the options that differ from the defaults, as names and values.
-    /// [`TowerOptions::ask`] parses them.
-    #[cfg(feature = "checkpoints")]
-    pub(crate) fn asked(&self) -> Vec<(String, String)> {
-        fn joined<T: ToString>(items: &[T]) -> String {
-            items.iter().map(T::to_string).collect::<Vec<_>>().join(",")
-        }
-        let mut asked = Vec::new();
-        asked.extend(self.passes.as_ref().map(|passes| ("tower.passes", joined(passes))));
-        asked.extend((!self.formats.is_empty()).then(|| ("tower.formats", joined(&self.formats))));
-        for (name, sizes) in
-            [("tower.picture-tokens", &self.picture_tokens), ("tower.clip-seconds", &self.clip_seconds)]
-        {
-            asked.extend((!sizes.is_empty()).then(|| (name, joined(sizes))));
-        }
-        asked.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
-    }
-
-    /// Sets an option from a name and value of [`TowerOptions::asked`]. The name has no `tower.`
-    /// prefix here. Returns `None` if the name or the value is invalid.
-    #[cfg(feature = "checkpoints")]
-    pub(crate) fn ask(&mut self, name: &str, value: &str) -> Option<()> {
-        fn each<T: FromStr>(value: &str) -> Option<Vec<T>> {
-            value.split(',').filter(|item| !item.is_empty()).map(|item| item.parse().ok()).collect()
-        }
-        match name {
-            "passes" => self.passes = Some(each(value)?),
-            "formats" => self.formats = each(value)?,
-            "picture-tokens" => self.picture_tokens = each(value)?,
-            "clip-seconds" => self.clip_seconds = each(value)?,
-            _ => return None,
-        }
-        Some(())
-    }
-}
-
 /// How weights are rounded to integers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum WeightRounding {
     /// Matrices of 4 bits and fewer are [`WeightRounding::Compensated`] in models of up to 512
     /// million weights, which needs at most a few minutes. Other matrices are rounded to nearest.
@@ -163,22 +148,6 @@ pub enum WeightRounding {
     Compensated,
 }
 
-impl WeightRounding {
-    /// The roundings that users request by name.
-    const NAMED: [(&str, WeightRounding); 2] =
-        [("nearest", WeightRounding::Nearest), ("compensated", WeightRounding::Compensated)];
-
-    /// Returns the name, or `None` for the usual rounding.
-    pub fn name(self) -> Option<&'static str> {
-        WeightRounding::NAMED.iter().find(|(_, rounding)| *rounding == self).map(|(name, _)| *name)
-    }
-
-    /// Returns the rounding of that name.
-    pub fn named(name: &str) -> Option<WeightRounding> {
-        WeightRounding::NAMED.iter().find(|(known, _)| *known == name).map(|(_, rounding)| *rounding)
-    }
-}
-
 /// When the quality loss of a finished plan is measured by running it. A plan runs only if the
 /// weights are available and its formats change values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -189,6 +158,85 @@ pub enum PlanMeasuring {
     Usual,
     /// For every model. If the measurement fails, planning fails.
     Always,
+}
+
+/// Options of a plan as the user states them. A bundle's manifest stores their JSON, without those
+/// that have their defaults. Goals, formats and drafts are read from the stored request instead,
+/// which the chip's profile completes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RecordedOptions {
+    /// Context capacity in tokens.
+    #[serde(skip_serializing_if = "is_default")]
+    pub context: Option<u32>,
+    /// The executor of the plan. `None` for the device, if its shim finds it.
+    #[serde(skip_serializing_if = "is_default")]
+    pub on: Option<Executor>,
+    /// Limits of the user, by name.
+    #[serde(rename = "limit", with = "by_name", skip_serializing_if = "is_default")]
+    pub limits: Vec<(String, u64)>,
+    /// Flags of the user, by name.
+    #[serde(rename = "flag", with = "by_name", skip_serializing_if = "is_default")]
+    pub flags: Vec<(String, String)>,
+    /// Names of profile flags to leave out.
+    #[serde(rename = "without-flag", with = "names", skip_serializing_if = "is_default")]
+    pub flags_left_out: Vec<String>,
+    /// Settings of the planner, by name.
+    #[serde(rename = "planner", with = "by_name", skip_serializing_if = "is_default")]
+    pub planner_options: Vec<(String, String)>,
+    /// Formats of the gathered tables that the planner must not choose itself.
+    #[serde(rename = "table", skip_serializing_if = "is_default")]
+    pub tables: TableFormats,
+    /// How weights are rounded to integers.
+    #[serde(skip_serializing_if = "is_default")]
+    pub rounding: WeightRounding,
+    /// Options of the towers for pictures and sounds.
+    #[serde(rename = "tower", skip_serializing_if = "is_default")]
+    pub towers: TowerOptions,
+    /// Hash of [`PlanOptions::calibration_text`], in a manifest only.
+    #[serde(rename = "calibration-text", skip_serializing_if = "is_default")]
+    pub calibration_digest: Option<Digest>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Writes pairs as an object with sorted members. Of several pairs with a name, the last counts.
+mod by_name {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<V: Serialize, S: Serializer>(
+        pairs: &[(String, V)],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let members: BTreeMap<&String, &V> = pairs.iter().map(|pair| (&pair.0, &pair.1)).collect();
+        serializer.collect_map(members)
+    }
+
+    pub fn deserialize<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<(String, V)>, D::Error> {
+        let members: BTreeMap<String, V> = BTreeMap::deserialize(deserializer)?;
+        Ok(members.into_iter().collect())
+    }
+}
+
+/// Writes names as an object whose members are all `true`.
+mod names {
+    use serde::{Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(names: &[String], serializer: S) -> Result<S::Ok, S::Error> {
+        let pairs: Vec<(String, bool)> = names.iter().map(|name| (name.clone(), true)).collect();
+        super::by_name::serialize(&pairs, serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+        let pairs: Vec<(String, bool)> = super::by_name::deserialize(deserializer)?;
+        Ok(pairs.into_iter().map(|(name, _)| name).collect())
+    }
 }
 
 /// Options of a plan. The default plans for the generic profile and runs on this machine's CPU.
@@ -220,28 +268,14 @@ pub struct PlanOptions {
     /// Whether the plan is for a CPU of another machine, so that times of this machine do not
     /// apply.
     pub elsewhere: bool,
-    /// The executor of the plan. `None` for the device, if its shim finds it.
-    pub on: Option<Executor>,
-    /// Limits of the user, by name.
-    pub limits: Vec<(String, u64)>,
-    /// Flags of the user, by name.
-    pub flags: Vec<(String, String)>,
-    /// Names of profile flags to leave out.
-    pub flags_left_out: Vec<String>,
+    /// Options that a bundle's manifest records.
+    pub recorded: RecordedOptions,
     /// A planner's file or name. `None` for the built-in planner.
     pub planner: Option<String>,
     /// Whether `planner` is a name and never a path, because it comes from a bundle.
     pub planner_by_name: bool,
-    /// Settings of the planner, by name.
-    pub planner_options: Vec<(String, String)>,
-    /// Context capacity in tokens.
-    pub context: Option<u32>,
     /// Formats offered to the planner, best first. If empty, the formats of the profile.
     pub formats: Vec<FormatChoice>,
-    /// Formats of the gathered tables that the planner must not choose itself.
-    pub tables: TableFormats,
-    /// How weights are rounded to integers.
-    pub rounding: WeightRounding,
     /// When the loss of the whole plan is measured.
     pub measuring: PlanMeasuring,
     /// File for the request to the planner, written before the planner runs. Requests of towers go
@@ -289,8 +323,6 @@ pub struct PlanOptions {
     pub times: MeasuredTimes,
     /// A bundle whose artefacts are reused for the same work orders instead of compiling.
     pub reuse: Option<PathBuf>,
-    /// Options of the towers for pictures and sounds.
-    pub towers: TowerOptions,
     /// Rows of an encoder's entry points. If empty, one entry point with the rows of the context.
     pub encode_rows: Vec<u32>,
     /// Whether entry graphs expose their layer outputs.
@@ -322,7 +354,7 @@ impl PlanOptions {
     /// none.
     #[cfg(feature = "checkpoints")]
     pub(crate) fn compensated(&self, graph: &Graph) -> Option<Compensated> {
-        match self.rounding {
+        match self.recorded.rounding {
             WeightRounding::Nearest => None,
             WeightRounding::Compensated => Some(Compensated::All),
             WeightRounding::Usual => {
@@ -360,14 +392,17 @@ impl PlanOptions {
     /// which has no chip to simulate or emulate.
     #[must_use]
     pub fn for_chip(&self, soc: &str) -> Self {
-        let on = self.on.filter(|_| soc != GENERIC);
-        PlanOptions { soc: Some(soc.to_owned()), on, ..self.clone() }
+        let mut own = PlanOptions { soc: Some(soc.to_owned()), ..self.clone() };
+        own.recorded.on = own.recorded.on.filter(|_| soc != GENERIC);
+        own
     }
 
     /// Returns these options for the CPU of any machine, without settings for a chip, its compiler
     /// and a planner.
     pub(crate) fn without_a_chip(&self) -> PlanOptions {
-        PlanOptions { soc: None, on: None, limits: Vec::new(), elsewhere: true, ..self.without_settings() }
+        let mut own = PlanOptions { soc: None, elsewhere: true, ..self.without_settings() };
+        (own.recorded.on, own.recorded.limits) = (None, Vec::new());
+        own
     }
 
     /// Returns these options for another chip alone, without settings for the first chip's compiler
@@ -378,19 +413,19 @@ impl PlanOptions {
 
     /// Returns these options without settings for a chip's compiler and a planner.
     pub(crate) fn without_settings(&self) -> PlanOptions {
-        PlanOptions {
+        let recorded = RecordedOptions {
             flags: Vec::new(),
             flags_left_out: Vec::new(),
-            planner: None,
             planner_options: self.about_speculation(),
-            ..self.clone()
-        }
+            ..self.recorded.clone()
+        };
+        PlanOptions { planner: None, recorded, ..self.clone() }
     }
 
     /// Returns the planner option that decides whether proposed tokens are verified. It applies to
     /// the whole model, whichever device runs it.
     fn about_speculation(&self) -> Vec<(String, String)> {
-        let own = self.planner_options.iter().filter(|(name, _)| name == SPECULATION_OPTION);
+        let own = self.recorded.planner_options.iter().filter(|(name, _)| name == SPECULATION_OPTION);
         own.filter(|_| self.planner.is_none()).cloned().collect()
     }
 }
@@ -504,6 +539,7 @@ impl PlanOptions {
             || !self.formats.is_empty()
             || self.loss_goal(profile, graph) != LossGoal::None
             || self
+                .recorded
                 .planner_options
                 .iter()
                 .any(|(name, _)| name == FORMAT_OPTION || name == USUAL_QUALITY_OPTION);
@@ -513,7 +549,7 @@ impl PlanOptions {
 
     /// Returns the weight formats that options of the built-in planner name for parts of the model.
     pub(crate) fn named_weights(&self) -> impl Iterator<Item = WeightFormat> {
-        let options = self.planner_options.iter();
+        let options = self.recorded.planner_options.iter();
         let named = options.filter(|(name, _)| name.starts_with(WEIGHTS_OPTION));
         named.filter_map(|(_, format)| format.parse().ok())
     }
@@ -585,10 +621,13 @@ impl PlanOptions {
             trust: self.trust.clone(),
             soc: self.soc.clone(),
             elsewhere: self.elsewhere,
-            on: self.on,
-            context: Some(context),
+            recorded: RecordedOptions {
+                on: self.recorded.on,
+                context: Some(context),
+                towers: TowerOptions { passes: Some(Vec::new()), ..TowerOptions::default() },
+                ..RecordedOptions::default()
+            },
             drafts: Some(Vec::new()),
-            towers: TowerOptions { passes: Some(Vec::new()), ..TowerOptions::default() },
             ..PlanOptions::default()
         }
     }
@@ -612,7 +651,7 @@ impl PlanOptions {
         request.prompts.clone()
     }
 
-    /// Returns the digest of the user's calibration text, if one was named.
+    /// Returns the hash of the user's calibration text, if one was named.
     #[cfg(feature = "checkpoints")]
     pub(crate) fn calibration_digest(&self) -> Result<Option<Digest>> {
         Ok(self.read_calibration_text()?.map(|text| Digest::of(text.as_bytes())))
@@ -640,33 +679,66 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_of_towers_is_written_down_and_read_again() {
-        let all = [
-            TowerOptions::default(),
-            TowerOptions { passes: Some(Vec::new()), ..TowerOptions::default() },
-            TowerOptions {
-                passes: Some(vec![Pass::Picture, Pass::Clip]),
-                formats: vec![
-                    "w8-per-channel[head=f16][mlp-output=f16]/a16/a8".parse().unwrap(),
-                    FormatChoice::Stored,
-                ],
-                picture_tokens: vec![70, 280],
-                clip_seconds: vec![5],
+    fn recorded_options_are_written_by_name_and_read_again() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let towers = TowerOptions {
+            passes: Some(vec![Pass::Picture, Pass::Clip]),
+            formats: vec![
+                "w8-per-channel[head=f16][mlp-output=f16]/a16/a8".parse().unwrap(),
+                FormatChoice::Stored,
+            ],
+            picture_tokens: vec![70, 280],
+            clip_seconds: vec![5],
+        };
+        let whole = RecordedOptions {
+            context: Some(64),
+            on: Some(Executor::Simulator),
+            limits: vec![("ops".to_owned(), 400)],
+            flags: vec![pair("opt", "3"), pair("power", "saver")],
+            flags_left_out: vec!["fast".to_owned()],
+            planner_options: vec![pair("place.head", "cpu")],
+            tables: TableFormats { embedding: Some(WeightFormat::W8PerChannel), per_layer: None },
+            rounding: WeightRounding::Compensated,
+            towers,
+            calibration_digest: Some(Digest::of(b"text")),
+        };
+        let written = serde_json::json!({
+            "calibration-text": Digest::of(b"text").to_string(),
+            "context": 64,
+            "flag": {"opt": "3", "power": "saver"},
+            "limit": {"ops": 400},
+            "on": "simulator",
+            "planner": {"place.head": "cpu"},
+            "rounding": "compensated",
+            "table": {"embedding": "w8-per-channel"},
+            "tower": {
+                "clip-seconds": [5],
+                "formats": ["w8-per-channel[head=f16][mlp-output=f16]/a16/a8", "stored"],
+                "passes": ["picture", "clip"],
+                "picture-tokens": [70, 280],
             },
-            TowerOptions { formats: vec![FormatChoice::Stored], ..TowerOptions::default() },
-        ];
-        for asked in all {
-            let mut read = TowerOptions::default();
-            for (name, value) in asked.asked() {
-                let name = name.strip_prefix("tower.").unwrap();
-                assert_eq!(read.ask(name, &value), Some(()), "{name}={value}");
-            }
-            assert_eq!(read, asked);
+            "without-flag": {"fast": true},
+        });
+        let text_alone = TowerOptions { passes: Some(Vec::new()), ..TowerOptions::default() };
+        let text_alone = RecordedOptions { towers: text_alone, ..RecordedOptions::default() };
+        for (options, json) in [
+            (whole, written),
+            (RecordedOptions::default(), serde_json::json!({})),
+            (text_alone, serde_json::json!({"tower": {"passes": []}})),
+        ] {
+            assert_eq!(serde_json::to_value(&options).unwrap(), json);
+            assert_eq!(serde_json::from_value::<RecordedOptions>(json).unwrap(), options);
         }
-        let mut read = TowerOptions::default();
-        for (name, value) in [("passes", "nose"), ("formats", "w9"), ("picture-tokens", "-1"), ("smell", "1")]
-        {
-            assert_eq!(read.ask(name, value), None, "{name}={value}");
+        for wrong in [
+            serde_json::json!({"smell": 1}),
+            serde_json::json!({"context": "64"}),
+            serde_json::json!({"on": "paper"}),
+            serde_json::json!({"limit": {"ops": -1}}),
+            serde_json::json!({"table": {"third": "f32"}}),
+            serde_json::json!({"tower": {"passes": ["nose"]}}),
+            serde_json::json!({"tower": {"formats": ["w9"]}}),
+        ] {
+            assert!(serde_json::from_value::<RecordedOptions>(wrong.clone()).is_err(), "{wrong}");
         }
     }
 
@@ -686,15 +758,14 @@ mod tests {
     #[test]
     fn what_is_asked_of_proposals_is_asked_of_every_chain() {
         let setting = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let asked = PlanOptions {
-            planner_options: vec![setting("balance", "bytes"), setting(SPECULATION_OPTION, "none")],
-            ..PlanOptions::default()
-        };
+        let mut asked = PlanOptions::default();
+        asked.recorded.planner_options =
+            vec![setting("balance", "bytes"), setting(SPECULATION_OPTION, "none")];
         let kept = vec![setting(SPECULATION_OPTION, "none")];
-        assert_eq!(asked.without_a_chip().planner_options, kept);
-        assert_eq!(asked.on_another("sm8850").planner_options, kept);
+        assert_eq!(asked.without_a_chip().recorded.planner_options, kept);
+        assert_eq!(asked.on_another("sm8850").recorded.planner_options, kept);
         // Another planner may have an option of that name with another meaning.
         let another = PlanOptions { planner: Some("even".to_owned()), ..asked };
-        assert_eq!(another.without_a_chip().planner_options, Vec::new());
+        assert_eq!(another.without_a_chip().recorded.planner_options, Vec::new());
     }
 }

@@ -52,7 +52,7 @@ pub(crate) fn planning_session(options: &PlanOptions, trust: &Trust) -> Result<P
         None => {
             match tools.built_in() {
                 Ok(planner) => {
-                    check_settings(&planner, &options.planner_options)?;
+                    check_settings(&planner, &options.recorded.planner_options)?;
                     PlanningSession::new(planner)
                 }
                 // The session reports the error. Unless it is strict, it plans without a planner.
@@ -86,7 +86,7 @@ pub(crate) fn planning_session(options: &PlanOptions, trust: &Trust) -> Result<P
                 }),
             };
             if let Ok(planner) = &asked {
-                check_settings(planner, &options.planner_options)?;
+                check_settings(planner, &options.recorded.planner_options)?;
             }
             PlanningSession::with_planner(asked, Some(tools.built_in()))
         }

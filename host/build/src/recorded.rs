@@ -13,8 +13,8 @@ use shardwright_vocabulary::{CompiledHere, Error, ErrorKind, Notice};
 
 use crate::trying::read;
 use crate::{
-    Builder, Executor, FormatChoice, PlanOptions, RecordedPlan, Result, Settled, TableFormats, Trying,
-    WeightRounding, open_checkpoint,
+    Builder, FormatChoice, PlanOptions, RecordedOptions, RecordedPlan, Result, Settled, TableFormats, Trying,
+    open_checkpoint,
 };
 
 /// A chain that was compiled on this machine.
@@ -122,17 +122,17 @@ pub fn options_of(
         let fault = fault.at("the recorded plan").at(bundle.path().display());
         fault.with_kind(ErrorKind::Invalid).with_help("compile the checkpoint again")
     })?;
-    options.tables = TableFormats::planned(checkpoint.graph(), &checked);
+    options.recorded.tables = TableFormats::planned(checkpoint.graph(), &checked);
     Ok(options)
 }
 
 /// Rejects a calibration text other than the text that the bundle was made with. A bundle records
-/// only the digest of the text.
-fn expect_calibration_text(bundle: &Bundle, digest: &str, here: &PlanOptions) -> Result<()> {
-    if here.calibration_digest()?.is_some_and(|own| own.to_string() == digest) {
+/// only the hash of the text.
+fn expect_calibration_text(bundle: &Bundle, expected: Digest, here: &PlanOptions) -> Result<()> {
+    if here.calibration_digest()? == Some(expected) {
         return Ok(());
     }
-    let what = format!("{} was calibrated on a text with SHA-256 {digest}", bundle.path().display());
+    let what = format!("{} was calibrated on a text with SHA-256 {expected}", bundle.path().display());
     let help = "name that text with `--calibration-text`, and repeat the other options of compiling";
     Err(Error::new(ErrorKind::Argument, what).with_help(help))
 }
@@ -141,8 +141,18 @@ fn expect_calibration_text(bundle: &Bundle, digest: &str, here: &PlanOptions) ->
 /// them.
 fn recorded_options(bundle: &Bundle, request: &Request, here: &PlanOptions) -> Result<PlanOptions> {
     let variant = bundle.variant();
-    let mut options = PlanOptions {
+    let recorded = serde_json::to_value(&variant.options).and_then(serde_json::from_value);
+    let mut recorded: RecordedOptions = recorded.map_err(|error| {
+        let what = format!("{}: the recorded options: {error}", bundle.path().display());
+        Error::new(ErrorKind::Invalid, what).with_help("compile the checkpoint again")
+    })?;
+    if let Some(expected) = recorded.calibration_digest {
+        expect_calibration_text(bundle, expected, here)?;
+    }
+    recorded.flags.extend(here.recorded.flags.iter().cloned());
+    Ok(PlanOptions {
         soc: Some(variant.soc.clone()),
+        recorded,
         quality_micronats: request.goals.quality_micronats,
         memory_bytes: request.goals.memory_bytes,
         size_bytes: request.goals.size_bytes,
@@ -155,45 +165,6 @@ fn recorded_options(bundle: &Bundle, request: &Request, here: &PlanOptions) -> R
         formats: request.formats.iter().cloned().map(FormatChoice::Tuple).collect(),
         planner: (!variant.planner.built_in).then(|| variant.planner.name.clone()),
         planner_by_name: true,
-        flags: Vec::new(),
         ..here.clone()
-    };
-    for (name, value) in &variant.options {
-        let invalid = || {
-            let what = format!("{}: option `{name}` is `{value}`", bundle.path().display());
-            Error::new(ErrorKind::Invalid, what).with_help("compile the checkpoint again")
-        };
-        match name.split_once('.') {
-            None if name == "context" => options.context = Some(value.parse().map_err(|_| invalid())?),
-            None if name == "on" => {
-                let known = [Executor::Device, Executor::Simulator, Executor::Cpu];
-                let on = known.into_iter().find(|on| on.name() == value);
-                options.on = Some(on.ok_or_else(invalid)?);
-            }
-            None if name == "rounding" => {
-                options.rounding = WeightRounding::named(value).ok_or_else(invalid)?;
-            }
-            None if name == "calibration-text" => expect_calibration_text(bundle, value, here)?,
-            Some(("limit", limit)) => {
-                options.limits.push((limit.to_owned(), value.parse().map_err(|_| invalid())?));
-            }
-            Some(("flag", flag)) => options.flags.push((flag.to_owned(), value.clone())),
-            Some(("without-flag", flag)) => options.flags_left_out.push(flag.to_owned()),
-            Some(("planner", setting)) => {
-                options.planner_options.push((setting.to_owned(), value.clone()));
-            }
-            Some(("tower", asked)) => options.towers.ask(asked, value).ok_or_else(invalid)?,
-            Some(("table", table)) => {
-                let format = Some(value.parse().map_err(|_| invalid())?);
-                match table {
-                    "embedding" => options.tables.embedding = format,
-                    "per-layer" => options.tables.per_layer = format,
-                    _ => return Err(invalid()),
-                }
-            }
-            _ => return Err(invalid()),
-        }
-    }
-    options.flags.extend(here.flags.iter().cloned());
-    Ok(options)
+    })
 }

@@ -67,7 +67,7 @@ pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn 
                 Some(RefusalKind::OverMemory) if options.memory_bytes.is_some() => {
                     with_less_context(refused, preparation.request.goals.context, source, options, &mut all)
                 }
-                Some(RefusalKind::OverSize) if options.tables != TableFormats::default() => {
+                Some(RefusalKind::OverSize) if options.recorded.tables != TableFormats::default() => {
                     with_other_tables(refused, source, options, &mut all)
                 }
                 _ => refused,
@@ -126,7 +126,8 @@ fn with_less_context(
 ) -> Error {
     let shorter = std::iter::successors(Some(context / 2), |context| Some(context / 2));
     for context in shorter.take_while(|context| *context >= SHORTEST_CONTEXT) {
-        let options = PlanOptions { context: Some(context), ..options.clone() };
+        let mut options = options.clone();
+        options.recorded.context = Some(context);
         let Ok(preparation) = Preparation::new(source, &options, Purpose::Plan, watch) else { break };
         if preparation.session.plan(&preparation.request).is_ok() {
             let holds = format!("it holds with `--context {context}`");
@@ -144,7 +145,8 @@ fn with_other_tables(
     options: &PlanOptions,
     watch: &mut dyn Watch,
 ) -> Error {
-    let options = PlanOptions { tables: TableFormats::default(), ..options.clone() };
+    let mut options = options.clone();
+    options.recorded.tables = TableFormats::default();
     let Ok(preparation) = Preparation::new(source, &options, Purpose::Plan, watch) else { return refused };
     let Ok(planned) = preparation.session.plan(&preparation.request) else { return refused };
     let fits = TableFormats::planned(source.graph(), &planned.plan);

@@ -249,7 +249,7 @@ pub(crate) fn timer(
     options: &PlanOptions,
 ) -> Option<Digest> {
     let is_chip = target.kind != TargetKind::Cpu;
-    let on = if is_chip { options.on.unwrap_or(Executor::Device) } else { Executor::Cpu };
+    let on = if is_chip { options.recorded.on.unwrap_or(Executor::Device) } else { Executor::Cpu };
     let (shim, device, chip) = match judged {
         _ if is_chip && on == Executor::Cpu => (shims.registry.get(CPU_SHIM)?, None, None),
         Some((instance, device)) => (instance.shim(), Some(device), instance.chip_of(&device.name)),
@@ -263,7 +263,7 @@ pub(crate) fn timer(
         let threads = options.threads.map_or(cores, |threads| threads as usize);
         (threads, std::env::consts::ARCH, processor())
     });
-    let compiled = (&options.flags, &options.flags_left_out);
+    let compiled = (&options.recorded.flags, &options.recorded.flags_left_out);
     let all = (
         (VERSION, on.name(), &target.name),
         (shim.description(), shim.sha256(), settings, device, chip),

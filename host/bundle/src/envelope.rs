@@ -1,7 +1,7 @@
 //! The bytes of `bundle.json`: one line of JSON whose first members have fixed places.
 //!
 //! ```text
-//! {"shardwright-bundle":3,"sha256":"<64 digits>","manifest":{ … }}⏎
+//! {"shardwright-bundle":4,"sha256":"<64 digits>","manifest":{ … }}⏎
 //! ```
 //!
 //! The SHA-256 covers every byte of the file except its own 64 digits.

@@ -12,7 +12,7 @@
 //!
 //! ```text
 //! DIR/bundle.json      one line of JSON, every byte of it covered by the SHA-256 near its beginning:
-//!                      {"shardwright-bundle":3,"sha256":"<64 digits>","manifest":{ … }}⏎
+//!                      {"shardwright-bundle":4,"sha256":"<64 digits>","manifest":{ … }}⏎
 //! DIR/bundle.json.sig  its signature, if it is signed
 //! DIR/files/<sha256>   every other file, named by the SHA-256 of its bytes
 //! ```
@@ -123,7 +123,7 @@
 //!             aliases: Vec::new(),
 //!             calibration: None,
 //!             planner: PlannerIdentity { name: "generic".to_owned(), version: "0.1.0".to_owned(), built_in: true },
-//!             options: BTreeMap::from([("context".to_owned(), "512".to_owned())]),
+//!             options: BTreeMap::from([("context".to_owned(), 512.into())]),
 //!             // Of a real model: `Structure::of(&graph)`.
 //!             structure: Structure {
 //!                 hidden: 2,
@@ -217,4 +217,4 @@ pub use signer::Signer;
 pub use writer::BundleWriter;
 
 /// Version of the format that is written. It is also the only supported one.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;

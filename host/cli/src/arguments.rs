@@ -1,5 +1,7 @@
 //! Defines the command line with clap: commands, options and their help texts.
 
+mod target;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,6 +9,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use shardwright::{FormatChoice, PlanMeasuring, Preference, PromptLength, WeightFormat, WeightRounding};
 use shardwright_hub::HubId;
 use shardwright_trust::{Kind, LeastRelease, PublicKey};
+
+pub use target::{TargetArguments, decided_before};
 
 /// Run language models on phone NPUs. Each plan shows how the model is cut, in which formats and
 /// with which flags it is compiled, and why.
@@ -285,154 +289,6 @@ pub enum Signatures {
     Require,
 }
 
-/// The chip to plan for, and the goals and settings of the plan.
-#[derive(Args, Debug, Clone)]
-#[command(next_help_heading = "Chip and plan")]
-pub struct TargetArguments {
-    /// Chip to plan for, by the name or an alias of its profile. Default: the profile `generic`, on
-    /// the CPU.
-    ///
-    /// `compile` and `plan` accept several chips, repeated or separated by commas. `compile` then
-    /// writes a variant for each chip, and `plan` compares them. For a bundle, this option
-    /// overrides the detected chip of the machine.
-    #[arg(long, value_name = "SOC")]
-    pub soc: Vec<String>,
-    /// Override or add a limit of the chip, such as `ops=400` (may be repeated). The plan reports
-    /// its provenance as `user`.
-    ///
-    /// A number may end in `k`, `KiB`, `MiB` or `GiB`.
-    #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = name_and_number)]
-    pub limits: Vec<(String, u64)>,
-    /// Set a flag of the chip's compiler, in addition to the flags of the chip's profile (may be
-    /// repeated). Flags of a session, such as `power`, can be set for a bundle too.
-    #[arg(long = "flag", value_name = "NAME=VALUE", value_parser = name_and_text)]
-    pub flags: Vec<(String, String)>,
-    /// Remove a flag of the chip's profile (may be repeated).
-    #[arg(long = "without-flag", value_name = "NAME")]
-    pub flags_left_out: Vec<String>,
-    /// Formats to offer to the planner, best first (may be repeated): `stored`, or
-    /// WEIGHTS/ACTIVATIONS/STATES such as `w4-block32[head=w8-per-channel]/f32/f32`. Default: the
-    /// formats of the chip's profile, then `stored`, or only `stored` without a chip.
-    ///
-    /// States are the KV cache. Brackets set the format of a role.
-    #[arg(long, value_name = "FORMATS", value_parser = formats)]
-    pub formats: Vec<FormatChoice>,
-    /// Towers (encoders for pictures and sounds) to plan and compile with the text, separated by
-    /// commas. Default: all towers of the checkpoint.
-    ///
-    /// `run` ignores this option for a checkpoint: it opens a tower when a picture or sound needs
-    /// it.
-    #[arg(long, value_name = "TOWER", value_delimiter = ',')]
-    pub towers: Vec<TowerArgument>,
-    /// Formats to offer for the towers, best first, written as in `--formats` (may be repeated).
-    /// Default: as stored on a CPU, and for a chip the formats of its profile that keep eight bits
-    /// of every weight.
-    #[arg(long, value_name = "FORMATS", value_parser = formats)]
-    pub tower_formats: Vec<FormatChoice>,
-    /// Picture sizes, in soft tokens, for which towers get entry points, such as `70,140,280`.
-    /// Default: the size that the checkpoint's processor produces.
-    ///
-    /// A chip computes all rows of an entry point, so it runs the smallest one that fits a picture.
-    #[arg(long, value_name = "TOKENS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
-    pub picture_sizes: Vec<u32>,
-    /// Sound lengths, in seconds, for which towers get entry points, such as `5,30`. Default: the
-    /// longest sound that the checkpoint's processor accepts.
-    #[arg(long, value_name = "SECONDS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
-    pub clip_lengths: Vec<u32>,
-    /// Format of a table whose rows are read by token id, `embedding` or `per-layer` (may be
-    /// repeated). Default: as stored, or narrower if `--size` requires it.
-    #[arg(long = "table", value_name = "NAME=FORMAT", value_parser = table_format)]
-    pub tables: Vec<(Table, WeightFormat)>,
-    /// Largest quality loss of the plan: `near-lossless` (5), `good` (150), `small` (300), or a
-    /// number, as KL divergence in thousandths of a nat per token. Default: no measured limit.
-    ///
-    /// The losses are measured once for a checkpoint, which needs minutes. Without this option,
-    /// `--prefer` and `--formats`, a plan for a chip stays within `good` by estimated losses if it
-    /// can.
-    #[arg(long, value_name = "GOAL", value_parser = quality)]
-    pub quality: Option<u32>,
-    /// Objective among the plans that meet the goals for bytes and times. Default: `speed` on a
-    /// chip, unless its profile sets `quality`, and `quality` on a CPU.
-    ///
-    /// On a CPU, weights stay as stored unless a goal requires smaller ones.
-    #[arg(long, value_name = "speed|quality", value_parser = preference)]
-    pub prefer: Option<Preference>,
-    /// Largest size of artefacts and KV cache of all shards together, such as `900MB`, `3GB`, or a
-    /// number of bytes. Default: the limits of the chip.
-    ///
-    /// Gathered tables are mapped and not counted. This option bounds the plan of a checkpoint.
-    /// `--memory-budget` of `run` bounds the memory of a finished bundle.
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub memory: Option<u64>,
-    /// Largest size of artefacts and gathered tables together, which an app ships, such as `900MB`,
-    /// `3GB`, or a number of bytes. Default: the limits of the chip.
-    ///
-    /// Tables are rounded if that leaves more bytes for the layers. Fallback chains count too. They
-    /// are left out if they do not fit, and with `--strict`.
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub size: Option<u64>,
-    /// Longest time from a prompt to the first token of its answer, such as `500ms` or `2s`, by the
-    /// known times of the chip. Default: no limit.
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    pub first_token: Option<Duration>,
-    /// Lowest speed of an answer in tokens per second, by the known times of the chip. Default: no
-    /// limit.
-    #[arg(long, value_name = "NUMBER", value_parser = tokens_per_second)]
-    pub tokens_per_second: Option<f64>,
-    /// Usual length of a prompt in tokens, or several lengths and how often each occurs, such as
-    /// `20:5,300:2,2000`. Default: 512, with the largest prefill entry point.
-    ///
-    /// A chip computes all rows of an entry point, so the planner chooses prefill entry points that
-    /// suit these lengths. The time to the first token is the mean over them.
-    #[arg(long, value_name = "TOKENS[:TIMES]", value_delimiter = ',', value_parser = prompt_length)]
-    pub usual_prompt: Vec<PromptLength>,
-    /// Usual length of an answer in tokens, to plan for the time of the whole answer with its first
-    /// token. Default: plan for the time of one further token.
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub usual_answer: Option<u32>,
-    /// Text of usual conversations, to measure how often prompt lookup predicts their replies.
-    /// Default: a modest guess.
-    ///
-    /// The text has one conversation per line, turns separated by tabs, user first. The measured
-    /// rate decides whether the plan verifies several tokens in a step, and how many.
-    #[arg(long, value_name = "FILE")]
-    pub usual_text: Option<PathBuf>,
-    /// Rounding of weights to integers: `nearest`, or `compensated`, where the errors of a row
-    /// compensate each other over the calibration text. Default: `compensated` at 4 bits and fewer
-    /// in models of up to 512 million weights, otherwise `nearest`.
-    ///
-    /// Compensated rounding needs minutes, once for a checkpoint and a text.
-    #[arg(long, value_name = "nearest|compensated", value_parser = rounding)]
-    pub rounding: Option<WeightRounding>,
-    /// Calibration text, used if formats or the rounding need one: one conversation per line, turns
-    /// separated by tabs. Default: built-in texts.
-    #[arg(long, value_name = "FILE")]
-    pub calibration_text: Option<PathBuf>,
-    /// Planner to use: a `.wasm` file, a planner pack, or a name from a planner directory. Default:
-    /// the built-in planner.
-    #[arg(long, value_name = "FILE|NAME")]
-    pub planner: Option<String>,
-    /// Set an option of the planner (may be repeated). `planner check` lists a planner's options.
-    #[arg(long = "planner-option", value_name = "NAME=VALUE", value_parser = name_and_text)]
-    pub planner_options: Vec<(String, String)>,
-    /// Capacity of the context in tokens. Default: the capacity that the model was trained for, at
-    /// most 4096.
-    #[arg(long, value_name = "TOKENS")]
-    pub context: Option<u32>,
-    /// Turn every fallback into an error, and every field or file of the model that is unknown or
-    /// has no effect. A fallback runs something elsewhere or otherwise than planned.
-    #[arg(long)]
-    pub strict: bool,
-    #[command(flatten)]
-    pub shims: ShimPlaces,
-    #[command(flatten)]
-    pub planners: PlannerPlaces,
-    #[command(flatten)]
-    pub profiles: ProfilePlaces,
-    #[command(flatten)]
-    pub trust: TrustArguments,
-}
-
 /// Whether the quality loss of a plan is measured.
 #[derive(Args, Debug, Clone, Default)]
 pub struct MeasuringArguments {
@@ -520,56 +376,6 @@ pub struct BundledArguments {
     pub memory_budget: Option<u64>,
     #[command(flatten)]
     pub expected: ExpectedArgument,
-}
-
-impl TargetArguments {
-    /// Returns the named chips, in order.
-    pub fn socs(&self) -> Vec<String> {
-        let names = self.soc.iter().flat_map(|soc| soc.split(','));
-        names.map(|soc| soc.trim().to_owned()).collect()
-    }
-
-    /// Returns the chip for commands that accept only one. Several names are joined, so that they
-    /// are reported as an unknown chip.
-    pub fn one_soc(&self) -> Option<String> {
-        (!self.soc.is_empty()).then(|| self.soc.join(","))
-    }
-
-    /// Returns arguments for planning a draft with that context: the same places and rules, and
-    /// defaults for all other options. A bundle has its own context.
-    pub fn of_a_draft(&self, context: Option<u32>) -> TargetArguments {
-        TargetArguments {
-            soc: Vec::new(),
-            limits: Vec::new(),
-            flags: Vec::new(),
-            flags_left_out: Vec::new(),
-            formats: Vec::new(),
-            towers: vec![TowerArgument::None],
-            tower_formats: Vec::new(),
-            picture_sizes: Vec::new(),
-            clip_lengths: Vec::new(),
-            tables: Vec::new(),
-            quality: None,
-            prefer: None,
-            memory: None,
-            size: None,
-            first_token: None,
-            tokens_per_second: None,
-            usual_prompt: Vec::new(),
-            usual_answer: None,
-            usual_text: None,
-            rounding: None,
-            calibration_text: None,
-            planner: None,
-            planner_options: Vec::new(),
-            context,
-            strict: self.strict,
-            shims: self.shims.clone(),
-            planners: self.planners.clone(),
-            profiles: self.profiles.clone(),
-            trust: self.trust.clone(),
-        }
-    }
 }
 
 /// How a plan is run.
@@ -1492,7 +1298,11 @@ fn number(text: &str, fits: impl Fn(f32) -> bool, expected: &str) -> Result<f32,
 }
 
 fn rounding(text: &str) -> Result<WeightRounding, String> {
-    WeightRounding::named(text).ok_or_else(|| "expected `nearest` or `compensated`".to_owned())
+    match text {
+        "nearest" => Ok(WeightRounding::Nearest),
+        "compensated" => Ok(WeightRounding::Compensated),
+        _ => Err("expected `nearest` or `compensated`".to_owned()),
+    }
 }
 
 fn preference(text: &str) -> Result<Preference, String> {
@@ -1665,6 +1475,63 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
+    /// Finds the commands and their subcommands.
+    fn paths(command: &clap::Command, above: &[&str], found: &mut Vec<Vec<String>>) {
+        let path = [above, &[command.get_name()]].concat();
+        found.push(path.iter().map(|name| (*name).to_owned()).collect());
+        command.get_subcommands().for_each(|below| paths(below, &path, found));
+    }
+
+    #[test]
+    fn every_command_has_a_version_and_helps_of_eighty_columns() {
+        use clap::error::ErrorKind::{DisplayHelp, DisplayVersion};
+        const COLUMNS: usize = 80;
+        let mut commands = Vec::new();
+        paths(&Arguments::command(), &[], &mut commands);
+        assert!(commands.len() > 30, "{commands:?}");
+        for command in &commands {
+            for (option, kind) in
+                [("-h", DisplayHelp), ("--help", DisplayHelp), ("--version", DisplayVersion)]
+            {
+                let words = command.iter().map(String::as_str).chain([option]);
+                let shown = Arguments::command().term_width(COLUMNS).try_get_matches_from(words).unwrap_err();
+                assert_eq!(shown.kind(), kind, "{command:?} {option}");
+                let text = shown.to_string();
+                match kind {
+                    DisplayHelp => assert!(text.contains("Usage: shardwright"), "{command:?}: {text}"),
+                    _ => assert!(text.trim_end().ends_with(env!("CARGO_PKG_VERSION")), "{command:?}: {text}"),
+                }
+                let wide = text.lines().find(|line| line.chars().count() > COLUMNS);
+                assert_eq!(wide, None, "{command:?} {option}");
+            }
+        }
+    }
+
+    /// An option that needs another one, belongs to another command, or has the value of another
+    /// option.
+    #[test]
+    fn wrong_options_are_refused_and_the_right_one_is_named() {
+        for (line, word) in [
+            ("plan x --format w8-per-channel/a16/a8", "--formats w8-per-channel/a16/a8"),
+            ("plan x --formats json", "--format json"),
+            ("plan x --format yaml", "text or json"),
+            ("bench x --probe-mebibytes 3", "--probe"),
+            ("run x --raw --system y", "--raw"),
+            ("run x --thinking much", "a number of tokens"),
+            ("run x --image y", "--prompt"),
+            ("run x --prompt y --soft-tokens 70", "--image"),
+            ("run x --threads 0", "--threads"),
+            ("shim list --planners x", "--planners"),
+            ("shim list --trust x", "--trust"),
+            ("inspect x --planners y", "--planners"),
+            ("planner check generic --shims x", "--shims"),
+        ] {
+            let words = std::iter::once("shardwright").chain(line.split(' '));
+            let error = Arguments::try_parse_from(words).unwrap_err();
+            assert!(error.use_stderr() && error.to_string().contains(word), "{line}: {error}");
+        }
+    }
+
     /// A folder with the subcommand's name is a checkpoint if it is written as a path.
     #[test]
     fn a_plan_is_of_a_checkpoint_or_a_comparison() {
@@ -1681,6 +1548,9 @@ mod tests {
         let planned = plan("shardwright plan ./diff --html page.html");
         assert!(planned.command.is_none() && planned.html.is_some());
         assert_eq!(planned.checkpoint, Some(PathBuf::from("./diff")));
+        for chips in ["a,b,c", "a --soc b --soc c"] {
+            assert_eq!(plan(&format!("shardwright plan x --soc {chips}")).target.socs(), ["a", "b", "c"]);
+        }
         for wrong in ["plan", "plan diff", "plan diff a", "plan diff a b c", "plan --soc x diff a b"] {
             assert!(parsed(&format!("shardwright {wrong}")).is_err(), "{wrong}");
         }
@@ -1737,6 +1607,13 @@ mod tests {
         }
         assert_eq!((quality("good"), quality("near-lossless"), quality("12")), (Ok(150), Ok(5), Ok(12)));
         assert!(quality("best").unwrap_err().contains("near-lossless"));
+        assert_eq!((minutes("0"), minutes("0.5")), (Ok(0.0), Ok(0.5)));
+        for wrong in ["soon", "-1", "NaN"] {
+            assert!(minutes(wrong).unwrap_err().contains("minutes"), "{wrong}");
+        }
+        assert!(preference("beauty").is_err_and(|said| said.contains("expected `speed` or `quality`")));
+        assert!(prompt_length("20:0").is_err_and(|said| said.contains("how often each occurs")));
+        assert!(draft("").is_err_and(|said| said.contains("`lookup`")));
     }
 
     #[test]

@@ -28,24 +28,21 @@ mod tune;
 mod verify;
 use std::io::{BufRead, Read, Write};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use shardwright::tools::{IgnoredFields, ModelTools};
+use shardwright::tools::{IgnoredFields, ModelTools, OpenTools};
 use shardwright::{Notice, NoticeKind};
 
 use clap::CommandFactory;
 use serde::Serialize;
-use shardwright::{
-    BundleOptions, ErrorKind, Executor, Isolation, Model, OpenOptions, Pass, SearchPath, TableFormats,
-    Verified,
-};
+use shardwright::{BundleOptions, ErrorKind, Isolation, Model, OpenOptions, SearchPath, Verified};
 
 use shardwright_trust::Trust;
 
 use crate::arguments::{
-    Arguments, BundledArguments, Command, DraftArgument, ExecutionArguments, Executor as ExecutorArgument,
-    ExpectedArgument, Format, Isolation as IsolationArgument, PlannerCommand, PlannerPlaces, ProfilePlaces,
-    ShimCommand, ShimPlaces, Table, TargetArguments, TowerArgument, TrustArguments,
+    Arguments, BundledArguments, Command, DraftArgument, ExecutionArguments, ExpectedArgument, Format,
+    Isolation as IsolationArgument, PlannerCommand, PlannerPlaces, ProfilePlaces, ShimCommand, ShimPlaces,
+    TargetArguments, decided_before,
 };
 use crate::outcome::{Failure, Outcome, io};
 use crate::{interrupt, views};
@@ -133,146 +130,23 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
 
 /// Returns options for opening or planning, from the command line.
 fn open_options(target: &TargetArguments, execution: &ExecutionArguments) -> Result<OpenOptions, Failure> {
-    once(target)?;
-    for_towers(target)?;
-    let mut options = OpenOptions::new().search_path(target_path(target)?).strict(target.strict);
-    if let Some(soc) = target.one_soc() {
-        options = options.soc(&soc);
-    }
-    for (name, value) in &target.limits {
-        options = options.limit(name, *value);
-    }
-    for (name, value) in &target.flags {
-        options = options.flag(name, value);
-    }
-    for name in &target.flags_left_out {
-        options = options.without_flag(name);
-    }
-    for formats in &target.formats {
-        options = options.formats(formats.clone());
-    }
-    if !target.towers.is_empty() {
-        options = options.towers(target.towers.iter().filter_map(|tower| match tower {
-            TowerArgument::Picture => Some(Pass::Picture),
-            TowerArgument::Clip => Some(Pass::Clip),
-            TowerArgument::None => None,
-        }));
-    }
-    for formats in &target.tower_formats {
-        options = options.tower_formats(formats.clone());
-    }
-    options = options
-        .picture_sizes(target.picture_sizes.iter().copied())
-        .clip_lengths(target.clip_lengths.iter().copied());
-    let table =
-        |wanted: Table| target.tables.iter().find(|(table, _)| *table == wanted).map(|(_, format)| *format);
-    options = options
-        .tables(TableFormats { embedding: table(Table::Embedding), per_layer: table(Table::PerLayer) });
-    if let Some(rounding) = target.rounding {
-        options = options.rounding(rounding);
-    }
-    if let Some(text) = &target.usual_text {
-        options = options.usual_text(text);
-    }
-    if let Some(text) = &target.calibration_text {
-        options = options.calibration_text(text);
-    }
-    if let Some(millinats) = target.quality {
-        options = options.quality(millinats);
-    }
-    if let Some(preference) = target.prefer {
-        options = options.prefer(preference);
-    }
-    if let Some(bytes) = target.memory {
-        options = options.memory(bytes);
-    }
-    if let Some(bytes) = target.size {
-        options = options.size(bytes);
-    }
-    if let Some(time) = target.first_token {
-        options = options.first_token(time);
-    }
-    if let Some(tokens) = target.tokens_per_second {
-        options = options.token_time(Duration::from_secs_f64(1.0 / tokens));
-    }
-    if !target.usual_prompt.is_empty() {
-        options = options.prompts(target.usual_prompt.iter().copied());
-    }
-    if let Some(tokens) = target.usual_answer {
-        options = options.answer_tokens(tokens);
-    }
-    if let Some(planner) = &target.planner {
-        options = options.planner(planner);
-    }
-    options = options.signatures(trust::policy(&target.trust));
+    target.expect_effects().map_err(Failure::Arguments)?;
+    let mut options = OpenOptions::new()
+        .with_plan_options(target.plan_options(execution))
+        .search_path(target_path(target)?)
+        .strict(target.strict)
+        .signatures(trust::policy(&target.trust))
+        .isolation(isolation(execution));
     for key in &target.trust.trusted_keys {
         options = options.trust_key(key);
     }
     for list in &target.trust.revocations {
         options = options.revocations(list);
     }
-    for (name, value) in &target.planner_options {
-        options = options.planner_option(name, value);
-    }
-    if let Some(context) = target.context {
-        options = options.context(context);
-    }
-    if let Some(executor) = execution.on {
-        options = options.on(match executor {
-            ExecutorArgument::Device => Executor::Device,
-            ExecutorArgument::Simulator => Executor::Simulator,
-            ExecutorArgument::Cpu => Executor::Cpu,
-        });
-    }
     if let Some(threads) = execution.threads {
         options = options.threads(threads);
     }
-    Ok(options.isolation(isolation(execution)))
-}
-
-/// Rejects an option that is set twice for one name, since one value would be lost silently.
-fn once(target: &TargetArguments) -> Result<(), Failure> {
-    let named = |option: &'static str, names: Vec<String>| names.into_iter().map(move |name| (option, name));
-    let table = |table: Table| match table {
-        Table::Embedding => "embedding".to_owned(),
-        Table::PerLayer => "per-layer".to_owned(),
-    };
-    // Leaving a flag out also sets it.
-    let flags = target.flags.iter().map(|(name, _)| name).chain(&target.flags_left_out);
-    let all = named("--limit", target.limits.iter().map(|(name, _)| name.clone()).collect())
-        .chain(named("--flag", flags.cloned().collect()))
-        .chain(named("--table", target.tables.iter().map(|(name, _)| table(*name)).collect()))
-        .chain(named(
-            "--planner-option",
-            target.planner_options.iter().map(|(name, _)| name.clone()).collect(),
-        ));
-    let mut seen = Vec::new();
-    for pair in all {
-        if seen.contains(&pair) {
-            let (option, name) = pair;
-            return Err(Failure::Arguments(match option {
-                "--flag" => format!("flag `{name}` is set twice, or set and left out"),
-                option => format!("{option} sets `{name}` twice"),
-            }));
-        }
-        seen.push(pair);
-    }
-    Ok(())
-}
-
-/// Rejects settings of towers that `--towers` leaves out, since they have no effect.
-fn for_towers(target: &TargetArguments) -> Result<(), Failure> {
-    let has = |tower: TowerArgument| target.towers.is_empty() || target.towers.contains(&tower);
-    let (pictures, clips) = (has(TowerArgument::Picture), has(TowerArgument::Clip));
-    let settings = [
-        ("--tower-formats", !target.tower_formats.is_empty(), pictures || clips),
-        ("--picture-sizes", !target.picture_sizes.is_empty(), pictures),
-        ("--clip-lengths", !target.clip_lengths.is_empty(), clips),
-    ];
-    match settings.into_iter().find(|(_, is_set, has_effect)| *is_set && !has_effect) {
-        Some((name, ..)) => Err(Failure::Arguments(format!("{name} sets a tower that --towers leaves out"))),
-        None => Ok(()),
-    }
+    Ok(options)
 }
 
 /// Returns the directories to search: first from the command line, then from the environment, then
@@ -570,73 +444,6 @@ fn nothing_decided_before(
     })
 }
 
-/// Returns the first option that a bundle has already decided. Each option is listed here, so that
-/// a new one does not compile without a decision.
-fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) -> Option<&'static str> {
-    let TargetArguments {
-        // The chip that the machine is assumed to have.
-        soc: _,
-        limits,
-        // Some flags have an effect when shards are loaded. The bundle knows which ones it has
-        // decided.
-        flags: _,
-        flags_left_out,
-        formats,
-        towers,
-        tower_formats,
-        picture_sizes,
-        clip_lengths,
-        tables,
-        quality,
-        prefer,
-        memory,
-        size,
-        first_token,
-        tokens_per_second,
-        usual_prompt,
-        usual_answer,
-        usual_text,
-        rounding,
-        calibration_text,
-        planner,
-        planner_options,
-        context,
-        strict: _,
-        // Where to look, and which keys to trust, for files found there or compiled again.
-        shims: ShimPlaces { shims: _ },
-        planners: PlannerPlaces { planners: _ },
-        profiles: ProfilePlaces { profiles: _ },
-        trust: TrustArguments { trusted_keys: _, signatures: _, revocations: _ },
-    } = target;
-    let ExecutionArguments { on, threads: _, isolation: _ } = execution;
-    let decided = [
-        ("--limit", !limits.is_empty()),
-        ("--without-flag", !flags_left_out.is_empty()),
-        ("--formats", !formats.is_empty()),
-        ("--towers", !towers.is_empty()),
-        ("--tower-formats", !tower_formats.is_empty()),
-        ("--picture-sizes", !picture_sizes.is_empty()),
-        ("--clip-lengths", !clip_lengths.is_empty()),
-        ("--table", !tables.is_empty()),
-        ("--quality", quality.is_some()),
-        ("--prefer", prefer.is_some()),
-        ("--memory", memory.is_some()),
-        ("--size", size.is_some()),
-        ("--first-token", first_token.is_some()),
-        ("--tokens-per-second", tokens_per_second.is_some()),
-        ("--usual-prompt", !usual_prompt.is_empty()),
-        ("--usual-answer", usual_answer.is_some()),
-        ("--usual-text", usual_text.is_some()),
-        ("--rounding", rounding.is_some()),
-        ("--calibration-text", calibration_text.is_some()),
-        ("--planner", planner.is_some()),
-        ("--planner-option", !planner_options.is_empty()),
-        ("--context", context.is_some()),
-        ("--on", on.is_some()),
-    ];
-    decided.into_iter().find(|(_, asked)| *asked).map(|(name, _)| name)
-}
-
 fn isolation(execution: &ExecutionArguments) -> Isolation {
     isolation_of(execution.isolation)
 }
@@ -711,5 +518,86 @@ fn where_to_keep_proofs(verified: &Verified) -> &'static str {
 fn say_each<'n>(notices: impl IntoIterator<Item = &'n Notice>, quiet: bool) {
     for notice in notices.into_iter().filter(|notice| !quiet || !notice.kind.is_note()) {
         views::say(&format!("{}: {}", loudness(notice.kind), notice.text));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    /// Options of a command that apply to a bundle.
+    const OF_A_BUNDLE: [(&str, &str); 3] = [
+        (
+            "run",
+            "prompt image audio soft-tokens chat raw control-tokens-in-text system thinking max-tokens \
+             greedy temperature top-k top-p min-p repetition-penalty seed stop quiet draft",
+        ),
+        ("embed", "prompt-name dimensions"),
+        (
+            "bench",
+            "prompt-tokens generated-tokens depth repetitions all-logits first-tokens text probe \
+             probe-mebibytes draft draft-prompt",
+        ),
+    ];
+
+    /// Options about the machine that runs the command, for every command.
+    const OF_THIS_MACHINE: &str = "soc flag checkpoint memory-budget strict shims planners profiles trust \
+                                   signatures revocations expect threads isolation";
+
+    /// Values to try. Each option accepts one of them.
+    const VALUES: [&str; 9] =
+        ["ops=400", "embedding=w8-per-channel", "stored", "128", "cpu", "500ms", "speed", "nearest", "none"];
+
+    #[test]
+    fn every_option_of_a_command_applies_to_a_bundle_or_was_decided_before() {
+        let root = Arguments::command();
+        for (command, of_a_bundle) in OF_A_BUNDLE {
+            let command_line = root.find_subcommand(command).expect("a command");
+            let options: Vec<&str> = command_line.get_arguments().filter_map(clap::Arg::get_long).collect();
+            let apply: Vec<&str> = of_a_bundle.split(' ').chain(OF_THIS_MACHINE.split(' ')).collect();
+            assert!(apply.iter().all(|name| options.contains(name)), "{command}: {options:?}");
+            for name in options.into_iter().filter(|name| !apply.contains(name)) {
+                let option = format!("--{name}");
+                let parsed = VALUES.iter().find_map(|value| {
+                    Arguments::try_parse_from(["shardwright", command, "bundle", &option, value]).ok()
+                });
+                let decided = match parsed.unwrap_or_else(|| panic!("{option} of {command}")).command {
+                    Command::Run(run) => decided_before(&run.target, &run.execution),
+                    Command::Embed(embed) => decided_before(&embed.target, &embed.execution),
+                    Command::Bench(bench) => decided_before(&bench.target, &bench.execution),
+                    other => panic!("{other:?}"),
+                };
+                assert_eq!(decided, Some(&*option), "{command}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_option_without_effect_is_refused() {
+        for (line, kind, words) in [
+            ("--limit ops=400 --limit ops=500", ErrorKind::Argument, "--limit sets `ops` twice"),
+            ("--flag opt=1 --flag opt=2", ErrorKind::Argument, "flag `opt` is set twice"),
+            ("--flag opt=1 --without-flag opt", ErrorKind::Argument, "flag `opt` is set twice"),
+            ("--table embedding=f16 --table embedding=f32", ErrorKind::Argument, "--table sets `embedding`"),
+            ("--planner-option a=1 --planner-option a=1", ErrorKind::Argument, "--planner-option sets `a`"),
+            ("--towers none --tower-formats stored", ErrorKind::Argument, "--tower-formats sets a tower"),
+            ("--towers clip --picture-sizes 70", ErrorKind::Argument, "--picture-sizes sets a tower"),
+            ("--towers picture --clip-lengths 5", ErrorKind::Argument, "--clip-lengths sets a tower"),
+            ("--profiles no/such/folder", ErrorKind::Missing, "--profiles no/such/folder"),
+            ("--planners Cargo.toml", ErrorKind::Missing, "--planners Cargo.toml"),
+            ("--shims no/such/folder", ErrorKind::Missing, "--shims no/such/folder"),
+        ] {
+            let words_of_line = ["shardwright", "plan", "model"].into_iter().chain(line.split(' '));
+            let parsed = Arguments::try_parse_from(words_of_line).unwrap_or_else(|error| panic!("{error}"));
+            let Command::Plan(plan) = parsed.command else { panic!("{line}") };
+            let (found, message) = match open_options(&plan.target, &plan.execution).err() {
+                Some(Failure::Arguments(message)) => (ErrorKind::Argument, message),
+                Some(Failure::Refused { kind, message, .. }) => (kind, message),
+                _ => panic!("{line} is not refused"),
+            };
+            assert!(found == kind && message.contains(words), "{line}: {message}");
+        }
     }
 }

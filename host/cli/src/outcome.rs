@@ -207,3 +207,18 @@ pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> 
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(code(ErrorKind::Argument)) } else { ExitCode::SUCCESS }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_intended_command() {
+        for (name, command) in
+            [("rnu", "`run`"), ("plann", "`plan`"), ("chat", "`run MODEL`"), ("profiles", "`doctor`")]
+        {
+            assert!(meant(name).is_some_and(|said| said.contains(command)), "{name}");
+        }
+        assert_eq!(meant("qqqq"), None);
+    }
+}

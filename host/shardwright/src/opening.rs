@@ -31,7 +31,7 @@ pub(crate) fn open(
 ) -> Result<Model> {
     let started = Instant::now();
     expect_checkpoint(directory)?;
-    expect_towers(directory, &options.towers)?;
+    expect_towers(directory, &options.recorded.towers)?;
     // Loading of the tokenizer starts before the checkpoint is read, on its own thread.
     let text = TextSide::load(directory, options.cache.as_deref(), options.cache_bytes_max(), start)?;
     if options.strict {

@@ -46,14 +46,14 @@ impl OpenOptions {
     /// lists the alternatives. Without [`OpenOptions::soc`] the default is the CPU.
     #[must_use]
     pub fn on(mut self, executor: Executor) -> Self {
-        self.plan.on = Some(executor);
+        self.plan.recorded.on = Some(executor);
         self
     }
 
     /// Overrides or adds a limit of the chip. Its provenance becomes *user*.
     #[must_use]
     pub fn limit(mut self, name: impl Into<String>, value: u64) -> Self {
-        self.plan.limits.push((name.into(), value));
+        self.plan.recorded.limits.push((name.into(), value));
         self
     }
 
@@ -66,14 +66,14 @@ impl OpenOptions {
     /// a notice.
     #[must_use]
     pub fn flag(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.plan.flags.push((name.into(), value.into()));
+        self.plan.recorded.flags.push((name.into(), value.into()));
         self
     }
 
     /// Removes a flag of the profile, with a notice.
     #[must_use]
     pub fn without_flag(mut self, name: impl Into<String>) -> Self {
-        self.plan.flags_left_out.push(name.into());
+        self.plan.recorded.flags_left_out.push(name.into());
         self
     }
 
@@ -88,7 +88,7 @@ impl OpenOptions {
     /// Sets an option of the planner. A planner's description lists its options.
     #[must_use]
     pub fn planner_option(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.plan.planner_options.push((name.into(), value.into()));
+        self.plan.recorded.planner_options.push((name.into(), value.into()));
         self
     }
 
@@ -96,7 +96,7 @@ impl OpenOptions {
     /// model was trained for, at most 4096.
     #[must_use]
     pub fn context(mut self, tokens: u32) -> Self {
-        self.plan.context = Some(tokens);
+        self.plan.recorded.context = Some(tokens);
         self
     }
 
@@ -114,7 +114,8 @@ impl OpenOptions {
     /// setting has no effect: towers are opened when a picture or sound needs them.
     #[must_use]
     pub fn towers(mut self, passes: impl IntoIterator<Item = Pass>) -> Self {
-        self.plan.towers.passes = Some(passes.into_iter().filter(|pass| *pass != Pass::Step).collect());
+        let passes = passes.into_iter().filter(|pass| *pass != Pass::Step);
+        self.plan.recorded.towers.passes = Some(passes.collect());
         self
     }
 
@@ -124,7 +125,7 @@ impl OpenOptions {
     /// a model without towers fails with this setting, as it does with sizes of towers.
     #[must_use]
     pub fn tower_formats(mut self, choice: FormatChoice) -> Self {
-        self.plan.towers.formats.push(choice);
+        self.plan.recorded.towers.formats.push(choice);
         self
     }
 
@@ -133,7 +134,7 @@ impl OpenOptions {
     /// Default: the size that the checkpoint's processor produces.
     #[must_use]
     pub fn picture_sizes(mut self, soft_tokens: impl IntoIterator<Item = u32>) -> Self {
-        self.plan.towers.picture_tokens = soft_tokens.into_iter().collect();
+        self.plan.recorded.towers.picture_tokens = soft_tokens.into_iter().collect();
         self
     }
 
@@ -142,7 +143,7 @@ impl OpenOptions {
     /// processor accepts.
     #[must_use]
     pub fn clip_lengths(mut self, seconds: impl IntoIterator<Item = u32>) -> Self {
-        self.plan.towers.clip_seconds = seconds.into_iter().collect();
+        self.plan.recorded.towers.clip_seconds = seconds.into_iter().collect();
         self
     }
 
@@ -150,7 +151,7 @@ impl OpenOptions {
     /// requires it.
     #[must_use]
     pub fn tables(mut self, formats: TableFormats) -> Self {
-        self.plan.tables = formats;
+        self.plan.recorded.tables = formats;
         self
     }
 
@@ -267,7 +268,7 @@ impl OpenOptions {
     /// Sets how weights are rounded to integers. Default: [`WeightRounding::Usual`].
     #[must_use]
     pub fn rounding(mut self, rounding: WeightRounding) -> Self {
-        self.plan.rounding = rounding;
+        self.plan.recorded.rounding = rounding;
         self
     }
 

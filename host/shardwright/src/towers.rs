@@ -331,11 +331,11 @@ pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOp
         let pass = sense.pass();
         let checkpoint = Checkpoint::open_for(&from, &[Pass::Step, pass])?;
         let usual = processor.picture.as_ref().map_or(0, |picture| picture.soft_tokens);
-        let asked = &options.towers.picture_tokens;
+        let asked = &options.recorded.towers.picture_tokens;
         let picture_tokens = asked.iter().copied().fold(soft_tokens.max(usual), u32::max);
         let sizes = match sense {
             Sense::Picture => [asked.clone(), vec![picture_tokens]].concat(),
-            Sense::Sound => options.towers.clip_seconds.clone(),
+            Sense::Sound => options.recorded.towers.clip_seconds.clone(),
         };
         let scope = TowerScope::new(pass, processor, &sizes)?;
         let options = scope.options(&options);

@@ -115,7 +115,7 @@ fn runs_as_planned(model: &Model, options: &PlanOptions) -> bool {
     }
     let simulator = Executor::Simulator;
     match model.bundle() {
-        None => options.on != Some(simulator),
+        None => options.recorded.on != Some(simulator),
         Some(bundle) => {
             let on = bundle.variant().options.get("on");
             model.report().bundle_chain == Some(PRIMARY_CHAIN) && on.is_none_or(|on| on != simulator.name())

@@ -55,12 +55,14 @@ impl Naming {
             Naming::Default | Naming::Bundled => {}
             Naming::Measured => options.times = with(Unmeasured::Likely),
             Naming::Hopeful => options.times = with(Unmeasured::Best),
-            Naming::Setting(name, value) => options.planner_options.push((name.clone(), value.clone())),
+            Naming::Setting(name, value) => {
+                options.recorded.planner_options.push((name.clone(), value.clone()));
+            }
             Naming::Formats { index, offered } => {
                 // Still offer all of them, so that rows of the request keep their positions.
                 options.formats = offered.iter().cloned().map(FormatChoice::Tuple).collect();
                 let name = offered.get(*index).map(FormatTuple::to_string).unwrap_or_default();
-                options.planner_options.push((FORMAT.to_owned(), name));
+                options.recorded.planner_options.push((FORMAT.to_owned(), name));
             }
         }
         options
@@ -76,7 +78,7 @@ pub fn settings(described: &[(String, String)], asked: &PlanOptions) -> Vec<Nami
     let mut found = Vec::new();
     for (name, values) in described {
         let values: Vec<&str> = values.split('|').collect();
-        let is_set = asked.planner_options.iter().any(|(set, _)| set == name);
+        let is_set = asked.recorded.planner_options.iter().any(|(set, _)| set == name);
         if !is_set && values.len() > 1 && values.iter().all(|value| is_word(value)) {
             found.extend(values.iter().map(|value| Naming::Setting(name.clone(), (*value).to_owned())));
         }
@@ -88,7 +90,7 @@ pub fn settings(described: &[(String, String)], asked: &PlanOptions) -> Vec<Nami
 /// setting. Empty if the user set it.
 pub fn formats(described: &[(String, String)], asked: &PlanOptions, offered: &[FormatTuple]) -> Vec<Naming> {
     let is_known = described.iter().any(|(name, _)| name == FORMAT);
-    let is_set = asked.planner_options.iter().any(|(name, _)| name == FORMAT);
+    let is_set = asked.recorded.planner_options.iter().any(|(name, _)| name == FORMAT);
     if !is_known || is_set || offered.len() < 2 {
         return Vec::new();
     }
@@ -111,8 +113,8 @@ mod tests {
             ("alone", "word"),
         ]
         .map(|(name, values)| (name.to_owned(), values.to_owned()));
-        let asked =
-            PlanOptions { planner_options: vec![("join".into(), "on".into())], ..PlanOptions::default() };
+        let mut asked = PlanOptions::default();
+        asked.recorded.planner_options = vec![("join".into(), "on".into())];
         let words: Vec<String> = settings(&described, &asked).iter().map(Naming::words).collect();
         assert_eq!(words, ["--planner-option build=ahead", "--planner-option build=just-in-time"]);
     }
@@ -128,14 +130,15 @@ mod tests {
         assert_eq!(words, ["--formats f32/f32/f32", "--formats w8-per-channel/a8-dynamic/f32"]);
         let options = named[1].options(&asked, &BTreeMap::new());
         assert_eq!(
-            options.planner_options,
+            options.recorded.planner_options,
             [("format".to_owned(), "w8-per-channel/a8-dynamic/f32".to_owned())]
         );
         assert_eq!(options.formats.len(), 2, "rows stay where they are");
 
         assert_eq!(formats(&described, &asked, &offered[..1]), []);
         assert_eq!(formats(&[], &asked, &offered), []);
-        let set = PlanOptions { planner_options: vec![("format".into(), "f32".into())], ..asked };
+        let mut set = asked;
+        set.recorded.planner_options = vec![("format".into(), "f32".into())];
         assert_eq!(formats(&described, &set, &offered), []);
     }
 }

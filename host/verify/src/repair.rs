@@ -226,7 +226,7 @@ fn towers_in(bundle: &Bundle, checkpoint: &Path, plan: &PlanOptions) -> Result<(
     scopes.retain(|scope| bundle.variant().model_of(scope.pass).is_some());
     let mut own = plan.clone();
     if scopes.len() < every {
-        own.towers.passes = Some(scopes.iter().map(|scope| scope.pass).collect());
+        own.recorded.towers.passes = Some(scopes.iter().map(|scope| scope.pass).collect());
     }
     let opened = scopes.into_iter().map(|scope| {
         let intact = Checkpoint::open_for(checkpoint, &[Pass::Step, scope.pass])?;

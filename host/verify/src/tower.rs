@@ -105,7 +105,7 @@ fn prove(
     let plan = PlanOptions { taps: plan.taps, ..scope.options(plan) };
     let mut proof = TowerProof::new(&intact, scope, &plan, options)?;
     let pool = scope.processor.picture.as_ref().map_or(1, |picture| picture.pool);
-    let skipped = proof.record(goldens, plan.context, pool)?;
+    let skipped = proof.record(goldens, plan.recorded.context, pool)?;
     let mut all = Part::new(watch, 0..1000);
     let mut trying = Trying::default();
     let store: &mut dyn ArtefactStore = match bundled {
@@ -161,7 +161,7 @@ impl<'p> TowerProof<'p> {
             let what = format!("the checkpoint was opened without its tower of a {pass}");
             Error::new(ErrorKind::Internal, what)
         })?;
-        let rows = plan.context.unwrap_or(u32::MAX);
+        let rows = plan.recorded.context.unwrap_or(u32::MAX);
         let made = tower_samples(pass, &scope.processor, rows, SampleSet::Verification)?;
         let samples = made.into_iter().map(|(name, sample)| Sample::new(name, sample));
         Ok(TowerProof { graph, samples: samples.collect::<Result<_>>()?, options })

@@ -187,7 +187,7 @@ fn decode(graph: &Graph) {
 }
 
 /// The envelope of a manifest: the text before the hash's digits, and their number.
-const SEAL: &[u8] = b"{\"shardwright-bundle\":3,\"sha256\":\"";
+const SEAL: &[u8] = b"{\"shardwright-bundle\":4,\"sha256\":\"";
 const DIGITS: usize = 64;
 
 /// Reads a manifest in a bundle without other files. A manifest that names a file counts as

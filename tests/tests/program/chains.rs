@@ -2,12 +2,12 @@
 //! and a person sees which of them runs, and why the others do not. Both chips are the CPU shim
 //! under another name.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use shardwright::{BundleOptions, ChatPart, Isolation, Model, OpenOptions};
-use shardwright_bundle::{Bundle, BundleWriter, ChainEntry};
+use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Manifest};
+use shardwright_tests::bundles::damage;
 use shardwright_tests::checkpoints::MULTIMODAL_FIXTURE;
 use shardwright_tests::chip::Chip;
 use shardwright_tests::program::{Outcome, Run, shardwright};
@@ -82,6 +82,14 @@ impl Machine {
     fn runs(&self, here: Here) -> Run {
         self.generates(here, &self.bundle())
     }
+
+    /// Changes the manifest of the bundle.
+    fn rewrites(&self, change: impl FnOnce(&mut Manifest)) {
+        let writer = BundleWriter::create(self.bundle()).unwrap_or_else(|error| panic!("{error}"));
+        let mut manifest = writer.previous().cloned().expect("a manifest");
+        change(&mut manifest);
+        writer.finish(&manifest).unwrap_or_else(|error| panic!("{error}"));
+    }
 }
 
 fn fallbacks(outcome: &Outcome) -> Vec<&str> {
@@ -107,7 +115,7 @@ fn chain_formats(chain: &ChainEntry) -> Vec<String> {
 }
 
 #[test]
-fn every_target_of_the_plan_has_a_chain_in_its_own_formats() {
+fn every_target_of_the_plan_has_a_chain_in_its_own_formats_and_the_next_one_runs() {
     let machine = Machine::new();
     let report = machine.compiles("alpha", &[]).json();
     let variant = &report["variants"][0];
@@ -141,9 +149,6 @@ fn every_target_of_the_plan_has_a_chain_in_its_own_formats() {
         ("cpu", vec![("cpu", "cpu")], vec![own.to_owned()]),
     ];
     assert_eq!(seen, expected);
-    // Under `--strict` there is no fallback chain, so none is compiled.
-    let strict = machine.compiles("alpha", &["--strict"]).json();
-    assert_eq!(strict["variants"][0]["chains"], json!(["primary"]), "{strict}");
 
     // A dry run reports the same chains.
     let dry = || {
@@ -163,6 +168,21 @@ fn every_target_of_the_plan_has_a_chain_in_its_own_formats() {
     for words in [&["alpha", "beta", four][..], &["alpha", "cpu", own]] {
         assert!(screen.lines().any(|line| words.iter().all(|word| line.contains(word))), "{screen}");
     }
+
+    what_is_missing_is_said_and_the_next_chain_runs(&machine);
+    let artefact = bundle.variant().chains[0].shards[0].artefact.sha256.to_string();
+    let artefact = machine.bundle().join("files").join(artefact);
+    // Damage is an error and no reason to fall back.
+    damage(&artefact);
+    for more in [&[][..], &["--strict"]] {
+        let (code, said) = machine.runs(Here::Both).arguments(more).refuses();
+        assert!(code == 4 && said.contains(": damaged: "), "{more:?}: {code} {said}");
+        assert!(!said.contains("fallback:"), "{more:?}: {said}");
+    }
+    damage(&artefact);
+    // Under `--strict` there is no fallback chain, so none is compiled.
+    let strict = machine.compiles("alpha", &["--strict"]).json();
+    assert_eq!(strict["variants"][0]["chains"], json!(["primary"]), "{strict}");
 }
 
 /// A size goal applies to all data on a device. If it is too small, the last chain is left out
@@ -171,36 +191,19 @@ fn every_target_of_the_plan_has_a_chain_in_its_own_formats() {
 fn a_goal_for_the_size_holds_with_every_chain() {
     let chip = json!({ "formats": formats(&[("w8-per-channel", true), ("w4-block32", true)]) });
     let machine = Machine::of(&chip);
-    let within = |size: u64, more: &[&str]| {
-        let size = size.to_string();
-        let asked = [
-            &[
-                "--size",
-                size.as_str(),
-                "--prefer",
-                "quality",
-                "--formats",
-                "w8-per-channel/f32/f32",
-                "--formats",
-                "w4-block32/f32/f32",
-            ],
-            more,
-        ]
-        .concat();
-        let report = machine.compiles("alpha", &asked).json();
-        let variant = report["variants"][0].clone();
-        assert!(
-            report["bytes"].as_u64().expect("bytes") - texts(&machine.bundle())
-                <= size.parse().expect("a number"),
-            "{report}"
-        );
-        variant
+    let formats = ["--formats", "w8-per-channel/f32/f32", "--formats", "w4-block32/f32/f32"];
+    let within = |size: u64| {
+        let asked = machine.compiles("alpha", &formats).arguments(["--prefer", "quality", "--size"]);
+        let report = asked.argument(size.to_string()).json();
+        let bytes = report["bytes"].as_u64().expect("bytes") - texts(&machine.bundle());
+        assert!(bytes <= size, "{report}");
+        report["variants"][0].clone()
     };
     let names = |variant: &Value| -> Vec<String> {
         let chains = variant["chains"].as_array().expect("chains").iter();
         chains.map(|name| name.as_str().expect("a name").to_owned()).collect()
     };
-    let whole = within(1 << 40, &[]);
+    let whole = within(1 << 40);
     assert_eq!(names(&whole), ["primary", "cpu"]);
     let artefacts = whole["plan"]["totals"]["artefacts"]["bytes"].as_u64().expect("bytes");
     let tables = whole["plan"]["totals"]["table_bytes"].as_u64().expect("bytes");
@@ -209,7 +212,7 @@ fn a_goal_for_the_size_holds_with_every_chain() {
         (2 * artefacts + tables - artefacts / 4, &["primary", "cpu"]),
         (artefacts + tables, &["primary"]),
     ] {
-        let variant = within(size, &[]);
+        let variant = within(size);
         assert_eq!(names(&variant), chains, "{variant}");
         let reasons = variant["plan"]["reasons"].to_string();
         let lacks = reasons.contains("nothing falls back to `cpu`");
@@ -225,10 +228,7 @@ fn texts(bundle: &Path) -> u64 {
     texts.map(|file| file.bytes).sum()
 }
 
-#[test]
-fn what_is_missing_is_said_and_the_next_chain_runs() {
-    let machine = Machine::new();
-    machine.compiles("alpha", &[]).succeeds();
+fn what_is_missing_is_said_and_the_next_chain_runs(machine: &Machine) {
     says(&machine.runs(Here::Both).outcome(), &[]);
     machine.runs(Here::Both).argument("--strict").succeeds();
 
@@ -255,26 +255,8 @@ fn what_is_missing_is_said_and_the_next_chain_runs() {
     says(&machine.runs(Here::Both).outcome(), &[moved_on, no_library]);
     let (code, said) = machine.runs(Here::Both).argument("--strict").refuses();
     assert!(code == 6 && said.contains("the chip's compiler has moved on"), "{code} {said}");
-}
-
-#[test]
-fn damage_is_an_error_and_no_reason_to_fall_back() {
-    let machine = Machine::new();
-    machine.compiles("alpha", &[]).succeeds();
-    let artefact = {
-        let bundle = Bundle::open(machine.bundle()).expect("a bundle");
-        bundle.variant().chains[0].shards[0].artefact.sha256.to_string()
-    };
-    let file = machine.bundle().join("files").join(artefact);
-    let mut bytes = fs::read(&file).expect("an artefact");
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(&file, bytes).expect("written");
-    for more in [&[][..], &["--strict"]] {
-        let (code, said) = machine.runs(Here::Both).arguments(more).refuses();
-        assert!(code == 4 && said.contains(": damaged: "), "{more:?}: {code} {said}");
-        assert!(!said.contains("fallback:"), "{more:?}: {said}");
-    }
+    machine.alpha.fails_in("nothing", 0);
+    machine.beta.fails_in("nothing", 0);
 }
 
 /// All three chains have the same formats here, so a session that is moved generates the same text
@@ -296,19 +278,16 @@ fn a_session_that_loses_a_device_twice_goes_on_with_its_tokens() {
     };
     let [first, second] = [lost("alpha", "beta"), lost("beta", "cpu")];
     let [first, second] = [&first, &second].map(|words| words.iter().map(String::as_str).collect::<Vec<_>>());
-    for (early, late) in [(1, 1), (5, 4), (9, 2)] {
+    for (early, late, run) in [(1, 1, bundled()), (5, 4, just_in_time()), (9, 2, bundled())] {
         machine.alpha.fails_in("lost", early);
         machine.beta.fails_in("lost", late);
-        for (what, run) in [("bundle", bundled()), ("checkpoint", just_in_time())] {
-            let outcome = run.outcome();
-            assert_eq!(outcome.stdout, expected, "{what} {early} {late}: {}", outcome.stderr);
-            says(&outcome, &[&first, &second]);
-        }
+        let outcome = run.outcome();
+        assert_eq!(outcome.stdout, expected, "{early} {late}: {}", outcome.stderr);
+        says(&outcome, &[&first, &second]);
     }
     // Only the first chip fails. The session stays on the next one.
     machine.beta.fails_in("nothing", 0);
     says(&bundled().outcome(), &[&first]);
-    says(&just_in_time().outcome(), &[&first]);
     // A chip that is already broken when the session moves to it is skipped like one that does not
     // open.
     machine.beta.behaves_as("broken");
@@ -350,18 +329,13 @@ fn a_fallback_that_cannot_be_made_is_said_and_the_others_are() {
 }
 
 #[test]
-fn profiles_that_fall_back_to_nothing_sensible_are_refused() {
-    for (fallback, word) in [
-        (json!(["gamma"]), "no profile for SoC `gamma`"),
-        (json!(["alpha"]), "that is itself"),
-        (json!(["beta", "beta"]), "beta is named twice"),
-        (json!(["generic"]), "that is for a CPU"),
-    ] {
-        let machine = Machine::of(&json!({ "fallback": fallback }));
-        let (code, said) = machine.compiles("alpha", &[]).refuses();
-        assert!(code == 3 && said.contains("falls back to") && said.contains(word), "{code} {said}");
-        assert!(said.contains("alpha.json") && said.contains("help: "), "{said}");
-    }
+fn a_profile_that_falls_back_to_nothing_sensible_is_refused() {
+    let chip = Chip::named("alpha", &json!({ "fallback": ["gamma"] }));
+    let into = chip.shims().with_file_name("bundle");
+    let run = chip.planned_by(shardwright(["compile", CHECKPOINT]));
+    let (code, said) = run.argument("-o").argument(into).refuses();
+    assert!(code == 3 && said.contains("falls back to"), "{code} {said}");
+    assert!(said.contains("no profile for SoC `gamma`") && said.contains("alpha.json"), "{said}");
 }
 
 /// With several variants in the bundle, chips of the machine come before the variant for any
@@ -382,29 +356,25 @@ fn another_chip_of_the_machine_runs_before_what_is_for_any_machine() {
     let later = [line("alpha", "beta", "fallback"), line("alpha", "cpu", "fallback")];
     let [beta, cpu] = later;
     let why: &[&str] = &["chain `beta` of the variant for alpha runs: alpha primary shard", "`alpha`"];
+    says(&machine.runs(Here::Both).outcome(), &[]);
+    says(&machine.runs(Here::Beta).outcome(), &[why]);
+    let (code, said) = machine.runs(Here::Beta).argument("--strict").refuses();
+    assert!(code == 9 && said.contains(why[0]), "{code} {said}");
+    says(&machine.runs(Here::Neither).outcome(), &[]);
+    // The order of variants in the manifest has no effect.
     for _ in 0..2 {
         let own = line("alpha", "primary", "own");
         assert_eq!(explained(Here::Both), [own, beta.clone(), cpu.clone(), any.clone()]);
         assert_eq!(explained(Here::Beta), [beta.clone(), cpu.clone(), any.clone()]);
         let elsewhere = line("alpha", "cpu", "elsewhere");
         assert_eq!(explained(Here::Neither), [any.clone(), elsewhere]);
-        says(&machine.runs(Here::Both).outcome(), &[]);
-        says(&machine.runs(Here::Beta).outcome(), &[why]);
-        let (code, said) = machine.runs(Here::Beta).argument("--strict").refuses();
-        assert!(code == 9 && said.contains(why[0]), "{code} {said}");
-        says(&machine.runs(Here::Neither).outcome(), &[]);
-        // The order of variants in the manifest has no effect.
-        let writer = BundleWriter::create(machine.bundle()).unwrap_or_else(|error| panic!("{error}"));
-        let mut manifest = writer.previous().cloned().expect("a manifest");
-        manifest.variants.rotate_left(1);
-        writer.finish(&manifest).unwrap_or_else(|error| panic!("{error}"));
+        machine.rewrites(|manifest| manifest.variants.rotate_left(1));
     }
     // Within a variant, the order of chains is the order of tries.
-    let writer = BundleWriter::create(machine.bundle()).unwrap_or_else(|error| panic!("{error}"));
-    let mut manifest = writer.previous().cloned().expect("a manifest");
-    let variant = manifest.variants.iter_mut().find(|variant| variant.soc == "alpha").expect("a variant");
-    variant.chains[1..].reverse();
-    writer.finish(&manifest).unwrap_or_else(|error| panic!("{error}"));
+    machine.rewrites(|manifest| {
+        let mut variants = manifest.variants.iter_mut();
+        variants.find(|variant| variant.soc == "alpha").expect("a variant").chains[1..].reverse();
+    });
     assert_eq!(explained(Here::Beta), [cpu, beta, any]);
 }
 
@@ -457,44 +427,4 @@ fn a_tower_falls_back_as_the_text_does() {
             assert!(said.iter().any(|line| line.contains(to)), "no `{to}` in {said:?}");
         }
     }
-}
-
-/// A bundle for a chip runs on another chip of its architecture, text and tower alike.
-#[test]
-fn a_tower_runs_on_the_device_that_was_found_for_it() {
-    let machine = Machine::of(&json!({}));
-    let options = OpenOptions::new()
-        .search_path(machine.alpha.search_path())
-        .isolation(Isolation::Off)
-        .formats("stored".parse().expect("a choice"))
-        .tower_formats("stored".parse().expect("a choice"));
-    let checkpoint = tree::root().join(MULTIMODAL_FIXTURE);
-    let variants = ["alpha", "generic"].map(str::to_owned);
-    let report = options.compile_for(&variants, &checkpoint, machine.bundle(), &mut ());
-    report.unwrap_or_else(|error| panic!("{error}"));
-    let open = BundleOptions::new().search_path(machine.alpha.search_path()).isolation(Isolation::Off);
-    let open = open.remember_no_proofs();
-    let opened = |open: &BundleOptions| open.open(machine.bundle()).unwrap_or_else(|error| panic!("{error}"));
-    let (expected, said) = seen(&opened(&open)).expect("a reply");
-    assert_eq!(said, Vec::<String>::new());
-
-    machine.alpha.behaves_as("sibling");
-    let model = opened(&open.clone().strict(true));
-    let place = |model: &Model| {
-        let session = model.session().expect("a session");
-        session.placement().shards[0].place.clone()
-    };
-    assert_eq!(place(&model).device, "alpha.other");
-    let (text, said) = seen(&model).expect("a reply");
-    assert_eq!(text, expected);
-    assert!(said.len() == 1 && said[0].contains("self-test of chain `picture` on this machine"), "{said:?}");
-    // A tower that the chip does not accept any more falls back alone.
-    let model = opened(&open);
-    machine.alpha.behaves_as("unsupported");
-    let (text, said) = seen(&model).expect("a reply");
-    assert_eq!(text, expected);
-    assert!(
-        said.iter().any(|line| line.contains("chain `picture.cpu` of the variant for alpha runs")),
-        "{said:?}"
-    );
 }

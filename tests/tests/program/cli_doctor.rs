@@ -6,8 +6,9 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use shardwright_tests::bundles::{Compiled, damage};
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
-use shardwright_tests::program::{self, Outcome, Run, shardwright};
+use shardwright_tests::program::{self, Outcome, shardwright};
 use shardwright_tests::rust_source::test_part;
 use shardwright_tests::{plans, skipped, tree};
 use tempfile::TempDir;
@@ -66,12 +67,6 @@ fn manifest(folder: &Path, name: &str) {
     fs::write(folder.join(format!("{name}.shim.json")), manifest).expect("written");
 }
 
-fn compiled_bundle(folder: &Path, arguments: &[&str]) -> String {
-    let bundle = folder.join("bundle").display().to_string();
-    shardwright(["compile", TEXT_FIXTURES[3], "-o", &bundle]).arguments(arguments).succeeds();
-    bundle
-}
-
 #[test]
 fn it_says_what_there_is() {
     let report = shardwright(["doctor"]).json();
@@ -101,14 +96,6 @@ fn it_says_what_there_is() {
 }
 
 #[test]
-fn the_text_says_the_same() {
-    let text = shardwright(["doctor"]).succeeds();
-    for word in ["cpu", "mt6989", "worker:", "kernel", "models can run here"] {
-        assert!(text.contains(word), "no `{word}` in\n{text}");
-    }
-}
-
-#[test]
 fn it_survives_shims_that_crash_lie_or_are_none() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let crash = "#include <stdlib.h>\n__attribute__((constructor)) static void begin(void) { abort(); }\n";
@@ -133,16 +120,52 @@ fn it_survives_shims_that_crash_lie_or_are_none() {
     }
 }
 
+/// Environment variables for builds, tests and recording calls, which users of the program do not
+/// need.
+const NOT_A_USERS: [&str; 4] = [
+    "SHARDWRIGHT_HOST_TARGET",
+    "SHARDWRIGHT_NEURON_RECORDER",
+    "SHARDWRIGHT_NEURON_RECORDER_PADDING",
+    "SHARDWRIGHT_NEURON_RECORDER_VERSION",
+];
+
+/// Without a worker, shims run in this process.
 #[test]
-fn without_a_worker_it_says_that_shims_run_in_this_process() {
-    let report = shardwright(["doctor"]).environment("SHARDWRIGHT_WORKER", "/nowhere/worker").json();
+fn a_missing_worker_and_every_variable_that_is_read_are_reported() {
+    let doctor = shardwright(["doctor"]).environment("SHARDWRIGHT_NEURON_LIB", "no/such.so");
+    let report = doctor.environment("SHARDWRIGHT_WORKER", "/nowhere/worker").json();
     assert!(report["worker"]["path"].is_null(), "{report}");
     assert_eq!(named(&report["shims"], "shims", "cpu")["asked"], "in this process", "{report}");
     let said =
         list(&report, "problems").iter().any(|problem| problem.to_string().contains("/nowhere/worker"));
     assert!(said, "{report}");
-    let variable = named(&report, "environment", "SHARDWRIGHT_WORKER");
-    assert_eq!(variable["value"], "/nowhere/worker", "{variable}");
+    for (name, value) in [("SHARDWRIGHT_WORKER", "/nowhere/worker"), ("SHARDWRIGHT_NEURON_LIB", "no/such.so")]
+    {
+        assert_eq!(named(&report, "environment", name)["value"], value, "{report}");
+    }
+    let Some(files) = tree::rust_files() else {
+        skipped("variables: no git repository to list the project's files");
+        return;
+    };
+    let sources = files.iter().filter(|path| {
+        let path = path.to_string_lossy();
+        let program = path.starts_with("host/") || path.starts_with("vendor-shims/");
+        program && path.contains("/src/") && !path.contains("test")
+    });
+    let mut read = 0;
+    for path in sources {
+        let source = tree::read(path);
+        let source = &source[..source.len() - test_part(&source).len()];
+        for (at, _) in source.match_indices("\"SHARDWRIGHT_") {
+            let name = source[at + 1..].split('"').next().unwrap_or_default();
+            let is_name = name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+            if is_name && !NOT_A_USERS.contains(&name) {
+                named(&report, "environment", name);
+                read += 1;
+            }
+        }
+    }
+    assert!(read >= 10, "{read} variables were found in the sources");
 }
 
 #[test]
@@ -168,17 +191,23 @@ fn where_nothing_can_run_it_says_so_and_what_would_help() {
     assert!(text.stdout.contains("absent.so"), "{}", text.stdout);
 }
 
+/// Asserts that `doctor` found no chain that would run. Returns the first variant of the bundle.
+fn does_not_run(outcome: Outcome, code: i32) -> Value {
+    assert_eq!(outcome.code, Some(code), "{}{}", outcome.stdout, outcome.stderr);
+    let mut report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    assert!(report["bundle"]["would_run"].is_null(), "{report}");
+    report["bundle"]["variants"][0].take()
+}
+
+/// Another chain is not promised if the artefact of the first one is damaged.
 #[test]
 fn a_bundle_is_checked_for_how_it_would_run() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let bundle = compiled_bundle(folder.path(), &["--soc", "mt6989", "--on", "cpu", "--limit", "ops=200"]);
-    let report = shardwright(["doctor", &bundle]).json();
+    let whole = Compiled::from(TEXT_FIXTURES[3], ["--soc", "mt6989", "--on", "cpu", "--limit", "ops=200"]);
+    let doctor = |bundle: &Compiled| shardwright(["doctor"]).argument(bundle.path());
+    let report = doctor(&whole).json();
     let bundle_report = &report["bundle"];
-    assert_eq!(
-        bundle_report["would_run"],
-        serde_json::json!({ "soc": "mt6989", "chain": "primary" }),
-        "{bundle_report}"
-    );
+    let expected = serde_json::json!({ "soc": "mt6989", "chain": "primary" });
+    assert_eq!(bundle_report["would_run"], expected, "{bundle_report}");
     let primary = named(&bundle_report["variants"][0], "chains", "primary");
     assert_eq!((&primary["runs"], &primary["emulated_on"]), (&true.into(), &"cpu".into()), "{primary}");
     assert!(list(primary, "shards").len() >= 2, "{primary}");
@@ -187,114 +216,37 @@ fn a_bundle_is_checked_for_how_it_would_run() {
     }
 
     // On a machine without the shim of the bundle.
-    let outcome = Alone::new().runs(&["doctor", &bundle, "--format", "json"]);
-    assert_eq!(outcome.code, Some(3), "{}{}", outcome.stdout, outcome.stderr);
-    let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
-    assert!(report["bundle"]["would_run"].is_null(), "{report}");
-    for chain in list(&report["bundle"]["variants"][0], "chains") {
+    let path = whole.path().display().to_string();
+    let variant = does_not_run(Alone::new().runs(&["doctor", &path, "--format", "json"]), 3);
+    for chain in list(&variant, "chains") {
         for shard in list(chain, "shards") {
             assert_eq!((&shard["state"], &shard["shim_here"]), (&"no-shim".into(), &Value::Null), "{shard}");
         }
     }
-}
 
-#[test]
-fn a_damaged_artefact_is_no_reason_to_promise_another_chain() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let bundle = compiled_bundle(folder.path(), &["--soc", "mt6989", "--on", "cpu", "--limit", "ops=200"]);
-    let inspected = shardwright(["inspect", &bundle]).json();
-    let shards = list(named(&inspected["manifest"]["variants"][0], "chains", "primary"), "shards");
+    let made = whole.variant_json();
+    let shards = list(named(&made, "chains", "primary"), "shards");
     let decoder = shards.iter().find(|shard| plans::holds(shard, "decoder")).expect("a decoder shard");
-    let file = Path::new(&bundle).join("files").join(decoder["artefact"]["sha256"].as_str().expect("a hash"));
-    let mut bytes = fs::read(&file).expect("read");
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(&file, bytes).expect("written");
-
-    let outcome = shardwright(["doctor", &bundle, "--format", "json"]).outcome();
-    assert_eq!(outcome.code, Some(4), "{}{}", outcome.stdout, outcome.stderr);
-    let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
-    assert!(report["bundle"]["would_run"].is_null(), "{report}");
-    let primary = named(&report["bundle"]["variants"][0], "chains", "primary");
+    let damaged = whole.copied();
+    damage(&damaged.file(&decoder["artefact"]));
+    let variant = does_not_run(doctor(&damaged).arguments(["--format", "json"]).outcome(), 4);
+    let primary = named(&variant, "chains", "primary");
     let shard = list(primary, "shards").iter().find(|shard| shard["name"] == decoder["name"]).expect("it");
     assert_eq!(shard["state"], "damaged", "{shard}");
-    let run = shardwright(["run", &bundle, "--prompt", "a"]).outcome();
-    assert_eq!(run.code, Some(4), "{}", run.stderr);
-}
+    shardwright(["run", "--prompt", "a"]).argument(damaged.path()).refuses_with(4, &[]);
 
-#[test]
-fn a_damaged_table_is_no_bundle_that_runs() {
+    let damaged = whole.copied();
+    let table = &list(&made, "assets")[0]["table"];
+    damage(&damaged.file(table));
+    let variant = does_not_run(doctor(&damaged).arguments(["--format", "json"]).outcome(), 4);
+    let reason = variant["damaged_table"].as_str().expect("a reason");
+    assert!(reason.contains(table["sha256"].as_str().expect("a hash")), "{reason}");
+
+    // A folder, a checkpoint and a damaged manifest are not bundles.
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let bundle = compiled_bundle(folder.path(), &[]);
-    let inspected = shardwright(["inspect", &bundle]).json();
-    let table = &list(&inspected["manifest"]["variants"][0], "assets")[0]["table"]["sha256"];
-    let file = Path::new(&bundle).join("files").join(table.as_str().expect("a hash"));
-    let mut bytes = fs::read(&file).expect("read");
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(&file, bytes).expect("written");
-    let outcome = shardwright(["doctor", &bundle, "--format", "json"]).outcome();
-    assert_eq!(outcome.code, Some(4), "{}{}", outcome.stdout, outcome.stderr);
-    let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
-    assert!(report["bundle"]["would_run"].is_null(), "{report}");
-    let reason = report["bundle"]["variants"][0]["damaged_table"].as_str().expect("a reason");
-    assert!(reason.contains(table.as_str().expect("a hash")), "{reason}");
-}
-
-#[test]
-fn what_is_no_bundle_is_refused() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let refuses = |run: Run| run.refuses();
-    let (code, _) = refuses(shardwright(["doctor"]).argument(folder.path()));
-    assert_ne!(code, 0);
-    let (code, _) = refuses(shardwright(["doctor", TEXT_FIXTURES[3]]));
-    assert_ne!(code, 0);
-
-    let bundle = compiled_bundle(folder.path(), &[]);
-    let manifest = Path::new(&bundle).join("bundle.json");
-    let mut bytes = fs::read(&manifest).expect("read");
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(&manifest, bytes).expect("written");
-    let (code, stderr) = refuses(shardwright(["doctor", &bundle]));
-    assert!(code != 0 && stderr.contains("bundle.json"), "{stderr}");
-}
-
-/// Environment variables for builds, tests and recording calls, which users of the program do not
-/// need.
-const NOT_A_USERS: [&str; 4] = [
-    "SHARDWRIGHT_HOST_TARGET",
-    "SHARDWRIGHT_NEURON_RECORDER",
-    "SHARDWRIGHT_NEURON_RECORDER_PADDING",
-    "SHARDWRIGHT_NEURON_RECORDER_VERSION",
-];
-
-#[test]
-fn every_variable_that_is_read_is_listed() {
-    let report = shardwright(["doctor"]).environment("SHARDWRIGHT_NEURON_LIB", "no/such.so").json();
-    let set = named(&report, "environment", "SHARDWRIGHT_NEURON_LIB");
-    assert_eq!(set["value"], "no/such.so", "{set}");
-    let Some(files) = tree::rust_files() else {
-        skipped("variables: no git repository to list the project's files");
-        return;
-    };
-    let sources = files.iter().filter(|path| {
-        let path = path.to_string_lossy();
-        let program = path.starts_with("host/") || path.starts_with("vendor-shims/");
-        program && path.contains("/src/") && !path.contains("test")
-    });
-    let mut read = 0;
-    for path in sources {
-        let source = tree::read(path);
-        let source = &source[..source.len() - test_part(&source).len()];
-        for (at, _) in source.match_indices("\"SHARDWRIGHT_") {
-            let name = source[at + 1..].split('"').next().unwrap_or_default();
-            let is_name = name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
-            if is_name && !NOT_A_USERS.contains(&name) {
-                named(&report, "environment", name);
-                read += 1;
-            }
-        }
-    }
-    assert!(read >= 10, "{read} variables were found in the sources");
+    shardwright(["doctor"]).argument(folder.path()).refuses();
+    shardwright(["doctor", TEXT_FIXTURES[3]]).refuses();
+    damage(&damaged.manifest());
+    let (_, stderr) = doctor(&damaged).refuses();
+    assert!(stderr.contains("bundle.json"), "{stderr}");
 }

@@ -9,169 +9,35 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use shardwright_tests::bundles::{Compiled, contents};
+use shardwright_tests::bundles::Compiled;
 use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::tree;
 
+use crate::cli_options::help_of;
+
 const FIXTURE: &str = "tests/fixtures/qwen3";
 
 /// One way to damage a checkpoint, and a word that the refusal must contain.
-struct Case {
-    name: &'static str,
-    spoil: fn(Copy) -> Copy,
-    says: &'static str,
-}
+type Case = (fn(Copy) -> Copy, &'static str);
 
-const fn case(name: &'static str, spoil: fn(Copy) -> Copy, says: &'static str) -> Case {
-    Case { name, spoil, says }
-}
-
-/// Returns the name of a tensor that is not an embedding.
-fn some_norm(header: &Value) -> String {
-    header
-        .as_object()
-        .and_then(|tensors| tensors.keys().find(|name| name.contains("layers.1.") && name.contains("norm")))
-        .expect("the fixture has a norm in layer 1")
-        .clone()
-}
-
-const SPOILED: &[Case] = &[
-    case("no configuration", |copy| copy.without("config.json"), "config.json"),
-    case("configuration is no JSON", |copy| copy.with("config.json", "{\"model_type\": "), "config.json"),
-    case("configuration is a list", |copy| copy.with("config.json", "[]"), "config.json"),
-    case("deeply nested configuration", |copy| copy.with("config.json", "[".repeat(1 << 20)), "config.json"),
-    case("unknown family", |copy| copy.json("config.json", |c| c["model_type"] = "mamba9".into()), "mamba9"),
-    case("no family", |copy| copy.json("config.json", |c| c["model_type"] = Value::Null), "model_type"),
-    case(
-        "absurd number of layers",
-        |copy| copy.json("config.json", |c| c["num_hidden_layers"] = 4_000_000_000_u64.into()),
-        "num_hidden_layers",
-    ),
-    case(
-        "fewer layers than stored",
-        |copy| copy.json("config.json", |c| c["num_hidden_layers"] = 4.into()),
-        "`num_hidden_layers` is 4, but the weights have 6 layers",
-    ),
-    case(
-        "more layers than stored",
-        |copy| copy.json("config.json", |c| c["num_hidden_layers"] = 7.into()),
-        "layers.6.",
-    ),
-    case(
-        "negative width",
-        |copy| copy.json("config.json", |c| c["hidden_size"] = (-64).into()),
-        "hidden_size",
-    ),
-    case("no heads", |copy| copy.json("config.json", |c| c["num_attention_heads"] = 0.into()), "heads"),
-    case("no weights", |copy| copy.without("model.safetensors"), "safetensors"),
-    case(
-        "weights cut short",
-        |copy| copy.changed("model.safetensors", |bytes| bytes.truncate(bytes.len() - 1000)),
-        "model.safetensors",
-    ),
-    case(
-        "weights cut in the header",
-        |copy| copy.changed("model.safetensors", |b| b.truncate(40)),
-        "model.safetensors",
-    ),
-    case("empty weights", |copy| copy.with("model.safetensors", ""), "model.safetensors"),
-    case(
-        "header said to be huge",
-        |copy| copy.changed("model.safetensors", |b| b[..8].copy_from_slice(&u64::MAX.to_le_bytes())),
-        "model.safetensors",
-    ),
-    case(
-        "bytes behind the weights",
-        |copy| copy.changed("model.safetensors", |bytes| bytes.extend([0; 4096])),
-        "model.safetensors",
-    ),
-    case(
-        "a tensor missing",
-        |copy| {
-            copy.header(|header| {
-                let name = some_norm(header);
-                header["unrelated"] = header[&name].clone();
-                header.as_object_mut().expect("an object").remove(&name);
-            })
-        },
-        "layers.1",
-    ),
-    case(
-        "a tensor of another type",
-        |copy| {
-            copy.header(|header| {
-                let name = some_norm(header);
-                header[&name]["dtype"] = "I16".into();
-            })
-        },
-        "layers.1",
-    ),
-    case(
-        "a tensor of an unknown type",
-        |copy| {
-            copy.header(|header| {
-                let name = some_norm(header);
-                header[&name]["dtype"] = "Q9".into();
-            })
-        },
-        "model.safetensors",
-    ),
-    case(
-        "a tensor of another shape",
-        |copy| {
-            copy.header(|header| {
-                let name = some_norm(header);
-                let values = header[&name]["shape"][0].as_u64().expect("a vector");
-                header[&name]["shape"] = json!([2, values / 2]);
-            })
-        },
-        "layers.1",
-    ),
-    case(
-        "a shape larger than its bytes",
-        |copy| {
-            copy.header(|header| {
-                let name = some_norm(header);
-                header[&name]["shape"] = json!([u32::MAX, u32::MAX, u32::MAX]);
-            })
-        },
-        "layers.1",
-    ),
-    case(
-        "offsets beyond the file",
-        |copy| {
-            copy.header(|header| {
-                let name = some_norm(header);
-                header[&name]["data_offsets"] = json!([u64::MAX - 8, u64::MAX]);
-            })
-        },
-        "model.safetensors",
-    ),
-    case(
-        "overlapping tensors",
-        |copy| {
-            copy.header(|header| {
-                let (one, other) = (some_norm(header), "model.norm.weight");
-                assert!(header.get(other).is_some());
-                header[other]["data_offsets"] = header[&one]["data_offsets"].clone();
-                header[other]["shape"] = header[&one]["shape"].clone();
-            })
-        },
-        "model.safetensors",
-    ),
-    case("tokenizer is no JSON", |copy| copy.with("tokenizer.json", "not JSON"), "tokenizer.json"),
-    case("tokenizer of nothing", |copy| copy.with("tokenizer.json", "{}"), "tokenizer.json"),
-    case("no tokenizer", |copy| copy.without("tokenizer.json"), "tokenizer.json"),
+/// A fault of each reader. The crates that read checkpoints test all others.
+const SPOILED: [Case; 5] = [
+    (|copy| copy.without("config.json"), "config.json"),
+    (|copy| copy.json("config.json", |c| c["model_type"] = "mamba9".into()), "mamba9"),
+    (|copy| copy.changed("model.safetensors", |b| b.truncate(40)), "model.safetensors"),
+    (|copy| copy.with("tokenizer.json", "{}"), "tokenizer.json"),
+    (|copy| copy.without("tokenizer.json"), "tokenizer.json"),
 ];
+
+const ONE_TOKEN: [&str; 5] = ["run", "--prompt", "Hello", "--max-tokens", "1"];
 
 #[test]
 fn spoiled_checkpoints_are_refused_by_name() {
-    for Case { name, spoil, says } in SPOILED {
+    for (spoil, says) in SPOILED {
         let copy = spoil(Copy::of(FIXTURE));
-        let (_, stderr) =
-            shardwright(["run", "--prompt", "Hello", "--max-tokens", "1"]).argument(copy.path()).refuses();
-        assert!(stderr.contains(says), "{name}: the refusal does not say `{says}`:\n{stderr}");
+        let (_, stderr) = shardwright(ONE_TOKEN).argument(copy.path()).refuses();
+        assert!(stderr.contains(says), "the refusal does not say `{says}`:\n{stderr}");
     }
 }
 
@@ -183,23 +49,16 @@ fn pipe(path: &Path) {
 
 #[test]
 fn a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for() {
-    for name in [
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "generation_config.json",
-        "config.json",
-        "model.safetensors",
-    ] {
+    for name in ["tokenizer.json", "model.safetensors"] {
         let copy = Copy::of(FIXTURE);
         pipe(&copy.file(name));
-        let (_, stderr) =
-            shardwright(["run", "--prompt", "Hello", "--max-tokens", "1"]).argument(copy.path()).refuses();
+        let (_, stderr) = shardwright(ONE_TOKEN).argument(copy.path()).refuses();
         assert!(stderr.contains(name), "{name}: {stderr}");
     }
 
     let folder = tempfile::tempdir().expect("a temporary folder");
     let at = |name: &str| folder.path().join(name);
-    for name in ["pipe.wasm", "request.json", "odd.shim.json", "key", "text"] {
+    for name in ["pipe.wasm", "request.json", "key", "text"] {
         pipe(&at(name));
     }
     let planner = program::folder().join("planners/generic.wasm");
@@ -213,8 +72,6 @@ fn a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for() {
     refused(pack.argument("--output").argument(at("out.pack")), "key");
     let plan = shardwright(["plan", FIXTURE, "--soc", "mt6989", "--quality", "100", "--calibration-text"]);
     refused(plan.argument(at("text")), "text");
-    let listing = shardwright(["shim", "list", "--shims"]).argument(folder.path()).succeeds();
-    assert!(listing.contains("odd.shim.json") && listing.contains("a pipe"), "{listing}");
 }
 
 /// Bytes that are not UTF-8 are refused with their place, and a conversation continues.
@@ -222,7 +79,7 @@ fn a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for() {
 fn bytes_that_are_not_utf8_cost_their_line() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let lines = folder.path().join("lines");
-    std::fs::write(&lines, b"Hello\nna\xefve\nHi\n\xff").expect("written");
+    fs::write(&lines, b"Hello\nna\xefve\nHi\n\xff").expect("written");
     let chat = ["run", FIXTURE, "--chat", "--greedy", "--max-tokens", "2", "--format", "json"];
     let program::Outcome { code, stdout, stderr } = shardwright(chat).input(&lines).outcome();
     assert!(code == Some(4) && stderr.contains("byte 0xef at offset 8"), "{stderr}");
@@ -230,37 +87,27 @@ fn bytes_that_are_not_utf8_cost_their_line() {
     let replies = stdout.lines().filter(|line| line.contains("\"done\"")).count();
     assert_eq!(replies, 2, "{stdout}");
     for command in [["run", FIXTURE], ["embed", EMBEDDING_FIXTURE]] {
-        let (code, stderr) = shardwright(command).input(&lines).refuses();
-        assert!(
-            code == 4 && stderr.contains("standard input is not UTF-8: byte 0xef at offset 8"),
-            "{stderr}"
-        );
+        let place = "standard input is not UTF-8: byte 0xef at offset 8";
+        shardwright(command).input(&lines).refuses_with(4, &[place]);
     }
-    let (code, stderr) = shardwright(["plan", FIXTURE, "--soc", "mt6989", "--quality", "100"])
-        .argument("--calibration-text")
-        .argument(&lines)
-        .refuses();
-    assert!(code == 4 && stderr.contains("byte 0xef at offset 8"), "{stderr}");
+    let plan = shardwright(["plan", FIXTURE, "--soc", "mt6989", "--quality", "100", "--calibration-text"]);
+    plan.argument(&lines).refuses_with(4, &["byte 0xef at offset 8"]);
 }
 
 /// Endless input is read up to its limit and no further.
 #[test]
 fn what_never_ends_is_read_to_its_cap() {
     let zero = Path::new("/dev/zero");
-    let (code, stderr) = shardwright(["run", FIXTURE, "--max-tokens", "1"]).input(zero).refuses();
-    assert!(code == 4 && stderr.contains("standard input has more than"), "{stderr}");
-    let (code, stderr) = shardwright(["run", FIXTURE, "--chat"]).input(zero).refuses();
-    assert!(code == 4 && stderr.contains("a line of standard input has more than"), "{stderr}");
-    let (code, stderr) = shardwright(["embed", EMBEDDING_FIXTURE]).input(zero).refuses();
-    assert!(code == 4 && stderr.contains("standard input has more than"), "{stderr}");
+    for (command, says) in [
+        (&["run", FIXTURE, "--max-tokens", "1"][..], "standard input has more than"),
+        (&["run", FIXTURE, "--chat"], "a line of standard input has more than"),
+        (&["embed", EMBEDDING_FIXTURE], "standard input has more than"),
+    ] {
+        shardwright(command).input(zero).refuses_with(4, &[says]);
+    }
 
     // A device of length zero, and a file of a gigabyte.
     let copy = Copy::of(EMBEDDING_FIXTURE);
-    for (path, bytes) in contents(&tree::root().join(EMBEDDING_FIXTURE)) {
-        let to = copy.path().join(path);
-        fs::create_dir_all(to.parent().expect("a folder")).expect("made");
-        fs::write(to, bytes).expect("written");
-    }
     let prompts = copy.file("config_sentence_transformers.json");
     let _ = fs::remove_file(&prompts);
     symlink(zero, &prompts).expect("a link");
@@ -279,7 +126,7 @@ fn what_never_ends_is_read_to_its_cap() {
 /// The documentation of the option must mention a risk that no check can rule out.
 #[test]
 fn the_help_says_what_isolation_does_not_save_from() {
-    let help = shardwright(["run", "--help"]).succeeds();
+    let help = help_of("run");
     assert!(help.contains("SIGBUS"), "{help}");
     let page = tree::read(Path::new("docs/using.md"));
     let section = page.split("`--isolation process`").nth(1).expect("a word about isolation");
@@ -297,19 +144,14 @@ fn a_key_that_others_may_read_signs_nothing() {
         let run = shardwright(["planner", "pack"]).argument(&planner).argument("--key").argument(&key);
         run.argument("--output").argument(&pack)
     };
-    for mode in [0o644, 0o640, 0o604] {
-        fs::set_permissions(&key, fs::Permissions::from_mode(mode)).expect("set");
-        let (code, stderr) = sign().refuses();
-        assert!(code == 4 && stderr.contains("others may read it"), "{stderr}");
-        assert!(stderr.contains("help: ") && stderr.contains("chmod 600"), "{stderr}");
-        assert!(!pack.exists());
-    }
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).expect("set");
+    sign().refuses_with(4, &["others may read it", "chmod 600"]);
+    assert!(!pack.exists());
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("set");
     sign().succeeds();
     assert!(pack.is_file());
     fs::write(&key, "no key").expect("written");
-    let (code, stderr) = sign().refuses();
-    assert!(code == 4 && stderr.contains("64 hexadecimal digits"), "{stderr}");
+    sign().refuses_with(4, &["64 hexadecimal digits"]);
 }
 
 /// Every command that writes a file or folder refuses another file at its place before it works.
@@ -326,39 +168,33 @@ fn files_that_a_command_did_not_write_are_not_replaced() {
 
     let plan = |option: &str| shardwright(["plan", FIXTURE, "--no-measure", option]);
     let list = || shardwright(["trust", "revoke", "--list", "a", "--sequence", "1", "--key"]).argument(&key);
-    let commands = || {
-        [
-            shardwright(["pack"]).argument(bundle.path()).argument("-o"),
-            shardwright(["pack", "--licence", "gemma"]).argument(bundle.path()).argument("--hf"),
-            shardwright(["compile", FIXTURE, "-o"]),
-            plan("--html"),
-            plan("--write-request"),
-            shardwright(["doctor", "--report"]),
-            shardwright(["calibration-text", FIXTURE, "-o"]),
-            shardwright(["planner", "pack"])
-                .argument(&planner)
-                .argument("--key")
-                .argument(&key)
-                .argument("-o"),
-            shardwright(["planner", "build", "no-such-package", "-o"]),
-            shardwright(["planner", "compose", "no-such-policy", "-o"]),
-            shardwright(["trust", "key"]),
-            list().argument("-o"),
-        ]
+    let commands = [
+        shardwright(["pack"]).argument(bundle.path()).argument("-o"),
+        shardwright(["pack", "--licence", "gemma"]).argument(bundle.path()).argument("--hf"),
+        shardwright(["compile", FIXTURE, "-o"]),
+        plan("--html"),
+        plan("--write-request"),
+        shardwright(["doctor", "--report"]),
+        shardwright(["calibration-text", FIXTURE, "-o"]),
+        shardwright(["planner", "pack"]).argument(&planner).argument("--key").argument(&key).argument("-o"),
+        shardwright(["planner", "build", "no-such-package", "-o"]),
+        shardwright(["planner", "compose", "no-such-policy", "-o"]),
+        shardwright(["trust", "key"]),
+        list().argument("-o"),
+    ];
+    let refused = |command: Run, target: &Path, is: &str| {
+        command.argument(target).refuses_with(2, &[&target.display().to_string(), is]);
+        assert_eq!(fs::read(at("thesis")).expect("read"), b"mine");
     };
-    for (target, is) in [
-        (at("thesis"), "thesis"),
-        (at("link"), "a symbolic link"),
-        (at("pipe"), "a pipe"),
-        ("/dev/null".into(), "a device"),
+    for (command, target, is) in [
+        (plan("--html"), at("link"), "a symbolic link"),
+        (list().argument("-o"), at("pipe"), "a pipe"),
+        (plan("--write-request"), "/dev/null".into(), "a device"),
     ] {
-        for command in commands() {
-            let shown = format!("{command:?}");
-            let (code, stderr) = command.argument(&target).refuses();
-            assert!(code == 2 && stderr.contains(&target.display().to_string()), "{shown}: {code}: {stderr}");
-            assert!(stderr.contains(is), "{shown}: no `{is}` in {stderr}");
-            assert_eq!(fs::read(at("thesis")).expect("read"), b"mine", "{shown}");
-        }
+        refused(command, &target, is);
+    }
+    for command in commands {
+        refused(command, &at("thesis"), "thesis");
     }
     // An earlier output is replaced.
     for _ in 0..2 {
@@ -367,11 +203,8 @@ fn files_that_a_command_did_not_write_are_not_replaced() {
         shardwright(["doctor", "--report"]).argument(at("machine.json")).succeeds();
         list().argument("-o").argument(at("revoked")).succeeds();
     }
-    let (code, stderr) = plan("--html").argument(at("request.json")).refuses();
-    assert!(
-        code == 2 && stderr.contains("request.json: the file exists and is not the page of a plan"),
-        "{stderr}"
-    );
+    let other = "request.json: the file exists and is not the page of a plan";
+    plan("--html").argument(at("request.json")).refuses_with(2, &[other]);
 
     // A suggested command can be pasted.
     let begun = shardwright(["planner", "new", "thrifty", "--within"]).argument(at("my own")).json();
@@ -384,18 +217,10 @@ fn files_that_a_command_did_not_write_are_not_replaced() {
 
 #[test]
 fn a_template_that_never_ends_is_stopped() {
-    for template in [
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}x{% endfor %}{% endfor %}{% endfor %}",
-        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
-        "{% if %}",
-        "{{ raise_exception('no turns please') }}",
-    ] {
-        let copy = Copy::of(FIXTURE).json("tokenizer_config.json", |c| c["chat_template"] = template.into());
-        let (_, stderr) = shardwright(["run", "--chat", "--prompt", "Hello", "--max-tokens", "1"])
-            .argument(copy.path())
-            .refuses();
-        assert!(stderr.contains("template"), "{template}:\n{stderr}");
-    }
+    let again = "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}";
+    let copy = Copy::of(FIXTURE).json("tokenizer_config.json", |c| c["chat_template"] = again.into());
+    let (_, stderr) = shardwright(ONE_TOKEN).argument(copy.path()).argument("--chat").refuses();
+    assert!(stderr.contains("template"), "{stderr}");
 }
 
 #[test]
@@ -410,6 +235,7 @@ fn what_is_not_there_is_named() {
         (&["planner", "check", "README.md"], "README.md"),
         (&["planner", "replay", "no/such/request.json"], "request.json"),
         (&["planner", "replay", "README.md"], "README.md"),
+        (&["plan", DEMO_MODEL, "--limit", "ops=1"], "ops"),
     ] {
         let (_, stderr) = shardwright(arguments).refuses();
         assert!(stderr.contains(says), "{arguments:?}: the refusal does not say `{says}`:\n{stderr}");
@@ -428,12 +254,6 @@ fn prompts_that_cannot_be_run_are_refused() {
     assert!(outcome.stderr.contains("UTF-8"), "{}", outcome.stderr);
 }
 
-#[test]
-fn a_limit_nothing_meets_is_a_planning_failure_with_its_reason() {
-    let (_, stderr) = shardwright(["plan", DEMO_MODEL, "--limit", "ops=1"]).refuses();
-    assert!(stderr.contains("ops"), "{stderr}");
-}
-
 /// With so low a limit no shard fits on the chip. Its work moves to the CPU, which is a fallback.
 #[test]
 fn a_plan_that_leaves_the_chip_is_said_and_refused_under_strict() {
@@ -446,25 +266,15 @@ fn a_plan_that_leaves_the_chip_is_said_and_refused_under_strict() {
 #[test]
 fn planners_that_are_none_are_refused_under_strict_and_replaced_otherwise() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    for (name, bytes) in [
-        ("garbage.wasm", b"\x7fELF and so on".to_vec()),
-        ("text.wasm", b"(component)".to_vec()),
-        ("empty.wasm", Vec::new()),
-        // A core module, which has the right magic number but is not a component.
-        ("core.wasm", b"\0asm\x01\0\0\0".to_vec()),
-        // A component without exports.
-        ("hollow.wasm", b"\0asm\x0d\0\x01\0".to_vec()),
-    ] {
-        let path = folder.path().join(name);
-        fs::write(&path, bytes).expect("written");
-        let plan = || shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--planner"]).argument(&path);
-        let (_, stderr) = plan().argument("--strict").refuses();
-        assert!(stderr.contains(name), "{name}: {stderr}");
-        let outcome = plan().outcome();
-        assert_eq!(outcome.code, Some(0), "{name}: the built-in planner takes over\n{}", outcome.stderr);
-        let said = outcome.stdout + &outcome.stderr;
-        assert!(said.contains(name) && said.contains("built-in"), "{name}: and that is said\n{said}");
-    }
+    let path = folder.path().join("garbage.wasm");
+    fs::write(&path, b"\x7fELF and so on").expect("written");
+    let plan = || shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--planner"]).argument(&path);
+    let (_, stderr) = plan().argument("--strict").refuses();
+    assert!(stderr.contains("garbage.wasm"), "{stderr}");
+    let outcome = plan().outcome();
+    assert_eq!(outcome.code, Some(0), "the built-in planner takes over\n{}", outcome.stderr);
+    let said = outcome.stdout + &outcome.stderr;
+    assert!(said.contains("garbage.wasm") && said.contains("built-in"), "and that is said\n{said}");
 }
 
 #[test]
@@ -488,26 +298,12 @@ fn libraries_that_are_no_shims_are_listed_with_the_reason() {
             fs::write(folder.path().join(format!("{stem}.shim.json")), text).expect("written");
         }
     }
+    pipe(&folder.path().join("odd.shim.json"));
     let listing = shardwright(["shim", "list", "--shims"]).argument(folder.path()).succeeds();
-    for stem in ["garbage", "newer", "alone", "unsaid", "broken"] {
+    for stem in ["garbage", "newer", "alone", "unsaid", "broken", "odd.shim.json", "a pipe"] {
         assert!(listing.contains(stem), "{stem} was skipped without a word:\n{listing}");
     }
     assert!(listing.contains("cpu"), "the good one is still there:\n{listing}");
-}
-
-#[test]
-fn different_failures_have_different_exit_codes() {
-    let missing = shardwright(["run", "no/such/checkpoint", "--prompt", "x"]).refuses().0;
-    let argument = shardwright(["run", DEMO_MODEL, "--limit", "ops"]).outcome().code;
-    let planning = shardwright(["plan", DEMO_MODEL, "--limit", "ops=1"]).refuses().0;
-    let invalid = {
-        let copy = Copy::of(FIXTURE).with("model.safetensors", "");
-        shardwright(["show"]).argument(copy.path()).refuses().0
-    };
-    let codes = [Some(1), Some(missing), argument, Some(planning), Some(invalid)];
-    for (at, code) in codes.iter().enumerate() {
-        assert!(!codes[..at].contains(code), "two failures share an exit code: {codes:?}");
-    }
 }
 
 #[test]
@@ -527,7 +323,7 @@ fn several_first_starts_at_once_all_run() {
         run.environment("XDG_CACHE_HOME", cache.path()).outcome()
     };
     std::thread::scope(|scope| {
-        let starts: Vec<_> = (0..5).map(|_| scope.spawn(start)).collect();
+        let starts: Vec<_> = (0..3).map(|_| scope.spawn(start)).collect();
         for outcome in starts.into_iter().map(|start| start.join().expect("ended")) {
             assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
         }

@@ -7,7 +7,8 @@ use shardwright_tests::bundles::Compiled;
 use shardwright_tests::checkpoints::{
     Copy, DEMO_MODEL, EMBEDDING_FIXTURES, FURTHER_FIXTURES, TEXT_FIXTURES, text_fixtures,
 };
-use shardwright_tests::program::{Run, shardwright};
+use shardwright_tests::program::{self, Run, shardwright};
+use shardwright_tests::tree;
 
 /// Prepares a run on a fixture that is cut into several shards for a phone, emulated.
 fn cut(checkpoint: &str) -> Run {
@@ -52,7 +53,6 @@ fn every_text_fixture_agrees_with_its_goldens() {
 #[test]
 fn embedding_fixtures_agree_with_their_goldens() {
     for fixture in EMBEDDING_FIXTURES {
-        shardwright(["verify", fixture]).succeeds();
         let report = cut_exactly(fixture).json();
         assert_eq!(report["passed"], true, "{report}");
         let shards = list(judged(&report), "shards");
@@ -84,72 +84,70 @@ fn the_demo_model_agrees_with_its_goldens_and_its_evaluation() {
     assert!(tokens["greedy_tokens"].as_u64() > Some(300), "{tokens}");
 }
 
-#[test]
-fn every_shard_alone_gives_what_the_reference_gives() {
-    let sampled = vec![TEXT_FIXTURES[1], FURTHER_FIXTURES[5]];
-    for fixture in cases(sampled, text_fixtures().collect()) {
-        let report = cut_exactly(fixture).json();
-        assert_eq!((&report["passed"], &report["exact"]), (&true.into(), &true.into()), "{report}");
-        assert_eq!(report["emulated_on"], "cpu", "{report}");
-        assert!(report["decoder_shards"].as_u64() > Some(1), "{report}");
-        assert_eq!(list(&report, "boundaries").len(), 1, "{report}");
-        let boundaries = judged(&report);
-        assert!(boundaries["first_divergent_layer"].is_null(), "{report}");
+/// Asserts that every shard alone gives what the reference gives.
+fn assert_exact(report: &Value) {
+    assert_eq!((&report["passed"], &report["exact"]), (&true.into(), &true.into()), "{report}");
+    assert_eq!(report["emulated_on"], "cpu", "{report}");
+    assert!(report["decoder_shards"].as_u64() > Some(1), "{report}");
+    assert_eq!(list(report, "boundaries").len(), 1, "{report}");
+    let boundaries = judged(report);
+    assert!(boundaries["first_divergent_layer"].is_null(), "{report}");
 
-        let shards = list(boundaries, "shards");
-        assert_eq!(shards.len() as u64, report["shards"].as_u64().expect("a count"), "{report}");
-        let (mut layers_seen, mut states_seen) = (Vec::new(), 0);
-        for shard in shards {
-            for (entry, output) in outputs(shard) {
-                assert!(output["rows"].as_u64() > Some(0), "{shard}");
-                assert!(
-                    output["relative_worst"].as_f64().is_some_and(|worst| worst < 1e-4),
-                    "{entry} {output}"
-                );
-                let what = output["what"].as_str().expect("a name");
-                if what.starts_with("state ") {
-                    states_seen += usize::from(entry.starts_with("prefill"));
-                }
-                if entry.starts_with("decode_1@") && (what == "hidden" || what.starts_with("layer.")) {
-                    layers_seen.extend(output["layer"].as_u64());
-                    // The stream is compared as the next layer sees it.
-                    assert!(output["after"].as_str().is_some_and(|norm| norm.contains("norm")), "{output}");
-                }
-            }
+    let shards = list(boundaries, "shards");
+    assert_eq!(shards.len() as u64, report["shards"].as_u64().expect("a count"), "{report}");
+    let (mut layers_seen, mut states_seen) = (Vec::new(), 0);
+    for (entry, output) in shards.iter().flat_map(outputs) {
+        assert!(output["rows"].as_u64() > Some(0), "{entry} {output}");
+        assert!(output["relative_worst"].as_f64().is_some_and(|worst| worst < 1e-4), "{entry} {output}");
+        let what = output["what"].as_str().expect("a name");
+        if what.starts_with("state ") {
+            states_seen += usize::from(entry.starts_with("prefill"));
         }
-        layers_seen.sort_unstable();
-        let all: Vec<u64> = (0..layers_seen.len() as u64).collect();
-        assert_eq!(layers_seen, all, "every layer once, by tap or as what leaves its shard: {report}");
-        assert!(states_seen >= 4, "{report}");
+        if entry.starts_with("decode_1@") && (what == "hidden" || what.starts_with("layer.")) {
+            layers_seen.extend(output["layer"].as_u64());
+            // The stream is compared as the next layer sees it.
+            assert!(output["after"].as_str().is_some_and(|norm| norm.contains("norm")), "{output}");
+        }
     }
+    layers_seen.sort_unstable();
+    let all: Vec<u64> = (0..layers_seen.len() as u64).collect();
+    assert_eq!(layers_seen, all, "every layer once, by tap or as what leaves its shard: {report}");
+    assert!(states_seen >= 4, "{report}");
+}
+
+/// Asserts that in other formats every shard alone gives what the quantised graph gives.
+fn assert_quantised(report: &Value) {
+    assert_eq!((&report["passed"], &report["exact"]), (&true.into(), &false.into()), "{report}");
+    assert!(report["decoder_shards"].as_u64() > Some(1), "{report}");
+    // Numbers of the float checkpoint are shown, but do not affect the result.
+    for comparison in list(report, "comparisons") {
+        let what = comparison["what"].as_str().expect("a name");
+        assert_eq!(comparison["judged"], ["tokenizer", "chat"].contains(&what), "{comparison}");
+    }
+    let boundaries = list(report, "boundaries");
+    assert_eq!(boundaries.len(), 2, "{report}");
+    let worst = |boundaries: &Value| {
+        let shards = list(boundaries, "shards").iter().flat_map(outputs);
+        shards.filter_map(|(_, output)| output["relative_worst"].as_f64()).fold(0.0, f64::max)
+    };
+    let (same, float) = (worst(judged(report)), worst(&boundaries[1]));
+    assert_eq!(boundaries[1]["judged"], false, "{report}");
+    assert!(same < 0.02 && same * 5.0 < float, "{same} against the same graph, {float} against float");
 }
 
 #[test]
-fn in_other_formats_shards_give_what_the_quantised_graph_gives() {
-    let sampled = vec![TEXT_FIXTURES[0], FURTHER_FIXTURES[5]];
-    for fixture in cases(sampled, text_fixtures().collect()) {
-        let report = cut(fixture).json();
-        assert_eq!((&report["passed"], &report["exact"]), (&true.into(), &false.into()), "{report}");
-        assert!(report["decoder_shards"].as_u64() > Some(1), "{report}");
-        // Numbers of the float checkpoint are shown, but do not affect the result.
-        for comparison in list(&report, "comparisons") {
-            let what = comparison["what"].as_str().expect("a name");
-            assert_eq!(comparison["judged"], ["tokenizer", "chat"].contains(&what), "{comparison}");
-        }
-        let boundaries = list(&report, "boundaries");
-        assert_eq!(boundaries.len(), 2, "{report}");
-        let worst = |boundaries: &Value| {
-            let shards = list(boundaries, "shards").iter().flat_map(outputs);
-            shards.filter_map(|(_, output)| output["relative_worst"].as_f64()).fold(0.0, f64::max)
-        };
-        let (same, float) = (worst(judged(&report)), worst(&boundaries[1]));
-        assert_eq!(boundaries[1]["judged"], false, "{report}");
-        assert!(same < 0.02 && same * 5.0 < float, "{same} against the same graph, {float} against float");
+fn every_shard_alone_gives_what_its_graph_gives() {
+    for fixture in cases(vec![FURTHER_FIXTURES[5]], text_fixtures().collect()) {
+        assert_exact(&cut_exactly(fixture).json());
+    }
+    for fixture in cases(vec![TEXT_FIXTURES[0]], text_fixtures().collect()) {
+        assert_quantised(&cut(fixture).json());
     }
 }
 
-/// Returns the layer that was broken, and the shard of the broken model that contains it.
-fn self_tested(run: Run) -> (u64, Value) {
+/// Returns the layer that was broken, the shard of the broken model that contains it, and the
+/// verification of the intact model.
+fn self_tested(run: Run) -> (u64, Value, Value) {
     let report = run.argument("--self-test").json();
     assert_eq!(report["passed"], true, "{report}");
     let layer = report["broken_layer"].as_u64().expect("a layer");
@@ -166,23 +164,25 @@ fn self_tested(run: Run) -> (u64, Value) {
         assert_eq!(shard["passed"], !holds(&shard), "{shard}");
     }
     let shard = list(boundaries, "shards").iter().find(holds).expect("a shard holds the layer");
-    (layer, shard.clone())
+    (layer, shard.clone(), report["intact"].clone())
 }
 
 #[test]
 fn verify_finds_the_layer_it_broke_itself() {
-    for checkpoint in [TEXT_FIXTURES[1], DEMO_MODEL] {
-        // Only thorough runs run all 111 held-out rows twice.
-        let rows = cases("4", "111");
-        let (layer, shard) = self_tested(shardwright(["verify", checkpoint, "--evaluation", rows]));
-        assert_eq!(shard["first_divergent_layer"], layer, "{shard}");
-    }
+    // Only thorough runs run all 111 held-out rows twice.
+    let rows = cases("4", "111");
+    let (layer, shard, _) = self_tested(shardwright(["verify", DEMO_MODEL, "--evaluation", rows]));
+    assert_eq!(shard["first_divergent_layer"], layer, "{shard}");
 }
 
 #[test]
 fn verify_finds_the_layer_within_its_shard() {
-    for run in [cut_exactly(TEXT_FIXTURES[1]), cut(TEXT_FIXTURES[1]), cut_exactly(TEXT_FIXTURES[3])] {
-        let (layer, shard) = self_tested(run);
+    type Check = fn(&Value);
+    let checks: [(Run, Check); 2] =
+        [(cut_exactly(TEXT_FIXTURES[1]), assert_exact), (cut(TEXT_FIXTURES[1]), assert_quantised)];
+    for (run, check) in checks {
+        let (layer, shard, intact) = self_tested(run);
+        check(&intact);
         let first = shard["layers"][0].as_u64().expect("a layer");
         for (entry, output) in outputs(&shard) {
             // The shard's embedding and logits belong to no layer.
@@ -204,10 +204,7 @@ fn bounds_decide_and_are_named() {
     assert_eq!(boundaries["thresholds"]["row_worst"], 1e-12, "{boundaries}");
     assert_eq!(boundaries["first_divergent_layer"], 0, "{boundaries}");
 
-    for (bound, word) in [("speed=1", "row-p95"), ("greedy=2", "greedy"), ("cosine=NaN", "cosine")] {
-        let (code, stderr) = verify(bound).refuses();
-        assert!(code == 2 && stderr.contains(word), "{bound}: {stderr}");
-    }
+    verify("speed=1").refuses_with(2, &["row-p95"]);
 }
 
 #[test]
@@ -235,76 +232,74 @@ fn goldens_of_another_model_are_a_difference_not_a_failure_to_compare() {
 
 #[test]
 fn a_model_in_other_formats_is_held_to_what_these_formats_lose() {
-    let few = ["--rows", "24", "--steps", "1", "--greedy", "1", "--formats", "w4-block32/f32/f32"];
+    let few = ["--rows", "24", "--steps", "1", "--greedy", "4", "--formats", "w4-block32/f32/f32"];
     let verify = || shardwright(["verify", TEXT_FIXTURES[3]]).arguments(few);
     let report = verify().json();
-    let divergence = &report["divergence"];
+    let (divergence, tokens) = (&report["divergence"], &report["tokens"]);
     let number = |name: &str| divergence[name].as_f64().unwrap_or_else(|| panic!("no {name}: {divergence}"));
     assert_eq!((&report["passed"], &divergence["tokens"]), (&true.into(), &24.into()), "{report}");
     assert!(number("nats") > 0.0 && number("nats") < number("bound"), "{divergence}");
     assert!(divergence["bound_from"].as_str().is_some_and(|from| from.contains("lose on the CPU")));
+    // Tokens of rounded weights do not count, which is reported.
+    assert_eq!((&tokens["greedy_judged"], &tokens["greedy_passed"]), (&false.into(), &true.into()));
     let text = verify().succeeds();
-    assert!(text.contains("ok   KL divergence from the model as stored: "), "{text}");
+    for begins in ["ok   KL divergence from the model as stored: ", "not judged greedy: "] {
+        assert!(text.lines().any(|line| line.starts_with(begins)), "{text}");
+    }
 
     // Every threshold of the user counts, and passing the likelihood is not enough.
-    let tight = verify().arguments(["--threshold", "kl=1e-9", "--threshold", "nll=9"]).outcome();
+    let tight = ["--threshold", "kl=1e-9", "--threshold", "nll=9", "--threshold", "greedy=0.01"];
+    let tight = verify().arguments(tight).outcome();
     assert_eq!(tight.code, Some(1), "{}", tight.stderr);
-    assert!(tight.stdout.contains("FAIL KL divergence"), "{}", tight.stdout);
+    let text = tight.stdout;
+    assert!(text.contains("FAIL KL divergence") && text.contains(" greedy: "), "{text}");
+    assert!(!text.contains("not judged greedy: "), "{text}");
 
     // Without text there is no divergence, which is reported.
     let none = ["--rows", "0", "--formats", "w4-block32/f32/f32", "--format", "json"];
     let none = shardwright(["verify", TEXT_FIXTURES[3]]).arguments(none).outcome();
     let report: Value = serde_json::from_str(&none.stdout).unwrap_or_else(|_| panic!("{}", none.stderr));
     assert_eq!(report["divergence"], Value::Null);
-    assert!(
-        list(&report, "skipped")
-            .iter()
-            .any(|text| text.as_str().is_some_and(|text| text.contains("--rows 0")))
-    );
+    assert!(report["skipped"].to_string().contains("--rows 0"), "{report}");
 
-    // A model with unchanged values is compared with recorded numbers, and with a divergence only
-    // on request.
+    // A model with unchanged values is compared with recorded numbers and tokens, and with a
+    // divergence only on request.
     let exact = || shardwright(["verify", TEXT_FIXTURES[3]]).arguments(&few[..6]);
-    assert_eq!(exact().json()["divergence"], Value::Null);
+    let report = exact().json();
+    assert_eq!((&report["divergence"], &report["tokens"]["greedy_judged"]), (&Value::Null, &true.into()));
     let asked = exact().arguments(["--threshold", "kl=1e-3"]).json();
     assert_eq!(asked["divergence"]["passed"], true, "{asked}");
 }
 
 #[test]
 fn without_recorded_outputs_the_reference_says_what_is_right() {
-    let few = ["--rows", "24", "--steps", "1", "--greedy", "2"];
-    for fixture in [TEXT_FIXTURES[3], EMBEDDING_FIXTURES[0]] {
-        let checkpoint = Copy::of(fixture).without("goldens.safetensors");
-        let path = checkpoint.path().to_str().expect("a path");
-        let report = shardwright(["verify", path]).arguments(few).json();
+    // A broken layer is found too.
+    let text = Copy::of(TEXT_FIXTURES[1]).without("goldens.safetensors");
+    let (_, _, of_text) = self_tested(shardwright(["verify"]).argument(text.path()));
+    let encoder = Copy::of(EMBEDDING_FIXTURES[0]).without("goldens.safetensors");
+    let of_encoder = shardwright(["verify"]).argument(encoder.path()).json();
+    for report in [of_text, of_encoder] {
         assert_eq!((&report["passed"], &report["recorded"]), (&true.into(), &Value::Null), "{report}");
         let rows = list(judged(&report), "shards").iter().flat_map(outputs);
         assert!(rows.map(|(_, output)| output["rows"].as_u64().unwrap_or(0)).sum::<u64>() > 0, "{report}");
-        let text = shardwright(["verify", path]).arguments(few).succeeds();
-        assert!(text.contains("pass recorded outputs with `--golden DIR`"), "{text}");
-        // A named folder must contain goldens.
-        let (code, stderr) = shardwright(["verify", path, "--golden", path]).refuses();
-        assert!(code != 0 && stderr.contains("goldens.safetensors"), "{stderr}");
+        let notices = report["notices"].to_string();
+        assert!(notices.contains("pass recorded outputs with `--golden DIR`"), "{notices}");
     }
-    // A broken layer is found without goldens too.
-    let checkpoint = Copy::of(TEXT_FIXTURES[1]).without("goldens.safetensors");
-    self_tested(shardwright(["verify"]).argument(checkpoint.path()));
-}
-
-/// Compiles a bundle and returns its path.
-fn compiled(folder: &std::path::Path, options: &[&str]) -> String {
-    let bundle = folder.join("bundle").display().to_string();
-    shardwright(["compile", TEXT_FIXTURES[1], "-o", &bundle]).arguments(options).succeeds();
-    bundle
+    // A named folder must contain goldens.
+    let named = shardwright(["verify"]).argument(text.path()).argument("--golden").argument(text.path());
+    let (_, stderr) = named.refuses();
+    assert!(stderr.contains("goldens.safetensors"), "{stderr}");
 }
 
 #[test]
 fn a_bundles_own_artefacts_are_proved_and_the_proof_is_kept_in_it() {
     const OPTIONS: [&str; 6] = ["--soc", "mt6989", "--on", "cpu", "--limit", "ops=400"];
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let bundle = compiled(folder.path(), &OPTIONS);
-    let verify = || shardwright(["verify", TEXT_FIXTURES[1], "--bundle", &bundle]).arguments(OPTIONS);
-    let report = verify().argument("--store").json();
+    let bundle = Compiled::from(TEXT_FIXTURES[1], OPTIONS);
+    let bundle = bundle.path().display().to_string();
+    // The options of compiling come from the bundle, and may be repeated.
+    let recorded = || shardwright(["verify", TEXT_FIXTURES[1], "--bundle", &bundle]);
+    let verify = || recorded().arguments(OPTIONS);
+    let report = recorded().argument("--store").json();
     assert_eq!((&report["passed"], &report["bundle_chain"]), (&true.into(), &"primary".into()), "{report}");
     // A shipped bundle exposes no layers within a shard. The shard's outputs are compared anyway.
     let shards = list(judged(&report), "shards");
@@ -330,12 +325,10 @@ fn a_bundles_own_artefacts_are_proved_and_the_proof_is_kept_in_it() {
     shardwright(["inspect", &bundle, "--verify"]).succeeds();
 
     // Other options give other work orders, and another checkpoint does not match.
-    let (code, stderr) =
-        shardwright(["verify", TEXT_FIXTURES[1], "--bundle", &bundle, "--context", "32"]).refuses();
-    assert!(code == 6 && stderr.contains("work order"), "{stderr}");
-    let (code, stderr) =
-        shardwright(["verify", TEXT_FIXTURES[0], "--bundle", &bundle]).arguments(OPTIONS).refuses();
-    assert!(code == 6 && stderr.contains("compiled from checkpoint"), "{stderr}");
+    let words = ["work order", "the bundle has no artefact for", "drop the compile options"];
+    recorded().arguments(["--context", "32"]).refuses_with(6, &words);
+    let other = shardwright(["verify", TEXT_FIXTURES[0], "--bundle", &bundle]).arguments(OPTIONS);
+    other.refuses_with(6, &["compiled from checkpoint"]);
 }
 
 /// A watcher that stops at the first stage whose name contains a word.
@@ -357,11 +350,8 @@ impl shardwright::Watch for Impatient {
 
 #[test]
 fn it_tells_how_far_it_is_and_can_be_stopped_there() {
-    let root = shardwright_tests::tree::root();
-    let (checkpoint, open) = (
-        root.join(TEXT_FIXTURES[3]),
-        shardwright::OpenOptions::new().search_path(shardwright_tests::program::search_path()),
-    );
+    let checkpoint = tree::root().join(TEXT_FIXTURES[3]);
+    let open = shardwright::OpenOptions::new().search_path(program::search_path());
     // During the run of the whole model, and then during the run of single shards.
     for word in ["p1 as a whole", "p0 through embed", "p2 through embed"] {
         let mut watch = Impatient { word, seen: false.into() };
@@ -373,29 +363,9 @@ fn it_tells_how_far_it_is_and_can_be_stopped_there() {
 }
 
 #[test]
-fn tokens_that_do_not_count_are_said_not_to() {
-    let few = ["--rows", "16", "--steps", "1", "--greedy", "4", "--formats", "w8-per-channel/f32/f32"];
-    let verify = || shardwright(["verify", TEXT_FIXTURES[3]]).arguments(few);
-    let tokens = verify().json()["tokens"].clone();
-    assert_eq!((&tokens["greedy_judged"], &tokens["greedy_passed"]), (&false.into(), &true.into()));
-    let text = verify().succeeds();
-    let greedy = text.lines().find(|line| line.contains(" greedy: ")).expect("a line of tokens");
-    assert!(greedy.starts_with("not judged greedy: "), "{greedy}");
-    // With a bound from the user, tokens affect the result. They also do for the unchanged
-    // checkpoint.
-    let bound = verify().arguments(["--threshold", "greedy=0.01"]).argument("--format=json").outcome();
-    let report: Value = serde_json::from_str(&bound.stdout).expect("JSON");
-    assert_eq!(report["tokens"]["greedy_judged"], true, "{report}");
-    let exact = shardwright(["verify", TEXT_FIXTURES[3]]).arguments(&few[..6]);
-    assert_eq!(exact.json()["tokens"]["greedy_judged"], true);
-}
-
-#[test]
 fn what_was_not_run_is_not_taken_for_proved() {
-    let verify = || {
-        shardwright(["verify", TEXT_FIXTURES[3], "--rows", "16", "--steps", "0"])
-            .arguments(["--planner-option", "join=off"])
-    };
+    let less = ["--rows", "16", "--steps", "0", "--planner-option", "join=off"];
+    let verify = || shardwright(["verify", TEXT_FIXTURES[3]]).arguments(less);
     let report = verify().json();
     assert_eq!(report["passed"], true, "{report}");
     let entries = list(judged(&report), "shards").iter().flat_map(|shard| list(shard, "entries"));
@@ -404,11 +374,10 @@ fn what_was_not_run_is_not_taken_for_proved() {
     for entry in &not_run {
         assert!(entry["not_run"].as_str().is_some_and(|why| why.contains("--steps 0")), "{entry}");
     }
-    let text = verify().succeeds();
-    let count = not_run.len();
+    let strict = verify().argument("--strict").outcome();
+    let (count, text) = (not_run.len(), &strict.stdout);
     assert!(text.trim_end().ends_with(&format!("passed, with {count} entry points not run")), "{text}");
     assert!(text.contains("not run: `--steps 0`") && !text.contains("no prompt fits"), "{text}");
-    let strict = verify().argument("--strict").outcome();
     assert_eq!(strict.code, Some(9), "{}", strict.stderr);
     assert!(strict.stderr.contains("was not run") && strict.stderr.contains("help:"), "{}", strict.stderr);
     // If everything was run, there is no further message.
@@ -416,37 +385,25 @@ fn what_was_not_run_is_not_taken_for_proved() {
     assert!(all.trim_end().ends_with("\npassed"), "{all}");
 }
 
-/// The options of compiling come from the bundle. Other options give other work orders.
+/// Formats, tables and how weights are rounded come from the bundle.
 #[test]
 fn a_bundle_is_verified_by_the_options_that_it_records() {
     let fixture = TEXT_FIXTURES[3];
     // Random weights in 4 and 8 bits, over a few tokens. The likelihood is not tested here.
     let few = ["--rows", "8", "--steps", "1", "--greedy", "1", "--evaluation", "1", "--threshold", "nll=1"];
+    let verify = |bundle: &Compiled| {
+        shardwright(["verify", fixture, "--bundle"]).argument(bundle.path()).arguments(few)
+    };
     for options in [
-        &["--soc", "mt6989", "--on", "cpu", "--limit", "ops=200", "--context", "96"][..],
-        &[
-            "--formats",
-            "w8-per-channel/a8-dynamic/f32",
-            "--context",
-            "64",
-            "--planner-option",
-            "effort=simple",
-        ],
-        &["--formats", "w4-block32/f32/f32", "--rounding", "nearest", "--table", "embedding=w8-per-channel"],
+        "--formats w8-per-channel/a8-dynamic/f32 --context 64 --planner-option effort=simple",
+        "--formats w4-block32/f32/f32 --rounding nearest --table embedding=w8-per-channel",
     ] {
-        let bundle = Compiled::from(fixture, options.iter().copied());
-        let verify = || shardwright(["verify", fixture, "--bundle"]).argument(bundle.path()).arguments(few);
-        let report = verify().json();
-        assert!(report["passed"] == true && report["bundle_chain"] == "primary", "{options:?}: {report:#}");
-        let (code, stderr) = verify().arguments(["--context", "48"]).refuses();
-        let said = ["the bundle has no artefact for", "drop the compile options"];
-        assert!(code == 6 && said.iter().all(|said| stderr.contains(said)), "{options:?}: {stderr}");
+        let report = verify(&Compiled::from(fixture, options.split(' '))).json();
+        assert!(report["passed"] == true && report["bundle_chain"] == "primary", "{options}: {report:#}");
     }
     // The bundle only records the digest of a calibration text.
     let own = ["--formats", "w8-per-channel/a16/a8", "--calibration-text", "README.md"];
     let bundle = Compiled::from(fixture, own);
-    let verify = || shardwright(["verify", fixture, "--bundle"]).argument(bundle.path()).arguments(few);
-    let (code, stderr) = verify().refuses();
-    assert!(code == 2 && stderr.contains("was calibrated on a text with SHA-256"), "{stderr}");
-    assert_eq!(verify().arguments(own).json()["passed"], true);
+    verify(&bundle).refuses_with(2, &["was calibrated on a text with SHA-256"]);
+    assert_eq!(verify(&bundle).arguments(own).json()["passed"], true);
 }

@@ -54,69 +54,44 @@ fn listed(folder: &Path) -> (Vec<String>, String) {
     (names, report.to_string())
 }
 
+/// The chip is fictional. The copied shim serves it, and its results are right. Once its library
+/// has changed or is gone, the shim is not loaded.
 #[test]
-fn a_copied_template_is_listed_until_it_is_taken_away() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    copied_shim("acme", folder.path());
-    let (names, report) = listed(folder.path());
-    assert!(names.iter().any(|name| name == "acme"), "{report}");
-
-    fs::remove_file(folder.path().join("acme.so")).expect("removed");
-    let (names, report) = listed(folder.path());
-    assert!(!names.iter().any(|name| name == "acme"), "{report}");
-    assert!(report.contains("acme.so"), "a manifest without its library is reported: {report}");
-}
-
-#[test]
-fn a_hash_that_does_not_fit_is_a_reason_not_to_load() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    copied_shim("acme", folder.path());
-    let path = folder.path().join("acme.shim.json");
-    let hashed = shardwright(["shim", "hash"]).argument(&path).json();
-    assert!(hashed["library"].as_str().is_some_and(|library| library.ends_with("acme.so")), "{hashed}");
-    let (names, report) = listed(folder.path());
-    assert!(names.iter().any(|name| name == "acme"), "it is the library that was hashed: {report}");
-    let library = folder.path().join("acme.so");
-    let bytes = fs::read(&library).expect("read");
-    fs::write(&library, [bytes.as_slice(), b"changed"].concat()).expect("written");
-    let (names, report) = listed(folder.path());
-    let is_hash_error = report.contains("hash") || report.contains("sha256");
-    assert!(!names.iter().any(|name| name == "acme") && is_hash_error, "{report}");
-    fs::remove_file(&library).expect("removed");
-    let (code, stderr) = shardwright(["shim", "hash"]).argument(&path).refuses();
-    assert!(code == 3 && stderr.contains("acme.so"), "{code}: {stderr}");
-    fs::write(&library, bytes).expect("written");
-
-    let mut manifest: Value = serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
-    manifest["sha256"] = "0".repeat(64).into();
-    fs::write(&path, manifest.to_string()).expect("written");
-    let (names, report) = listed(folder.path());
-    assert!(!names.iter().any(|name| name == "acme"), "{report}");
-    assert!(report.contains("hash") || report.contains("sha256"), "{report}");
-}
-
-/// The chip is fictional. The copied shim serves it, and its results are right.
-#[test]
-fn a_profile_that_names_the_copied_shim_runs_a_model_on_it() {
+fn a_copied_template_with_a_profile_runs_a_model_until_it_is_taken_away() {
     let (shims, profiles) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
     copied_shim("acme", shims.path());
+    let is_listed = |names: &[String]| names.iter().any(|name| name == "acme");
+    let (library, manifest) = (shims.path().join("acme.so"), shims.path().join("acme.shim.json"));
+    let hash = || shardwright(["shim", "hash"]).argument(&manifest);
+    let hashed = hash().json();
+    assert!(hashed["library"].as_str().is_some_and(|library| library.ends_with("acme.so")), "{hashed}");
+    let (names, report) = listed(shims.path());
+    assert!(is_listed(&names), "it is the library that was hashed: {report}");
+
     let profile = r#"{
         "schema": 1, "name": "acme-one", "title": "Acme One", "vendor": "Acme", "shim": "acme", "kind": "cpu",
         "limits": [{"name": "ops", "value": 60, "provenance": "declared", "note": ""}]
     }"#;
     fs::write(profiles.path().join("acme-one.json"), profile).expect("written");
-    let command = |name: &str| {
-        shardwright([name, TEXT_FIXTURES[3], "--soc", "acme-one", "--strict", "--shims"])
-            .argument(shims.path())
-            .argument("--profiles")
-            .argument(profiles.path())
+    let verify = || {
+        let run = shardwright(["verify", TEXT_FIXTURES[3], "--soc", "acme-one", "--strict", "--shims"]);
+        run.argument(shims.path()).argument("--profiles").argument(profiles.path())
     };
-    let report = command("verify").json();
+    let report = verify().json();
     assert_eq!(report["passed"], true, "{report}");
     assert!(report["emulated_on"].is_null(), "it runs on the copied shim itself: {report}");
 
-    fs::remove_file(shims.path().join("acme.so")).expect("removed");
-    let (_, stderr) = command("verify").refuses();
+    let bytes = fs::read(&library).expect("read");
+    fs::write(&library, [bytes.as_slice(), b"changed"].concat()).expect("written");
+    let (names, report) = listed(shims.path());
+    let is_hash_error = report.contains("hash") || report.contains("sha256");
+    assert!(!is_listed(&names) && is_hash_error, "{report}");
+    fs::remove_file(&library).expect("removed");
+    hash().refuses_with(3, &["acme.so"]);
+    let (names, report) = listed(shims.path());
+    assert!(!is_listed(&names), "{report}");
+    assert!(report.contains("acme.so"), "a manifest without its library is reported: {report}");
+    let (_, stderr) = verify().refuses();
     assert!(stderr.contains("acme"), "{stderr}");
 }
 
@@ -144,22 +119,46 @@ fn follow(name: &str, language: &str) -> tempfile::TempDir {
     outside
 }
 
+/// Builds a shim in C with another text in one of its files.
+fn rebuilt(folder: &Path, file: &str, from: &str, to: &str) {
+    let source = folder.join(file);
+    let text = fs::read_to_string(&source).expect("read");
+    assert!(text.contains(from), "the template has no `{from}`");
+    fs::write(&source, text.replacen(from, to, 1)).expect("written");
+    let built = Command::new("sh").arg(folder.join("build.sh")).status().expect("a shell");
+    assert!(built.success());
+    fs::write(&source, text).expect("written");
+}
+
 #[test]
 fn a_shim_begun_in_c_runs_a_model() {
     let outside = follow("acme-npu", "c");
     let folder = outside.path().join("acme-npu");
-    let report = shardwright(["verify", TEXT_FIXTURES[3], "--soc", "acme-npu-1", "--strict", "--shims"])
-        .argument(folder.join("shims"))
-        .argument("--profiles")
-        .argument(folder.join("profiles"))
-        .json();
+    let on_it = |command: &str| {
+        let run = shardwright([command, TEXT_FIXTURES[3], "--soc", "acme-npu-1", "--shims"]);
+        run.argument(folder.join("shims")).argument("--profiles").argument(folder.join("profiles"))
+    };
+    let report = on_it("verify").argument("--strict").json();
     assert_eq!(report["passed"], true, "{report}");
 
     let again = shardwright(["shim", "new", "acme-npu", "--within"]).argument(outside.path());
-    let (code, stderr) = again.refuses();
-    assert!(code == 2 && stderr.contains("already exists"), "{code}: {stderr}");
-    let (code, stderr) = shardwright(["shim", "new", "Acme NPU"]).refuses();
-    assert!(code == 2 && stderr.contains("invalid name `Acme NPU`"), "{code}: {stderr}");
+    again.refuses_with(2, &["already exists"]);
+    shardwright(["shim", "new", "Acme NPU"]).refuses_with(2, &["invalid name `Acme NPU`"]);
+
+    // Bindings that contradict the graph are found when it is compiled, and not only on the phone
+    // that first opens the bundle.
+    rebuilt(&folder, "shim.c", ".bytes = t->elements * 4", ".bytes = 1");
+    let compile = on_it("compile").argument("-o").argument(outside.path().join("bundle"));
+    compile.refuses_with(8, &["binding `", " in 1 bytes, which takes "]);
+    // A compiler that crashes is reported as a crash, and not as a limit that does not exist.
+    let begins = "sw_error *program_compile(const sw_work_order *order, const sw_compile_output *output) {\n";
+    let crashes = format!("#include <stdlib.h>\n{begins}    abort();\n");
+    rebuilt(&folder, "program.c", begins, &crashes);
+    let outcome = on_it("run").arguments(["--prompt", "a", "-n", "2"]).outcome();
+    let stderr = &outcome.stderr;
+    assert_eq!(outcome.code, Some(0), "{stderr}");
+    assert!(stderr.contains("killed by signal 6 (SIGABRT)"), "{stderr}");
+    assert!(!stderr.contains("ops ≤ 0") && !stderr.contains("is above 0"), "{stderr}");
 }
 
 #[test]
@@ -178,47 +177,4 @@ fn a_shim_begun_in_rust_runs_what_it_takes() {
     };
     assert_eq!(target("embed").as_deref(), Some("acme-rust-1"), "{plan}");
     assert_eq!(target("decoder").as_deref(), Some("cpu"), "{plan}");
-}
-
-/// Creates a shim in C, changes a text in one of its files, and builds it.
-fn changed(file: &str, from: &str, to: &str) -> tempfile::TempDir {
-    let outside = tempfile::tempdir().expect("a temporary folder");
-    shardwright(["shim", "new", "acme", "--within"]).argument(outside.path()).succeeds();
-    let folder = outside.path().join("acme");
-    let source = folder.join(file);
-    let text = fs::read_to_string(&source).expect("read");
-    assert!(text.contains(from), "the template has no `{from}`");
-    fs::write(&source, text.replacen(from, to, 1)).expect("written");
-    let built = Command::new("sh").arg(folder.join("build.sh")).status().expect("a shell");
-    assert!(built.success());
-    outside
-}
-
-/// Prepares a run on a chip that such a shim serves.
-fn on_changed(outside: &tempfile::TempDir, arguments: &[&str]) -> program::Run {
-    let folder = outside.path().join("acme");
-    let run = shardwright(arguments.iter().copied()).arguments(["--soc", "acme-1", "--shims"]);
-    run.argument(folder.join("shims")).argument("--profiles").argument(folder.join("profiles"))
-}
-
-/// The fault must not be found only on the phone that first opens the bundle.
-#[test]
-fn bindings_that_contradict_the_graph_are_found_when_it_is_compiled() {
-    let outside = changed("shim.c", ".bytes = t->elements * 4", ".bytes = 1");
-    let bundle = outside.path().join("bundle").display().to_string();
-    let (code, stderr) = on_changed(&outside, &["compile", TEXT_FIXTURES[3], "-o", &bundle]).refuses();
-    assert_eq!(code, 8, "{stderr}");
-    assert!(stderr.contains("binding `") && stderr.contains(" in 1 bytes, which takes "), "{stderr}");
-}
-
-/// A compiler that crashes is reported as a crash, not as a limit that does not exist.
-#[test]
-fn a_compiler_that_crashes_is_reported_as_a_crash() {
-    let begins = "sw_error *program_compile(const sw_work_order *order, const sw_compile_output *output) {\n";
-    let outside = changed("program.c", begins, &format!("#include <stdlib.h>\n{begins}    abort();\n"));
-    let outcome = on_changed(&outside, &["run", TEXT_FIXTURES[3], "--prompt", "a", "-n", "2"]).outcome();
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    let stderr = &outcome.stderr;
-    assert!(stderr.contains("killed by signal 6 (SIGABRT)"), "{stderr}");
-    assert!(!stderr.contains("ops ≤ 0") && !stderr.contains("is above 0"), "{stderr}");
 }

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 use shardwright_tests::bundles::Compiled;
@@ -36,6 +37,11 @@ fn drop_planner(folder: &Path) {
         .unwrap_or_else(|error| panic!("{}: {error}", built.display()));
 }
 
+/// Prepares a plan of the demo model for a chip, with the profiles in a folder.
+fn planned(soc: &str, profiles: &Path) -> Run {
+    shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", soc, "--profiles"]).argument(profiles)
+}
+
 fn layered_shards(plan: &Value) -> usize {
     let shards = plan["shards"].as_array().expect("a list of shards");
     shards.iter().filter(|shard| plans::holds(shard, "decoder")).count()
@@ -44,24 +50,20 @@ fn layered_shards(plan: &Value) -> usize {
 #[test]
 fn a_profile_dropped_into_a_folder_is_a_chip() {
     let folder = folder();
-    let plan = |soc: &str| {
-        shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", soc, "--profiles"]).argument(folder.path())
-    };
-    let (_, stderr) = plan("fictional").refuses();
-    assert!(stderr.contains("fictional"), "{stderr}");
-
+    let plan = |soc: &str| planned(soc, folder.path());
     drop_profile(folder.path(), 100_000);
     let whole = plan("fictional").json();
     assert_eq!(whole["soc"], "fictional");
-    assert_eq!(plan("f 9000").json(), whole, "an alias is the same chip");
 
     drop_profile(folder.path(), 400);
-    let cut = plan("fictional").json();
+    let cut = plan("f 9000").json();
+    assert_eq!(cut["soc"], "fictional", "an alias is the same chip");
     assert!(layered_shards(&cut) > layered_shards(&whole), "the limit of the file decides: {cut}");
     assert!(cut["limits"].to_string().contains("declared"), "{cut}");
 
     fs::remove_file(folder.path().join("fictional.json")).expect("removed");
-    plan("fictional").refuses();
+    let (_, stderr) = plan("fictional").refuses();
+    assert!(stderr.contains("fictional"), "{stderr}");
 }
 
 /// A chip's overhead outside computing comes from its profile, and affects the plan.
@@ -72,28 +74,25 @@ fn a_profile_says_what_calls_and_loading_take() {
     let text = fs::read_to_string(path).expect("a profile");
     let mut profile: Value = serde_json::from_str(&text).expect("JSON");
     profile["name"] = "fictional".into();
-    profile["aliases"] = serde_json::json!([]);
-    let overhead = |name: &str, value: u64| serde_json::json!({"name": name, "value": value, "provenance": "user", "note": "made up"});
+    profile["aliases"] = json!([]);
+    let overhead = |name: &str, value: u64| json!({"name": name, "value": value, "provenance": "user", "note": "made up"});
     let drop = |profile: &Value| {
         fs::write(folder.path().join("fictional.json"), profile.to_string()).expect("written");
     };
-    let plan = |further: &[&str]| {
-        let run = shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "fictional", "--profiles"]);
-        run.argument(folder.path()).arguments(further.iter().copied())
-    };
+    let plan = |further: &[&str]| planned("fictional", folder.path()).arguments(further);
     let decode = |plan: &Value| plan["totals"]["times"][0]["time"]["microseconds"].as_u64().expect("a time");
     drop(&profile);
     let plain = plan(&[]).json();
     assert_eq!(plain["forecast"]["loading"], Value::Null, "{plain}");
     let alone = decode(&plain);
 
-    profile["overheads"] = serde_json::json!([
+    profile["overheads"] = json!([
         overhead("call-microseconds", 5),
         overhead("load-microseconds", 1000),
         overhead("load-microseconds-per-mebibyte", 100)
     ]);
     let facts = profile["facts"].as_array_mut().expect("facts");
-    facts.push(serde_json::json!({"name": "polling-microseconds", "value": "30", "provenance": "user"}));
+    facts.push(json!({"name": "polling-microseconds", "value": "30", "provenance": "user"}));
     drop(&profile);
     let called = plan(&[]).json();
     assert_eq!((decode(&called), layered_shards(&called)), (alone + 5, 1), "{called}");
@@ -103,27 +102,12 @@ fn a_profile_says_what_calls_and_loading_take() {
     for words in ["5 µs of it calls", "; loading 1.", "for which callers poll on fictional"] {
         assert!(text.contains(words), "no `{words}` in\n{text}");
     }
-    let limit = "call-microseconds=30";
-    assert!(text.contains(&format!("`--limit {limit}` cuts for it")), "{text}");
-    let cut = plan(&["--limit", limit]).json();
+    assert!(text.contains("`--limit call-microseconds=30` cuts for it"), "{text}");
+    let cut = plan(&["--limit", "call-microseconds=30"]).json();
     assert!(layered_shards(&cut) > 1, "{cut}");
     let calls = cut["totals"]["times"][0]["calls"]["microseconds"].as_u64().expect("calls");
     assert_eq!(calls, 5 * cut["shards"].as_array().expect("shards").len() as u64, "{cut}");
-    let text = plan(&["--limit", limit]).succeeds();
-    assert!(!text.contains("callers poll") && text.contains("call-microseconds ≤ 30"), "{text}");
-
-    profile["overheads"][0]["name"] = "colour".into();
-    drop(&profile);
-    let (_, stderr) = plan(&[]).refuses();
-    assert!(stderr.contains("unknown overhead `colour`"), "{stderr}");
-    profile["overheads"] = serde_json::json!([]);
-    profile["facts"].as_array_mut().expect("facts").last_mut().expect("a fact")["value"] = "soon".into();
-    drop(&profile);
-    let (_, stderr) = plan(&[]).refuses();
-    assert!(
-        stderr.contains("`polling-microseconds`: expected a number of microseconds, got `soon`"),
-        "{stderr}"
-    );
+    assert!(!cut.to_string().contains("callers poll"), "{cut}");
 }
 
 #[test]
@@ -134,9 +118,6 @@ fn a_planner_dropped_into_a_folder_plans() {
             .arguments(["--planner-option", &format!("pieces={pieces}"), "--planners"])
             .argument(folder.path())
     };
-    let (_, stderr) = plan("2").refuses();
-    assert!(stderr.contains("third"), "{stderr}");
-
     drop_planner(folder.path());
     for pieces in [2, 4] {
         let report = plan(&pieces.to_string()).json();
@@ -145,7 +126,8 @@ fn a_planner_dropped_into_a_folder_plans() {
     }
 
     fs::remove_file(folder.path().join("third.wasm")).expect("removed");
-    plan("2").refuses();
+    let (_, stderr) = plan("2").refuses();
+    assert!(stderr.contains("third"), "{stderr}");
 }
 
 #[test]
@@ -153,22 +135,10 @@ fn a_dropped_planner_and_a_dropped_chip_carry_an_answer() {
     let folder = folder();
     drop_profile(folder.path(), 2600);
     drop_planner(folder.path());
-    let answer = shardwright([
-        "run",
-        DEMO_MODEL,
-        "--soc",
-        "fictional",
-        "--on",
-        "cpu",
-        "--chat",
-        "--greedy",
-        "--profiles",
-    ])
-    .argument(folder.path())
-    .argument("--planners")
-    .argument(folder.path())
-    .arguments(["--planner", "third", "--planner-option", "pieces=3", "--prompt", "What is politics?"])
-    .succeeds();
+    let run = shardwright(["run", DEMO_MODEL, "--soc", "fictional", "--on", "cpu", "--chat", "--greedy"]);
+    let run = run.argument("--profiles").argument(folder.path()).argument("--planners");
+    let run = run.argument(folder.path()).arguments(["--planner", "third", "--planner-option", "pieces=3"]);
+    let answer = run.arguments(["--prompt", "What is politics?"]).succeeds();
     assert!(answer.starts_with("A strife of interests masquerading as a contest of principles."), "{answer}");
 }
 
@@ -177,28 +147,20 @@ fn a_recorded_request_can_be_replayed_on_a_planner() {
     let folder = folder();
     drop_planner(folder.path());
     let request = folder.path().join("request.json");
-    shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989", "--write-request"])
-        .argument(&request)
-        .succeeds();
+    let plan = shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989", "--write-request"]);
+    let plan = plan.argument(&request).json();
     let replay = || shardwright(["planner", "replay"]).argument(&request);
     let even = replay().argument("--planner").argument(folder.path().join("third.wasm")).json();
     assert_eq!(even["name"], "even", "{even}");
     // Without a name, the built-in planner is called. Its plan is the same as before.
     let own = replay().json();
     assert_eq!(own["name"], "generic", "{own}");
-    let plan = shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989"]).json();
     assert_eq!(own["shards"].as_array().map(Vec::len), plan["shards"].as_array().map(Vec::len), "{own}");
     // The plan is included in the form of the interface.
     let shards = own["plan"]["shards"].as_array().expect("a plan");
     assert!(!shards.is_empty() && shards.iter().all(|shard| shard["entries"].is_array()), "{own}");
     assert!(own["fuel"].as_u64() > Some(1000) && own["fuel"].as_u64() < own["fuel_limit"].as_u64());
     assert!(own["memory"].as_u64() > Some(1000) && own["memory"].as_u64() < own["memory_limit"].as_u64());
-
-    // A file that is not a request is named, with a hint on how to write one.
-    fs::write(&request, "{}").expect("written");
-    let (code, stderr) = replay().refuses();
-    assert!(code == 4 && stderr.contains("request.json"), "{code}: {stderr}");
-    assert!(stderr.contains("help: ") && stderr.contains("--write-request"), "{stderr}");
 }
 
 /// The request is written before the planner runs, so that a refusal can be replayed.
@@ -207,35 +169,25 @@ fn the_request_of_a_refused_plan_is_written_and_replayed() {
     let folder = folder();
     let request = folder.path().join("request.json");
     let planned = shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989", "--size", "1kB"]);
-    let (code, refused) = planned.argument("--write-request").argument(&request).refuses();
-    assert!(code == 7 && refused.contains("does not fit mt6989"), "{code}: {refused}");
-    let (code, replayed) = shardwright(["planner", "replay"]).argument(&request).refuses();
-    assert_eq!(code, 7, "{replayed}");
+    let refused =
+        planned.argument("--write-request").argument(&request).refuses_with(7, &["does not fit mt6989"]);
+    let replayed = shardwright(["planner", "replay"]).argument(&request).refuses_with(7, &[]);
     let reason = |text: &str| text[text.find("refused (over-size)").expect("a reason")..].to_owned();
     assert_eq!(reason(&replayed), reason(&refused));
 }
 
-/// Every rule with its number, and the exit status of a comparison.
+/// Every rule with its number.
 #[test]
 fn a_planner_is_held_to_numbered_rules() {
     let check = |planner: &str| {
         shardwright(["planner", "check"]).argument(program::folder().join("planners").join(planner))
     };
-    let kept = check("generic.wasm").json();
-    let rules = kept["rules"].as_array().expect("rules");
-    assert!(rules.iter().all(|rule| rule["verdict"] == "held"), "{kept}");
-    assert_eq!((&rules[0]["id"], &kept["verdict"]), (&"P1".into(), &"held".into()), "{kept}");
     let text = check("generic.wasm").succeeds();
-    assert!(text.contains("P13") && text.contains("13 held, 0 broken"), "{text}");
-
-    for example in ["even.wasm", "policy.wasm"] {
-        let kept = check(example).json();
-        assert_eq!(kept["verdict"], "held", "{example}: {kept}");
+    for words in ["P1 ", "P13", "13 held, 0 broken"] {
+        assert!(text.contains(words), "no `{words}` in {text}");
     }
-    let (code, stderr) = check("even.wasm")
-        .arguments(["--planner-option", "pieces=2", "--planner-option", "pieces=3"])
-        .refuses();
-    assert!(code == 2 && stderr.contains("pieces"), "{code}: {stderr}");
+    let twice = ["--planner-option", "pieces=2", "--planner-option", "pieces=3"];
+    check("even.wasm").arguments(twice).refuses_with(2, &["pieces"]);
 }
 
 /// Returns a target folder for planners of another workspace. It begins as a copy of the folder of
@@ -278,9 +230,8 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     let checked = shardwright(["planner", "check"]).argument(path("thrifty.wasm")).json();
     assert_eq!((&checked["name"], &checked["verdict"]), (&"thrifty".into(), &"held".into()), "{checked}");
     let request = path("request.json");
-    shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989", "--write-request"])
-        .argument(&request)
-        .succeeds();
+    let plan = shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989", "--write-request"]);
+    plan.argument(&request).succeeds();
     let asked = shardwright(["planner", "replay"]).argument(&request).argument("--planner");
     let asked = asked.argument(path("thrifty.wasm")).json();
     let shards = asked["shards"].as_array().expect("a plan");
@@ -291,7 +242,7 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     let plan = |options: &[&str]| {
         let plan =
             shardwright(["plan", "--no-measure", DEMO_MODEL, "--planner"]).argument(path("thrifty.wasm"));
-        plan.arguments(options.iter().copied())
+        plan.arguments(options)
     };
     let strict = plan(&["--soc", "sm8850", "--strict"]).json();
     let head = strict["shards"].as_array().and_then(|shards| shards.last()).expect("shards");
@@ -307,8 +258,8 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
         let expected = if target == "cpu" { vec![target] } else { vec![target; 2] };
         assert_eq!(targets, expected, "{most}: {cut}");
     }
-    let (code, stderr) = plan(&["--soc", "sm8850", "--planner-option", "most-shards=none"]).refuses();
-    assert!(code == 7 && stderr.contains("expected a number above zero"), "{code}: {stderr}");
+    let none = plan(&["--soc", "sm8850", "--planner-option", "most-shards=none"]);
+    none.refuses_with(7, &["expected a number above zero"]);
 
     let made = shardwright(["trust", "key"]).argument(path("key")).json();
     let public = made["public"].as_str().expect("a key").to_owned();
@@ -336,50 +287,24 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     let said =
         stderr.lines().find(|line| line.contains("planner log: a panic at src/lib.rs")).unwrap_or_default();
     assert!(said.contains("no thrift"), "{stderr}");
-    let checked = shardwright(["planner", "check"]).argument(path("broken.wasm")).outcome();
+    let check = shardwright(["planner", "check", "--format", "json"]).argument(path("broken.wasm"));
+    let checked = check.outcome();
     assert!(checked.code == Some(1) && checked.stdout.contains("no thrift"), "{}", checked.stdout);
-    let run = shardwright(["planner", "check", "--format", "json"]).argument(path("broken.wasm"));
-    let broken: Value = serde_json::from_str(&run.outcome().stdout).expect("JSON");
+    let broken: Value = serde_json::from_str(&checked.stdout).expect("JSON");
     assert_eq!(broken["verdict"], "broken", "{broken}");
-}
-
-#[test]
-fn profiles_that_are_wrong_are_named() {
-    for (text, says) in [
-        ("{", "fictional.json"),
-        (r#"{"schema": 2}"#, "fictional.json"),
-        (r#"{"schema": 1, "name": "fictional", "surprise": 1}"#, "surprise"),
-    ] {
-        let folder = folder();
-        fs::write(folder.path().join("fictional.json"), text).expect("written");
-        let (_, stderr) =
-            shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "fictional", "--profiles"])
-                .argument(folder.path())
-                .refuses();
-        assert!(stderr.contains(says), "{text}: {stderr}");
-        // It does not affect other chips, and skipping it is reported.
-        let other = shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989", "--profiles"]);
-        let plan = other.argument(folder.path()).json();
-        let notices = plan["notices"].to_string();
-        assert!(
-            notices.contains("fictional.json") && notices.contains("the profile is skipped"),
-            "{notices}"
-        );
-    }
 }
 
 /// The name of a chip is in its profile, so the file may have any name.
 #[test]
-fn an_unknown_field_of_a_profile_in_another_file_is_named_with_the_file() {
+fn a_profile_that_is_wrong_is_named_with_its_file() {
     let folder = folder();
     let text = r#"{"schema": 1, "name": "my-chip", "surprise": 1}"#;
     fs::write(folder.path().join("other.json"), text).expect("written");
-    let plan = shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "my-chip", "--profiles"]);
-    let (code, stderr) = plan.argument(folder.path()).refuses();
-    assert_eq!(code, 3, "{stderr}");
-    for words in ["`my-chip`", "other.json", "unknown field `surprise`", "help: correct the profile"] {
-        assert!(stderr.contains(words), "no `{words}` in {stderr}");
-    }
+    let words = ["`my-chip`", "other.json", "unknown field `surprise`", "help: correct the profile"];
+    planned("my-chip", folder.path()).refuses_with(3, &words);
+    // It does not affect other chips, and skipping it is reported.
+    let notices = planned("mt6989", folder.path()).json()["notices"].to_string();
+    assert!(notices.contains("other.json") && notices.contains("the profile is skipped"), "{notices}");
 }
 
 /// Copies a shipped profile under a name unknown to the program and the shims, with some facts
@@ -399,17 +324,8 @@ fn drop_copy(folder: &Path, of: &str, facts: &[(&str, Option<&str>)]) {
 }
 
 fn vector(document: &Value) -> Vec<f64> {
-    fn find<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
-        match value {
-            Value::Object(members) => {
-                members.get(name).or_else(|| members.values().find_map(|value| find(value, name)))
-            }
-            Value::Array(values) => values.iter().find_map(|value| find(value, name)),
-            _ => None,
-        }
-    }
-    let found = find(document, "embedding").or(find(document, "vector")).expect("a vector");
-    found.as_array().expect("numbers").iter().map(|value| value.as_f64().expect("a number")).collect()
+    let found = document[0]["embedding"].as_array().expect("a vector").iter();
+    found.map(|value| value.as_f64().expect("a number")).collect()
 }
 
 /// Returns a sentence vector for the copied chip, computed in its vendor's simulator.
@@ -419,8 +335,17 @@ fn embedded(folder: &Path, formats: &str, more: impl FnOnce(Run) -> Run) -> Vec<
     vector(&more(run.argument(folder)).json())
 }
 
+/// Prepares a plan for the copied chip.
+fn planned_copy(folder: &Path) -> Run {
+    let plan = ["plan", "--no-measure", EMBEDDING_FIXTURE, "--context", "32", "--soc", "nobodys"];
+    shardwright(plan).argument("--profiles").argument(folder)
+}
+
 fn assert_same_direction(found: &[f64]) {
-    let wanted = vector(&shardwright(["embed", EMBEDDING_FIXTURE, "a text", "--context", "32"]).json());
+    static WANTED: OnceLock<Vec<f64>> = OnceLock::new();
+    let wanted = WANTED.get_or_init(|| {
+        vector(&shardwright(["embed", EMBEDDING_FIXTURE, "a text", "--context", "32"]).json())
+    });
     let dot: f64 = wanted.iter().zip(found).map(|(a, b)| a * b).sum();
     assert_eq!(wanted.len(), found.len());
     assert!(dot >= 0.99, "cosine {dot}");
@@ -445,17 +370,7 @@ fn a_renamed_snapdragon_compiles_and_runs_in_its_vendors_simulator() {
     drop_copy(folder.path(), "sm8850", &[]);
     assert_same_direction(&embedded(folder.path(), A16W8_QUALCOMM, |run| run.arguments(["--strict"])));
     // The shim is available, which is reported.
-    let plan = shardwright([
-        "plan",
-        "--no-measure",
-        EMBEDDING_FIXTURE,
-        "--context",
-        "32",
-        "--soc",
-        "nobodys",
-        "--profiles",
-    ]);
-    let plan = plan.argument(folder.path()).json().to_string();
+    let plan = planned_copy(folder.path()).json().to_string();
     assert!(!plan.contains("not at hand") && !plan.contains("counted in primitives"), "{plan}");
 
     // The chip's facts are stored in the bundle, so the profile need not exist on the machine that
@@ -515,17 +430,7 @@ fn a_profile_that_a_shim_says_against_is_refused_with_the_fact_and_the_file() {
     let refused = |of: &str, facts: &[(&str, Option<&str>)], fact: &str, says: &str| {
         let folder = folder();
         drop_copy(folder.path(), of, facts);
-        let plan = shardwright([
-            "plan",
-            "--no-measure",
-            EMBEDDING_FIXTURE,
-            "--context",
-            "32",
-            "--soc",
-            "nobodys",
-            "--profiles",
-        ]);
-        let (_, stderr) = plan.argument(folder.path()).refuses();
+        let (_, stderr) = planned_copy(folder.path()).refuses();
         for part in ["profile `nobodys`", &format!("fact `{fact}`"), says, "nobodys.json"] {
             assert!(stderr.contains(part), "no `{part}` in {stderr}");
         }
@@ -533,13 +438,7 @@ fn a_profile_that_a_shim_says_against_is_refused_with_the_fact_and_the_file() {
     refused("sm8850", &[("hexagon-arch", None)], "hexagon-arch", "which shim `qnn` needs");
     refused("sm8850", &[("soc-id", Some("eighty"))], "soc-id", "an integer from 1");
     refused("sm8850", &[("vtcm-megabytes", Some("1000"))], "vtcm-megabytes", "from 1 to 64");
-    refused("sm8850", &[("hexagon-arch", Some("v89"))], "hexagon-arch", "prepares no graph");
-    refused("sm8850", &[("hexagon-arch", Some("Gen 5"))], "hexagon-arch", "`Gen 5` is not an architecture");
-    refused("mt6989", &[("platform", None)], "platform", "which shim `neuron` needs");
     refused("mt6989", &[("platform", Some("Dimensity"))], "platform", "`Dimensity`");
-    refused("mt6989", &[("four-bits-per-channel", Some("no"))], "four-bits-per-channel", "one of refused");
-    refused("mt6989", &[("roofline-efficiency", Some("2"))], "roofline-efficiency", "at most 1");
-    refused("mt6989", &[("tera-operations-f16", Some("many"))], "tera-operations-f16", "not a number above");
     let memory = "memory-gigabytes-per-second";
     refused("mt6989", &[(memory, None)], memory, "missing beside rates");
     if qnn::library() {
@@ -568,8 +467,7 @@ fn a_plan_says_which_of_two_limits_it_obeyed() {
             limit["value"] = json!(value);
         }
         fs::write(&file, profile.to_string()).expect("written");
-        let plan = shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "nobodys", "--profiles"]);
-        let plan = plan.argument(folder.path()).json();
+        let plan = planned("nobodys", folder.path()).json();
         let reasons = plan["reasons"].as_array().expect("reasons").iter();
         let of_cuts =
             reasons.filter(|reason| reason["choice"].as_str().is_some_and(|said| said.contains("is cut")));
@@ -596,18 +494,10 @@ fn a_renamed_dimensity_compiles_and_runs_in_the_simulator() {
     // The profile decides whether 4-bit weights per channel are refused or supported.
     let four = |facts: &[(&str, Option<&str>)]| {
         drop_copy(folder.path(), "mt6991", facts);
-        let plan =
-            shardwright(["plan", "--no-measure", EMBEDDING_FIXTURE, "--soc", "nobodys", "--planner", "even"]);
-        let plan = plan.arguments([
-            "--context",
-            "32",
-            "--formats",
-            "w4-per-channel/a16-symmetric/a16",
-            "--profiles",
-        ]);
-        with_shim(plan.argument(folder.path()))
+        let plan = planned_copy(folder.path()).arguments(["--planner", "even"]);
+        with_shim(plan.arguments(["--formats", "w4-per-channel/a16-symmetric/a16"]))
     };
     assert!(!four(&[]).json().to_string().contains("refuses it at any size"));
-    let (code, refused) = four(&[("four-bits-per-channel", Some("refused"))]).refuses();
-    assert!(code == 7 && refused.contains("nobodys refuses it at any size"), "{code}: {refused}");
+    let refused = four(&[("four-bits-per-channel", Some("refused"))]);
+    refused.refuses_with(7, &["nobodys refuses it at any size"]);
 }

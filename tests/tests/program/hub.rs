@@ -133,6 +133,12 @@ fn a_killed_pull_is_continued_and_its_model_runs_by_its_id_without_a_network() {
     let shown = at(NOWHERE, &cache, &["show", ID]).succeeds();
     assert!(shown.contains("wright-demo") && !shown.contains(COMMIT), "{shown}");
     at(NOWHERE, &cache, &["plan", ID]).succeeds();
+    // A folder of that name is used whatever was pulled.
+    let place = tempfile::tempdir().expect("a temporary folder");
+    let folder = place.path().join(ID);
+    fs::create_dir_all(folder.parent().expect("a folder")).expect("made");
+    std::os::unix::fs::symlink(tree::root().join(TEXT_FIXTURES[0]), &folder).expect("a link");
+    assert_ne!(at(NOWHERE, &cache, &["show", ID]).within(place.path()).succeeds(), shown);
 
     // Another cache has its own files.
     let other = tempfile::tempdir().expect("a folder");
@@ -152,7 +158,6 @@ fn an_interrupt_ends_a_pull_with_what_helps() {
     let (code, stderr) = stopped_with("-INT", &hub, &cache);
     assert_eq!(code, Some(130), "{stderr}");
     assert!(stderr.contains("was interrupted") && stderr.contains("help: pull again to resume"), "{stderr}");
-    at(&hub.url, &cache, &["pull", ID]).succeeds();
 }
 
 #[test]
@@ -160,24 +165,10 @@ fn what_was_not_pulled_is_named_with_the_command_that_does() {
     let (hub, cache) = (hub(TEXT_FIXTURES[0], |_, _| None), cache());
     for command in ["run", "plan", "inspect", "bench", "show", "embed", "verify", "compile"] {
         let more: &[&str] = if command == "compile" { &["-o", "unused"] } else { &[] };
-        let (code, stderr) = at(&hub.url, &cache, &[&[command, ID], more].concat()).refuses();
-        assert_eq!(code, 3, "{stderr}");
-        assert!(stderr.contains(&format!("`shardwright pull {ID}`")), "{command}: {stderr}");
+        let run = at(&hub.url, &cache, &[&[command, ID], more].concat());
+        run.refuses_with(3, &[&format!("`shardwright pull {ID}`")]);
     }
     assert!(hub.requests().is_empty(), "a hub was contacted unasked");
-}
-
-#[test]
-fn a_folder_of_that_name_is_used_whatever_was_pulled() {
-    let (hub, cache) = (hub(TEXT_FIXTURES[0], |_, _| None), cache());
-    at(&hub.url, &cache, &["pull", ID]).succeeds();
-    let shown = |within: &Path| at(NOWHERE, &cache, &["show", ID]).within(within).succeeds();
-    let place = tempfile::tempdir().expect("a temporary folder");
-    let pulled = shown(place.path());
-    let folder = place.path().join(ID);
-    fs::create_dir_all(folder.parent().expect("a folder")).expect("made");
-    std::os::unix::fs::symlink(tree::root().join(DEMO_MODEL), &folder).expect("a link");
-    assert_ne!(shown(place.path()), pulled);
 }
 
 #[test]

@@ -2,9 +2,8 @@
 //! conversation continues, any number of times. At the prompt, the program ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,77 +14,6 @@ use shardwright_tests::{program, tree};
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Exit code that a shell reports for an interrupted program.
 const INTERRUPTED: i32 = 130;
-
-/// A conversation with the program, which receives lines and interrupts.
-struct Conversation {
-    child: Child,
-    lines: ChildStdin,
-    /// A message for each piece written to standard output.
-    said: Receiver<()>,
-    /// Lines of standard error.
-    errors: Receiver<String>,
-}
-
-impl Conversation {
-    fn begin(model: &Path) -> Conversation {
-        let mut child = Command::new(program::executable())
-            .current_dir(tree::root())
-            .arg("run")
-            .arg(model)
-            .args(["--chat", "--max-tokens", "900", "--context", "1024", "--threads", "1"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program starts");
-        let lines = child.stdin.take().expect("piped");
-        let mut stdout = child.stdout.take().expect("piped");
-        let stderr = BufReader::new(child.stderr.take().expect("piped"));
-        let ((say, said), (error_sender, errors)) = (channel(), channel());
-        thread::spawn(move || {
-            let mut bytes = [0; 256];
-            while stdout.read(&mut bytes).is_ok_and(|read| read > 0) && say.send(()).is_ok() {}
-        });
-        thread::spawn(move || {
-            for line in stderr.lines().map_while(Result::ok) {
-                if error_sender.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        Conversation { child, lines, said, errors }
-    }
-
-    fn say(&mut self, line: &str) {
-        // The end of the previous reply may still be in the pipe. It must not count as the
-        // beginning of this one.
-        thread::sleep(Duration::from_millis(200));
-        while self.said.try_recv().is_ok() {}
-        // The program may have ended. That is noticed when no output comes.
-        let _ = writeln!(self.lines, "{line}");
-    }
-
-    /// Waits for the beginning of a reply. Returns false if the program ended.
-    fn hears(&self) -> bool {
-        match self.said.recv_timeout(PATIENCE) {
-            Ok(()) => true,
-            Err(RecvTimeoutError::Disconnected) => false,
-            Err(RecvTimeoutError::Timeout) => panic!("no reply begins"),
-        }
-    }
-
-    /// Returns the summary at the end of a reply, or `None` if the program ended.
-    fn summary(&self) -> Option<String> {
-        loop {
-            match self.errors.recv_timeout(PATIENCE) {
-                Ok(line) if line.starts_with('[') => return Some(line),
-                Ok(_) => {}
-                Err(RecvTimeoutError::Disconnected) => return None,
-                Err(RecvTimeoutError::Timeout) => panic!("no reply ends"),
-            }
-        }
-    }
-}
 
 fn interrupt(child: &Child) {
     let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
@@ -105,21 +33,43 @@ fn ended(child: &mut Child) -> Option<i32> {
     panic!("the program goes on");
 }
 
-/// Interrupts three replies one after the other. Returns `None` if a reply was finished before its
+/// Starts the program, with piped input and messages.
+fn started(arguments: &[&str], stdout: Stdio) -> Child {
+    let mut command = Command::new(program::executable());
+    command.current_dir(tree::root()).args(arguments).stdin(Stdio::piped()).stderr(Stdio::piped());
+    command.stdout(stdout).spawn().expect("the program starts")
+}
+
+/// Interrupts three replies and the prompt. Returns false if a reply was finished before its
 /// interrupt, which then reached the prompt.
-fn three_interrupted(model: &Path) -> Option<Conversation> {
-    let mut conversation = Conversation::begin(model);
+fn ends_after_three_interrupted_replies(model: &str) -> bool {
+    let chat = ["run", model, "--chat", "--format", "json", "--threads", "1"];
+    let limits = ["--max-tokens", "900", "--context", "1024"];
+    let mut child = started(&[&chat[..], &limits].concat(), Stdio::piped());
+    let mut lines = child.stdin.take().expect("piped");
+    let events = BufReader::new(child.stdout.take().expect("piped"));
+    let (say, said) = channel();
+    thread::spawn(move || events.lines().map_while(Result::ok).try_for_each(|line| say.send(line)));
+    let until = |word: &str| {
+        let mut events = std::iter::repeat_with(|| said.recv_timeout(PATIENCE).expect("an event"));
+        events.find(|line| line.contains(word)).expect("endless")
+    };
     for turn in ["one", "two", "three"] {
-        conversation.say(turn);
-        if !conversation.hears() {
-            return None;
+        writeln!(lines, "{turn}").expect("it listens");
+        until("\"token\"");
+        interrupt(&child);
+        let done = until("\"done\"");
+        if done.contains("max-tokens") {
+            assert_eq!(ended(&mut child), Some(INTERRUPTED));
+            return false;
         }
-        interrupt(&conversation.child);
-        let summary = conversation.summary().filter(|summary| !summary.contains("ended by"))?;
-        assert!(summary.contains("cancelled"), "{turn}: {summary}");
-        assert!(!summary.contains(", 0 tokens,"), "{turn} was interrupted before it began: {summary}");
+        assert!(done.contains("cancelled"), "{turn}: {done}");
     }
-    Some(conversation)
+    // By now it waits for the next line.
+    thread::sleep(Duration::from_millis(500));
+    interrupt(&child);
+    assert_eq!(ended(&mut child), Some(INTERRUPTED));
+    true
 }
 
 #[test]
@@ -127,33 +77,25 @@ fn each_reply_can_be_interrupted_and_the_prompt_ends_the_program() {
     // A reply does not end by itself.
     let model = Copy::of(DEMO_MODEL)
         .json("generation_config.json", |settings| settings["min_new_tokens"] = 900.into());
-    let interrupted = (0..10).find_map(|_| three_interrupted(model.path()));
-    let mut conversation = interrupted.expect("three replies are interrupted");
-    // By now it waits for the next line.
-    thread::sleep(Duration::from_millis(500));
-    interrupt(&conversation.child);
-    assert_eq!(ended(&mut conversation.child), Some(INTERRUPTED));
+    let path = model.path().display().to_string();
+    assert!((0..10).any(|_| ends_after_three_interrupted_replies(&path)), "no three replies");
 }
 
-/// Runs the program and interrupts it after `delay`. Returns its exit code and its messages.
-fn interrupted_after(arguments: &[&str], delay: Duration) -> (Option<i32>, String) {
-    let mut child = Command::new(program::executable())
-        .current_dir(tree::root())
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    let mut stderr = child.stderr.take().expect("piped");
-    let output = thread::spawn(move || {
-        let mut text = String::new();
-        stderr.read_to_string(&mut text).map(|_| text)
-    });
-    thread::sleep(delay);
+/// Starts the program with this input and without its output.
+fn begun(arguments: &[&str], input: &str) -> Child {
+    let mut child = started(arguments, Stdio::null());
+    let mut stdin = child.stdin.take().expect("piped");
+    stdin.write_all(input.as_bytes()).expect("it listens");
+    child
+}
+
+/// Interrupts the program. Returns its exit code and its messages.
+fn interrupted(mut child: Child) -> (Option<i32>, String) {
     interrupt(&child);
     let code = ended(&mut child);
-    (code, output.join().expect("no panic").expect("text"))
+    let mut stderr = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("text");
+    (code, stderr)
 }
 
 /// The program ends as interrupted at any moment. It blames no shim, and no reply continues.
@@ -162,14 +104,15 @@ fn an_interrupt_is_never_lost_and_blames_no_shim() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = folder.path().join("bundle").display().to_string();
     let reply = ["run", TEXT_FIXTURES[0], "--prompt", "a b c", "-n", "1900", "--context", "2048"];
-    let commands: [&[&str]; 3] = [
+    let commands: [&[&str]; 2] = [
         &[&reply[..], &["--temperature", "2", "--threads", "1"]].concat(),
         &["compile", DEMO_MODEL, "--soc", "mt6989", "--on", "cpu", "-o", &bundle],
-        &["bench", DEMO_MODEL, "-r", "500"],
     ];
     for milliseconds in (20..=500).step_by(shardwright_test_checkpoints::cases(120, 24)) {
         for arguments in commands {
-            let (code, stderr) = interrupted_after(arguments, Duration::from_millis(milliseconds));
+            let child = begun(arguments, "");
+            thread::sleep(Duration::from_millis(milliseconds));
+            let (code, stderr) = interrupted(child);
             // Before the handler is installed, the system ends the program. A short reply or a
             // compilation may be finished by then.
             let done = code == Some(0) && (arguments[0] == "compile" || stderr.contains("ended by"));
@@ -181,35 +124,18 @@ fn an_interrupt_is_never_lost_and_blames_no_shim() {
 
 #[test]
 fn embedding_of_texts_is_abandoned() {
-    let mut child = Command::new(program::executable())
-        .current_dir(tree::root())
-        .args(["embed", EMBEDDING_FIXTURE, "--threads", "1"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("the program starts");
     // Enough text for minutes.
     let texts = "a text of some words that takes a while\n".repeat(100_000);
-    child.stdin.take().expect("piped").write_all(texts.as_bytes()).expect("it listens");
+    let child = begun(&["embed", EMBEDDING_FIXTURE, "--threads", "1"], &texts);
     thread::sleep(Duration::from_secs(1));
-    interrupt(&child);
-    assert_eq!(ended(&mut child), Some(INTERRUPTED));
+    assert_eq!(interrupted(child).0, Some(INTERRUPTED));
 }
 
 /// Begins a command and interrupts it once it encodes a text of 15 MB, which takes a minute. The
 /// tokenizer library cannot be stopped in the middle of a text. The command must end nevertheless.
 #[cfg(target_os = "linux")]
 fn is_ended_while_it_encodes(arguments: &[&str], input: &str) {
-    let mut child = Command::new(program::executable())
-        .current_dir(tree::root())
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it listens");
+    let child = begun(arguments, input);
     let threads = format!("/proc/{}/task", child.id());
     let is_encoding = || {
         let threads = std::fs::read_dir(&threads).into_iter().flatten().flatten();
@@ -221,11 +147,9 @@ fn is_ended_while_it_encodes(arguments: &[&str], input: &str) {
         assert!(begun.elapsed() < PATIENCE, "{arguments:?}: no text is encoded");
         thread::sleep(Duration::from_millis(20));
     }
-    let interrupted = Instant::now();
-    interrupt(&child);
-    let (code, took) = (ended(&mut child), interrupted.elapsed());
-    let mut stderr = String::new();
-    child.stderr.take().expect("piped").read_to_string(&mut stderr).expect("text");
+    let begun = Instant::now();
+    let (code, stderr) = interrupted(child);
+    let took = begun.elapsed();
     assert_eq!(code, Some(INTERRUPTED), "{arguments:?}: {stderr}");
     assert!(stderr.contains("encoding a text of 15") && stderr.contains("help: "), "{stderr}");
     assert!(took < Duration::from_secs(10), "{arguments:?} ended {took:?} after the interrupt");

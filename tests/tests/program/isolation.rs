@@ -42,12 +42,10 @@ fn pids(record: &PlacementRecord) -> BTreeSet<u32> {
 
 #[test]
 fn the_goldens_hold() {
-    for checkpoint in TEXT_FIXTURES.into_iter().chain([EMBEDDING_FIXTURE, DEMO_MODEL]) {
-        let run = shardwright(["verify", checkpoint, "--isolation", "process", "--rows", "16"]);
-        let report = run.arguments(["--steps", "2", "--evaluation", cases("8", "111")]).json();
-        // By default no weight is rounded.
-        assert_eq!((&report["passed"], &report["exact"]), (&true.into(), &true.into()), "{checkpoint}");
-    }
+    let run = shardwright(["verify", DEMO_MODEL, "--isolation", "process", "--rows", "16"]);
+    let report = run.arguments(["--steps", "2", "--evaluation", cases("8", "111")]).json();
+    // By default no weight is rounded.
+    assert_eq!((&report["passed"], &report["exact"]), (&true.into(), &true.into()), "{report}");
     shardwright(["verify", TEXT_FIXTURES[1], "--isolation", "process", "--soc", "mt6989", "--on", "cpu"])
         .arguments(["--limit", "ops=400", "--formats", "stored"])
         .succeeds();
@@ -60,15 +58,34 @@ fn workers_give_the_bits_of_this_process() {
     }
     for checkpoint in TEXT_FIXTURES {
         let here = opened(&with(Isolation::Off), checkpoint);
-        let ids = some_tokens(&here, 60);
-        let expected = logits(&here, &ids[..50], &ids[50..]);
-        let two = cut(Isolation::Process).planner_option("place.head", "cpu");
-        for (options, workers) in [(with(Isolation::Process), 1), (cut(Isolation::Process), 1), (two, 2)] {
-            let model = opened(&options, checkpoint);
-            assert!(logits(&model, &ids[..50], &ids[50..]) == expected, "{checkpoint}: {options:?}");
+        let there = opened(&cut(Isolation::Process), checkpoint);
+        let whole = opened(&with(Isolation::Process), checkpoint);
+        let two = opened(&cut(Isolation::Process).planner_option("place.head", "cpu"), checkpoint);
+        let ids = some_tokens(&here, 90);
+        let expected = logits(&here, &ids[..50], &ids[50..60]);
+        for (model, workers) in [(&whole, 1), (&there, 1), (&two, 2)] {
+            assert!(logits(model, &ids[..50], &ids[50..60]) == expected, "{checkpoint}: {workers} workers");
             let session = model.chain().session().expect("a session");
-            assert_eq!(pids(&session.placement()).len(), workers, "{checkpoint}: {options:?}");
+            assert_eq!(pids(&session.placement()).len(), workers, "{checkpoint}");
         }
+        let shards = [&there, &here].map(|model| model.chain().description().shards.len());
+        assert!(shards[0] > shards[1], "{checkpoint}: {shards:?}");
+        assert!(walk(&here, &ids) == walk(&there, &ids), "{checkpoint}");
+        two_sessions_do_not_disturb_each_other(&here, &there, &ids);
+        if checkpoint == TEXT_FIXTURES[1] {
+            the_record_names_the_worker(&there, &ids);
+        }
+
+        // A worker ends with its model.
+        drop((whole, two));
+        let mut session = there.chain().session().expect("a session");
+        session.append(&ids[..4]).expect("run");
+        let workers = pids(&session.placement());
+        let alive = |pid: &u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
+        assert!(workers.iter().all(alive));
+        drop(session);
+        drop(there);
+        assert!(!workers.iter().any(alive), "{workers:?}");
     }
     let text = |isolation| {
         let model = opened(&with(isolation), EMBEDDING_FIXTURE);
@@ -77,62 +94,36 @@ fn workers_give_the_bits_of_this_process() {
     assert_eq!(text(Isolation::Process), text(Isolation::Off));
 }
 
-#[test]
-fn sessions_continue_truncate_and_share_keys_across_shards() {
-    if !worker::is_here("sessions_continue_truncate_and_share_keys_across_shards") {
-        return;
-    }
-    // In Gemma 4, later layers read the keys of earlier ones. In all three, some layers keep a
-    // ring.
-    for checkpoint in [TEXT_FIXTURES[1], TEXT_FIXTURES[0], TEXT_FIXTURES[3]] {
-        let here = opened(&with(Isolation::Off), checkpoint);
-        let there = opened(&cut(Isolation::Process), checkpoint);
-        let shards = there.chain().description().shards.len();
-        assert!(shards > here.chain().description().shards.len(), "{checkpoint}: {shards}");
-        let ids = some_tokens(&here, 90);
-        let walk = |model: &Model| {
-            let mut session = model.chain().session().unwrap_or_else(|error| panic!("{error}"));
-            let mut seen = Vec::new();
-            let mut truncations = Vec::new();
-            for (end, keep) in [(40, 38), (60, 20), (90, 0), (30, 30)] {
-                let begin = session.tokens().len();
-                session.append(&ids[begin.min(end - 1)..end]).unwrap_or_else(|error| panic!("{error}"));
-                seen.push(session.logits().expect("logits").iter().map(|v| v.to_bits()).collect::<Vec<_>>());
-                let truncation = session.truncate(keep).unwrap_or_else(|error| panic!("{error}"));
-                truncations.push(matches!(truncation, Truncation::Free));
-            }
-            (seen, truncations)
-        };
-        assert!(walk(&here) == walk(&there), "{checkpoint}");
-    }
+/// Continues and truncates a session. Returns the bits of its logits, and whether each truncation
+/// was free. In Gemma 4, later layers read the keys of earlier ones. Some layers keep a ring.
+fn walk(model: &Model, ids: &[u32]) -> Vec<(Vec<u32>, bool)> {
+    let mut session = model.chain().session().unwrap_or_else(|error| panic!("{error}"));
+    let steps = [(40, 38), (60, 20), (90, 0), (30, 30)].into_iter();
+    let step = |(end, keep): (usize, usize)| {
+        let begin = session.tokens().len();
+        session.append(&ids[begin.min(end - 1)..end]).unwrap_or_else(|error| panic!("{error}"));
+        let logits = session.logits().expect("logits");
+        let bits: Vec<u32> = logits.iter().map(|value| value.to_bits()).collect();
+        let truncation = session.truncate(keep).unwrap_or_else(|error| panic!("{error}"));
+        (bits, matches!(truncation, Truncation::Free))
+    };
+    steps.map(step).collect()
 }
 
-#[test]
-fn two_sessions_of_one_worker_do_not_disturb_each_other() {
-    if !worker::is_here("two_sessions_of_one_worker_do_not_disturb_each_other") {
-        return;
-    }
-    let here = opened(&with(Isolation::Off), TEXT_FIXTURES[1]);
-    let there = opened(&cut(Isolation::Process), TEXT_FIXTURES[1]);
-    let ids = some_tokens(&here, 40);
-    let alone = [logits(&here, &ids[..10], &ids[10..30]), logits(&here, &ids[5..20], &ids[20..40])];
+fn two_sessions_do_not_disturb_each_other(here: &Model, there: &Model, ids: &[u32]) {
+    let alone = [logits(here, &ids[..10], &ids[10..30]), logits(here, &ids[5..20], &ids[20..40])];
     let both: Vec<_> = std::thread::scope(|scope| {
-        let one = scope.spawn(|| logits(&there, &ids[..10], &ids[10..30]));
-        let other = scope.spawn(|| logits(&there, &ids[5..20], &ids[20..40]));
+        let one = scope.spawn(|| logits(there, &ids[..10], &ids[10..30]));
+        let other = scope.spawn(|| logits(there, &ids[5..20], &ids[20..40]));
         [one, other].map(|thread| thread.join().expect("no panic")).to_vec()
     });
     assert!(both == alone);
 }
 
-#[test]
-fn the_record_names_the_worker_and_what_is_shared_is_not_copied() {
-    if !worker::is_here("the_record_names_the_worker_and_what_is_shared_is_not_copied") {
-        return;
-    }
-    let model = opened(&cut(Isolation::Process), TEXT_FIXTURES[1]);
-    let ids = some_tokens(&model, 12);
+/// The record names the worker, and shared memory is not copied.
+fn the_record_names_the_worker(model: &Model, ids: &[u32]) {
     let mut session = model.chain().session().expect("a session");
-    session.append(&ids).expect("run");
+    session.append(&ids[..12]).expect("run");
     let record = session.placement();
     assert!(record.shards.len() > 3, "{record:?}");
     let workers = pids(&record);
@@ -153,25 +144,8 @@ fn the_record_names_the_worker_and_what_is_shared_is_not_copied() {
     // If only compiling is isolated, the model runs in this process.
     let model = opened(&cut(Isolation::Compile), TEXT_FIXTURES[1]);
     let mut session = model.chain().session().expect("a session");
-    session.append(&ids).expect("run");
+    session.append(&ids[..12]).expect("run");
     assert!(session.placement().shards.iter().all(|shard| shard.process == ProcessPlacement::InProcess));
-}
-
-#[test]
-fn a_worker_ends_with_its_model() {
-    if !worker::is_here("a_worker_ends_with_its_model") {
-        return;
-    }
-    let model = opened(&with(Isolation::Process), TEXT_FIXTURES[3]);
-    let ids = some_tokens(&model, 4);
-    let mut session = model.chain().session().expect("a session");
-    session.append(&ids).expect("run");
-    let workers = pids(&session.placement());
-    let alive = |pid: &u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
-    assert!(workers.iter().all(alive));
-    drop(session);
-    drop(model);
-    assert!(!workers.iter().any(alive), "{workers:?}");
 }
 
 #[test]
@@ -221,7 +195,7 @@ fn without_a_worker_automatic_says_so_and_process_is_an_error() {
         assert!(error.help().is_some(), "{error}");
     }
 
-    let bundle = Compiled::from::<&str>(TEXT_FIXTURES[3], []);
+    let bundle = Compiled::of(TEXT_FIXTURES[3]);
     let options = |isolation| BundleOptions::new().search_path(program::search_path()).isolation(isolation);
     let model = options(Isolation::Automatic).open(bundle.path()).unwrap_or_else(|error| panic!("{error}"));
     // A bundle compiles no shard and runs in this process even with a worker, so there is no
@@ -248,11 +222,7 @@ fn the_program_says_the_same() {
         "{}",
         outcome.stderr
     );
-    for isolation in ["compile", "process"] {
-        let (code, stderr) = run(isolation).refuses();
-        assert_eq!(code, 3, "{stderr}");
-        assert!(stderr.contains("/nowhere/worker"), "{stderr}");
-    }
+    run("process").refuses_with(3, &["/nowhere/worker"]);
     let outcome = run("off").outcome();
     assert!(!outcome.stderr.contains("/nowhere/worker"), "{}", outcome.stderr);
 }

@@ -3,10 +3,12 @@
 //! fails. In each case the reason is reported.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use shardwright::{BundleOptions, ErrorKind, Model, OpenOptions, PlacementRecord, WeightFormat};
 use shardwright_build::CompileReport;
+use shardwright_bundle::Bundle;
+use shardwright_tests::bundles;
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_tests::chip::{CHIP, Chip};
 use shardwright_tests::program::{Outcome, shardwright};
@@ -51,14 +53,16 @@ impl Made {
 
     /// Changes a byte of the first artefact.
     fn damage(&self) {
-        let text = fs::read(self.path().join("bundle.json")).expect("a manifest");
-        let whole: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
-        let name = &whole["manifest"]["variants"][0]["chains"][0]["shards"][0]["artefact"]["sha256"];
-        let file = self.path().join("files").join(name.as_str().expect("a name"));
-        let mut bytes = fs::read(&file).expect("an artefact");
-        let middle = bytes.len() / 2;
-        bytes[middle] ^= 1;
-        fs::write(file, bytes).expect("written");
+        let bundle = Bundle::open(self.path()).expect("a bundle");
+        let artefact = bundle.variant().chains[0].shards[0].artefact.sha256.to_string();
+        bundles::damage(&self.path().join("files").join(artefact));
+    }
+
+    /// Starts `run BUNDLE` on this chip, with further arguments.
+    fn start(&self, more: &[&str]) -> Outcome {
+        let run = shardwright(["run"]).argument(self.path()).environment("XDG_CACHE_HOME", self.cache());
+        let run = run.arguments(["--greedy", "-n", "4", "--prompt", "hello"]);
+        self.chip.found_by(run).arguments(more).outcome()
     }
 }
 
@@ -127,25 +131,18 @@ fn without_the_checkpoint_the_next_chain_runs_and_a_suggestion_is_reported() {
     let other =
         made.options().checkpoint(tree::root().join(TEXT_FIXTURES[0])).open(made.path()).expect("the next");
     assert!(notices(&other).contains("is not the checkpoint the bundle was made of"), "{}", notices(&other));
+    // A compiler that refuses here too does not help. Both failures are reported.
+    let model = made.options().checkpoint("nowhere").open(made.path()).expect("the next chain");
+    let said = notices(&model);
+    assert!(said.contains("moved on") && said.contains("compiling it here failed too"), "{said}");
 
-    // The program reports the same.
-    let run = |more: &[&str]| {
-        let path = made.path();
-        let run =
-            shardwright(["run"]).argument(&path).arguments(["--greedy", "-n", "4", "--prompt", "hello"]);
-        made.chip.found_by(run).arguments(more).outcome()
-    };
-    let outcome = run(&[]);
-    assert!(outcome.stderr.contains("fallback: chain `primary` does not run here"), "{}", outcome.stderr);
-    let shown = checkpoint().display().to_string();
-    let outcome = run(&["--checkpoint", &shown, "--strict"]);
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    assert!(
-        outcome.stderr.contains("note: chain `primary` was compiled on this machine"),
-        "{}",
-        outcome.stderr
-    );
-    let (_, stderr) = shardwright(["run", &shown, "--checkpoint", &shown, "--prompt", "x"]).refuses();
+    // The program reports the same. If the chip is named, one notice contains both reasons.
+    let Outcome { stderr, .. } = made.start(&[]);
+    assert!(stderr.contains("fallback: chain `primary` does not run here"), "{stderr}");
+    let Outcome { code, stderr, .. } = made.start(&["--soc", CHIP]);
+    assert_eq!((code, stderr.matches("moved on").count()), (Some(0), 1), "{stderr}");
+    assert!(stderr.contains("for which the checkpoint is needed"), "{stderr}");
+    let (_, stderr) = shardwright(["run", CHECKPOINT, "--checkpoint", CHECKPOINT, "--prompt", "x"]).refuses();
     assert!(stderr.contains("--checkpoint needs a bundle"), "{stderr}");
 }
 
@@ -161,18 +158,14 @@ fn where_the_plan_does_not_allow_it_nothing_is_compiled() {
         "{record:?}"
     );
     assert!(with_checkpoint().strict(true).open(made.path()).is_err());
+    let named = made.start(&["--soc", CHIP, "--checkpoint", CHECKPOINT]);
+    assert_eq!(named.code, Some(0), "{}", named.stderr);
+    assert!(!named.stderr.contains("compiled on this machine"), "{}", named.stderr);
 
     made.chip.behaves_as("well");
     made.damage();
     let error = with_checkpoint().open(made.path()).err().expect("damage ends it");
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
-}
-
-/// Starts `run BUNDLE` on this chip, with further arguments.
-fn start(made: &Made, more: &[&str]) -> Outcome {
-    let run = shardwright(["run"]).argument(made.path()).environment("XDG_CACHE_HOME", made.cache());
-    let run = run.arguments(["--greedy", "-n", "4", "--prompt", "hello"]);
-    made.chip.found_by(run).arguments(more).outcome()
 }
 
 /// Each start plans again, but the shards are compiled once: their artefacts are found by key.
@@ -186,55 +179,27 @@ fn a_chain_compiled_here_is_kept_for_the_next_start() {
         Ok(text) => text.lines().filter(|line| line.starts_with("begin ")).count(),
         Err(_) => 0,
     };
-    let shown = checkpoint().display().to_string();
-    let first = start(&made, &["--checkpoint", &shown, "--strict"]);
+    let start = || made.start(&["--checkpoint", CHECKPOINT, "--strict"]);
+    let first = start();
     assert_eq!(first.code, Some(0), "{}", first.stderr);
-    assert!(first.stderr.contains("was compiled on this machine in"), "{}", first.stderr);
-    assert!(first.stderr.contains("from where the next start takes them"), "{}", first.stderr);
+    for words in [
+        "note: chain `primary` was compiled on this machine in",
+        "the chip's compiler has moved on",
+        "from where the next start takes them",
+    ] {
+        assert!(first.stderr.contains(words), "no `{words}` in {}", first.stderr);
+    }
     let made_first = compilations();
     assert!(made_first > 0);
-    let second = start(&made, &["--checkpoint", &shown, "--strict"]);
+    let second = start();
     assert_eq!((second.code, &second.stdout), (Some(0), &first.stdout), "{}", second.stderr);
     assert_eq!(compilations(), made_first, "the second start calls no compiler: {}", second.stderr);
     assert!(second.stderr.contains("was compiled on this machine earlier"), "{}", second.stderr);
-}
 
-/// A machine that the user names as a chip compiles for it like a machine with that chip.
-#[test]
-fn a_chip_that_is_named_is_compiled_for_too() {
-    let made = Made::with("just-in-time");
-    let shown = checkpoint().display().to_string();
-    made.chip.behaves_as("unsupported");
-    let anew = start(&made, &["--soc", CHIP, "--checkpoint", &shown, "--strict"]);
-    assert_eq!(anew.code, Some(0), "{}", anew.stderr);
-    assert!(
-        anew.stderr.contains("note: chain `primary` was compiled on this machine")
-            && anew.stderr.contains("the chip's compiler has moved on"),
-        "{}",
-        anew.stderr
-    );
-    // Without the checkpoint the next chain runs, and one notice contains both reasons.
-    let without = start(&made, &["--soc", CHIP]);
-    assert_eq!(without.code, Some(0), "{}", without.stderr);
-    assert_eq!(without.stderr.matches("moved on").count(), 1, "{}", without.stderr);
-    assert!(without.stderr.contains("for which the checkpoint is needed"), "{}", without.stderr);
-
-    let ahead = Made::with("ahead");
-    ahead.chip.behaves_as("unsupported");
-    let next = start(&ahead, &["--soc", CHIP, "--checkpoint", &shown]);
-    assert_eq!(next.code, Some(0), "{}", next.stderr);
-    assert!(!next.stderr.contains("compiled on this machine"), "{}", next.stderr);
-}
-
-/// A compiler that refuses here too does not help. Both failures are reported.
-#[test]
-fn a_failure_of_compiling_here_is_reported_beside_the_first() {
-    let made = Made::with("just-in-time");
-    made.chip.behaves_as("unsupported");
-    let nowhere = Path::new("nowhere");
-    let model = made.options().checkpoint(nowhere).open(made.path()).expect("the next chain");
-    let said = notices(&model);
-    assert!(said.contains("moved on") && said.contains("compiling it here failed too"), "{said}");
+    // A machine that the user names as a chip compiles for it like a machine with that chip.
+    let named = made.start(&["--soc", CHIP, "--checkpoint", CHECKPOINT, "--strict"]);
+    assert_eq!(named.code, Some(0), "{}", named.stderr);
+    assert!(named.stderr.contains("note: chain `primary` was compiled on this machine"), "{}", named.stderr);
 }
 
 /// All chains of a bundle gather from one table, even if the plan quantises it, and so does a

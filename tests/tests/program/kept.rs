@@ -4,7 +4,6 @@
 use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use shardwright::{BundleOptions, Executor, OpenOptions};
@@ -12,20 +11,28 @@ use shardwright_build::{PlanOptions, checkpoint_moments, open_checkpoint};
 use shardwright_files::{own, room};
 use shardwright_shims::ShimRegistry;
 use shardwright_test_checkpoints::{real_shape, write_real};
-use shardwright_tests::bundles::Compiled;
+use shardwright_tests::bundles::{Compiled, damage};
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
-use shardwright_tests::program::{self, shardwright};
+use shardwright_tests::chip::Chip;
+use shardwright_tests::program::{self, Outcome, Run, shardwright};
 use shardwright_tests::tree;
 
 const SAID: &str = ": kept in ";
 
-/// Runs the model for the chip with its own cache. Returns its messages, and whether artefacts were
-/// compiled and cached.
-fn run(cache: &Path, more: &[&str]) -> (String, bool) {
-    let run = shardwright(["run", TEXT_FIXTURES[3], "--prompt", "a b", "-n", "8", "--greedy"]);
-    let outcome = run.arguments(more.iter().copied()).environment("XDG_CACHE_HOME", cache).outcome();
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    (outcome.stdout, outcome.stderr.contains(SAID))
+/// The emulated chip.
+const EMULATED: [&str; 4] = ["--soc", "mt6989", "--on", "cpu"];
+
+/// Prepares a run of the model.
+fn run() -> Run {
+    shardwright(["run", TEXT_FIXTURES[3], "--prompt", "a b", "-n", "8", "--greedy"])
+}
+
+/// Runs the model with its own cache. Returns its output, and whether artefacts were compiled and
+/// cached.
+fn ran(run: Run, cache: &Path) -> (String, bool) {
+    let Outcome { code, stdout, stderr } = run.environment("XDG_CACHE_HOME", cache).outcome();
+    assert_eq!(code, Some(0), "{stderr}");
+    (stdout, stderr.contains(SAID))
 }
 
 /// Returns the artefacts in a cache.
@@ -37,42 +44,31 @@ fn artefacts(cache: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn a_second_start_for_a_chip_takes_what_the_first_compiled() {
-    let cache = tempfile::tempdir().expect("a temporary folder");
-    let chip = ["--soc", "mt6989", "--on", "cpu"];
-    let (text, kept) = run(cache.path(), &chip);
-    assert!(kept && !artefacts(cache.path()).is_empty());
-    assert_eq!(run(cache.path(), &chip), (text.clone(), false));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let cache = folder.path();
+    // A small model on the CPU is prepared quickly, so it is not cached.
+    assert!(!ran(run(), cache).1);
+    assert!(!cache.join("shardwright/artefacts").exists());
+
+    let chip = || run().arguments(EMULATED);
+    let (text, kept) = ran(chip(), cache);
+    assert!(kept && !artefacts(cache).is_empty());
+    assert_eq!(ran(chip(), cache), (text.clone(), false));
 
     // Another context gives another work order.
-    assert!(run(cache.path(), &[&chip[..], &["--context", "64"]].concat()).1);
+    assert!(ran(chip().arguments(["--context", "64"]), cache).1);
     // Any incomplete file is compiled again.
-    for path in artefacts(cache.path()) {
-        let mut bytes = fs::read(&path).expect("read");
-        let middle = bytes.len() / 2;
-        bytes[middle] ^= 1;
-        fs::write(&path, bytes).expect("written");
-    }
-    assert_eq!(run(cache.path(), &chip), (text.clone(), true));
-    assert_eq!(run(cache.path(), &chip), (text.clone(), false));
+    artefacts(cache).iter().for_each(|path| damage(path));
+    assert_eq!(ran(chip(), cache), (text.clone(), true));
 
     // A folder that other users may write to is not used as a cache.
-    let folder = cache.path().join("shardwright/artefacts");
+    let folder = cache.join("shardwright/artefacts");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("changed");
-    assert_eq!(run(cache.path(), &chip), (text, false));
-    let run = shardwright(["run", TEXT_FIXTURES[3], "--prompt", "a", "-n", "1"]).arguments(chip);
-    let stderr = run.environment("XDG_CACHE_HOME", cache.path()).outcome().stderr;
-    assert!(
-        stderr.contains("is not kept for the next start") && stderr.contains("written by others"),
-        "{stderr}"
-    );
-}
-
-/// A small model on the CPU is prepared quickly, so it is not cached.
-#[test]
-fn a_small_model_on_the_cpu_leaves_nothing_behind() {
-    let cache = tempfile::tempdir().expect("a temporary folder");
-    assert!(!run(cache.path(), &[]).1);
-    assert!(!cache.path().join("shardwright/artefacts").exists());
+    let Outcome { stdout, stderr, .. } = chip().environment("XDG_CACHE_HOME", cache).outcome();
+    assert!(stdout == text && !stderr.contains(SAID), "{stderr}");
+    for words in ["is not kept for the next start", "written by others"] {
+        assert!(stderr.contains(words), "no `{words}` in {stderr}");
+    }
 }
 
 /// Makes it look as if a file was last used nine days ago.
@@ -95,7 +91,7 @@ fn old_file(cache: &Path, bytes: u64) -> PathBuf {
 fn whatever_fills_the_cache_keeps_its_limit() {
     const OLD: u64 = 1 << 30;
     let checkpoint = tree::root().join(TEXT_FIXTURES[1]);
-    let bundle = Compiled::from(&checkpoint, ["--context", "64"]);
+    let bundle = Compiled::from(TEXT_FIXTURES[1], ["--context", "64"]);
     let options = |cache: &Path, limit: u64| {
         let options = OpenOptions::new().search_path(program::search_path()).threads(2).context(64);
         options.cache_directory(cache).cache_limit(limit)
@@ -139,11 +135,11 @@ fn whatever_fills_the_cache_keeps_its_limit() {
     }
 
     // Moments that are used count as new.
-    let kept = fs::read_dir(cache.join("moments")).expect("moments").map(|entry| entry.expect("one").path());
-    let kept: Vec<PathBuf> = kept
-        .flat_map(|folder| fs::read_dir(folder).expect("files"))
-        .map(|entry| entry.expect("one").path())
-        .collect();
+    let within = |folder: PathBuf| {
+        let entries = fs::read_dir(folder).expect("a folder");
+        entries.map(|entry| entry.expect("an entry").path())
+    };
+    let kept: Vec<PathBuf> = within(cache.join("moments")).flat_map(within).collect();
     assert!(!kept.is_empty());
     kept.iter().for_each(|path| age(path));
     moments(&cache, room::CACHE_BYTES_MAX);
@@ -156,7 +152,7 @@ fn whatever_fills_the_cache_keeps_its_limit() {
     let cache = folder.path().join("shardwright");
     for (bytes, stays) in [(room::CACHE_BYTES_MAX / 2, true), (room::CACHE_BYTES_MAX, false)] {
         let old = old_file(&cache, bytes);
-        let _ = run(folder.path(), &["--soc", "mt6989", "--on", "cpu"]);
+        let _ = ran(run().arguments(EMULATED), folder.path());
         assert_eq!(old.exists(), stays, "{bytes} bytes");
     }
 }
@@ -164,21 +160,16 @@ fn whatever_fills_the_cache_keeps_its_limit() {
 /// A rebuilt shim may produce other artefacts under the same version.
 #[test]
 fn another_library_of_a_shim_compiles_anew() {
-    let outside = tempfile::tempdir().expect("a temporary folder");
-    shardwright(["shim", "new", "acme", "--within"]).argument(outside.path()).succeeds();
-    let folder = outside.path().join("acme");
-    let built = Command::new("sh").arg(folder.join("build.sh")).status().expect("a shell");
-    assert!(built.success());
-    let (shims, profiles) = (folder.join("shims"), folder.join("profiles"));
-    let places = ["--shims", shims.to_str().unwrap(), "--profiles", profiles.to_str().unwrap()];
-    let chip = [&["--soc", "acme-1"][..], &places].concat();
-    let (text, kept) = run(outside.path(), &chip);
+    let chip = Chip::new();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let start = || ran(chip.planned_by(run()), folder.path());
+    let (text, kept) = start();
     assert!(kept);
-    assert_eq!(run(outside.path(), &chip), (text.clone(), false));
-    let library = shims.join("libacme.so");
+    assert_eq!(start(), (text.clone(), false));
+    let library = chip.shims().join("chip.so");
     let bytes = fs::read(&library).expect("read");
     fs::write(&library, [bytes.as_slice(), b"more"].concat()).expect("written");
-    assert_eq!(run(outside.path(), &chip), (text, true));
+    assert_eq!(start(), (text, true));
 }
 
 /// Uses the shapes of Gemma 3 270M, in 8 bits on the CPU.
@@ -191,8 +182,7 @@ fn a_large_model_is_quick_the_second_time() {
     fs::create_dir(&checkpoint).expect("a folder");
     write_real(&spec, &checkpoint).expect("written");
     let start = || {
-        let run =
-            shardwright(["run"]).argument(&checkpoint).arguments(["--prompt", "a", "-n", "2", "--greedy"]);
+        let run = shardwright(["run", "--prompt", "a", "-n", "2", "--greedy"]).argument(&checkpoint);
         let run = run.arguments(["--planner-option", "format=w8-per-channel/a8-dynamic", "--context", "64"]);
         let begun = Instant::now();
         let outcome = run.environment("XDG_CACHE_HOME", folder.path()).outcome();

@@ -2,27 +2,26 @@
 //! if proofs cannot be stored. Also tests progress, cancellation, and which chains may take over.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::ops::ControlFlow;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use shardwright::tools::ModelTools;
-use shardwright::{
-    BundleOptions, ErrorKind, FallbackPolicy, Isolation, Model, OpenOptions, Section, Verified, Watch,
-};
-use shardwright_tests::bundles::{Compiled, contents, logits, some_tokens};
+use shardwright::{BundleOptions, ErrorKind, FallbackPolicy, Isolation, Model, Section, Verified};
+use shardwright_bundle::{Bundle, pack};
+use shardwright_tests::bundles::{Compiled, contents, damage, logits, some_tokens, write_contents};
 use shardwright_tests::checkpoints::{DEMO_MODEL, TEXT_FIXTURES};
-use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::chip::Chip;
 use shardwright_tests::program::{self, shardwright};
-use shardwright_tests::{skipped, tree};
-use tempfile::TempDir;
+use shardwright_tests::skipped;
 
-/// Compiles a bundle and waits until its files are old enough for proofs. Returns it with a folder
-/// for proofs.
-fn settled(checkpoint: &str) -> (Compiled, TempDir) {
-    let compiled = Compiled::from(checkpoint, [] as [&str; 0]);
+use crate::bundle::for_the_chip;
+use crate::watched::Seen;
+
+/// Waits until files are old enough for proofs.
+fn settle() {
     std::thread::sleep(Duration::from_secs(5));
-    (compiled, tempfile::tempdir().expect("a temporary folder"))
 }
 
 fn options(proofs: &Path) -> BundleOptions {
@@ -52,49 +51,47 @@ fn used_bytes(model: &Model) -> u64 {
     files.iter().map(|file| file.bytes).sum()
 }
 
-/// A watcher that records progress.
-#[derive(Default)]
-struct Seen {
-    places: Vec<u32>,
-    stages: Vec<String>,
-    /// How many more queries it answers before it requests a stop. `None` never stops.
-    patience: Option<std::cell::Cell<u32>>,
-}
-
-impl Watch for Seen {
-    fn progress(&mut self, per_mille: u32, stage: &str) {
-        self.places.push(per_mille);
-        self.stages.push(stage.to_owned());
-    }
-
-    fn cancelled(&self) -> bool {
-        let Some(patience) = &self.patience else { return false };
-        let left = patience.get();
-        patience.set(left.saturating_sub(1));
-        left == 0
-    }
-}
-
-impl Seen {
-    fn hashes(&self) -> bool {
-        self.stages.iter().any(|stage| stage.starts_with("hashing"))
-    }
+fn output(model: &Model) -> Vec<Vec<u32>> {
+    let ids = some_tokens(model, 12);
+    logits(model, &ids[..8], &ids[8..])
 }
 
 #[test]
-fn the_first_opening_hashes_with_progress_and_the_next_hashes_nothing() {
-    let (compiled, proofs) = settled(DEMO_MODEL);
-    let options = options(&proofs.path().join("proofs"));
+fn an_opening_hashes_once_with_progress_and_is_cancelled_wherever_it_is() {
+    let compiled = Compiled::of(DEMO_MODEL);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    settle();
+    is_cancelled_wherever_it_is_and_remembers_nothing_half(&compiled.path(), folder.path());
+    hashes_with_progress_and_the_next_hashes_nothing(&compiled.path(), folder.path());
+}
+
+/// Uses one bundle, because its files must be some seconds old.
+#[test]
+fn what_is_hashed_is_remembered_where_that_is_believed() {
+    let compiled = Compiled::of(TEXT_FIXTURES[3]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let packed = folder.path().join("demo.swb");
+    let bundle = Bundle::open(compiled.path()).expect("a bundle");
+    pack(&bundle, &packed, |_| ControlFlow::Continue(())).expect("packed");
+    drop(bundle);
+    settle();
+    a_section_opens_with_progress_and_is_remembered(&packed, folder.path());
+    without_a_place_for_proofs_it_says_how_to_name_one(&compiled.path(), folder.path());
+    it_opens_from_a_file_system_that_is_only_read(&compiled.path(), folder.path());
+    proofs_of_another_user_are_not_believed(&compiled.path(), folder.path());
+}
+
+fn hashes_with_progress_and_the_next_hashes_nothing(bundle: &Path, folder: &Path) {
+    let options = options(&folder.join("proofs"));
     let mut seen = Seen::default();
-    let model = options.open_watched(compiled.path(), &mut seen).expect("opened");
+    let model = options.open_watched(bundle, &mut seen).expect("opened");
     assert!(seen.places.is_sorted() && seen.places.last() == Some(&1000), "{:?}", seen.places);
     assert!(seen.places.len() > 8 && seen.hashes(), "{:?}", seen.stages);
     assert!(seen.stages.iter().any(|stage| stage.starts_with("loading")), "{:?}", seen.stages);
     let first = verified(&model);
     assert_eq!(first.hashed.bytes, used_bytes(&model));
     assert!(first.hashed.bytes_per_second() > 0.0 && first.to_string().contains("B/s; "), "{first}");
-    let ids = some_tokens(&model, 8);
-    let expected = logits(&model, &ids[..4], &ids[4..]);
+    let expected = output(&model);
     drop(model);
     if let Some(why) = &first.again {
         assert!(first.to_string().contains(why), "{first}");
@@ -103,24 +100,20 @@ fn the_first_opening_hashes_with_progress_and_the_next_hashes_nothing() {
     assert!(first.to_string().contains("remembered in"), "{first}");
 
     let mut seen = Seen::default();
-    let model = options.open_watched(compiled.path(), &mut seen).expect("opened");
+    let model = options.open_watched(bundle, &mut seen).expect("opened");
     let again = verified(&model);
     assert_eq!((again.hashed.bytes, &again.again), (0, &None), "{again}");
     assert!(again.to_string().contains("no file was hashed"), "{again}");
     assert!(!seen.hashes() && seen.places.is_sorted(), "{:?}", seen.stages);
-    assert_eq!(logits(&model, &ids[..4], &ids[4..]), expected);
+    assert_eq!(output(&model), expected);
     drop(model);
 
     // A moved bundle has the same files, a copied one has others, and a changed one is refused.
-    let elsewhere = proofs.path().join("moved");
-    fs::rename(compiled.path(), &elsewhere).expect("moved");
+    let elsewhere = folder.join("moved");
+    fs::rename(bundle, &elsewhere).expect("moved");
     assert_eq!(verified(&open(&options, &elsewhere)).hashed.bytes, 0);
-    let copied = proofs.path().join("copied");
-    for (path, bytes) in contents(&elsewhere) {
-        let to = copied.join(path);
-        fs::create_dir_all(to.parent().expect("a folder")).expect("made");
-        fs::write(to, bytes).expect("written");
-    }
+    let copied = folder.join("copied");
+    write_contents(&contents(&elsewhere), &copied);
     let of_copy = verified(&open(&options, &copied));
     assert_eq!(of_copy.hashed.bytes, first.hashed.bytes);
     assert!(of_copy.to_string().contains("written just now"), "{of_copy}");
@@ -128,50 +121,45 @@ fn the_first_opening_hashes_with_progress_and_the_next_hashes_nothing() {
     let model = open(&options, &elsewhere);
     let artefact = model.bundle().expect("a bundle").variant().chains[0].shards[0].artefact.sha256;
     drop(model);
-    let path = elsewhere.join("files").join(artefact.to_string());
-    let mut bytes = fs::read(&path).expect("read");
-    *bytes.last_mut().expect("not empty") ^= 1;
-    fs::write(&path, bytes).expect("written");
+    damage(&elsewhere.join("files").join(artefact.to_string()));
     let error = options.open(&elsewhere).err().expect("damaged");
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }
 
-#[test]
-fn a_section_opens_with_progress_and_is_remembered() {
-    let (compiled, folder) = settled(TEXT_FIXTURES[3]);
-    let packed = folder.path().join("demo.swb");
-    shardwright(["pack"]).argument(compiled.path()).argument("-o").argument(&packed).succeeds();
-    std::thread::sleep(Duration::from_secs(5));
-    let options = options(&folder.path().join("proofs"));
-    let section = || {
-        let file = fs::File::open(&packed).expect("open");
-        Section::whole(&packed, file).expect("its length")
-    };
+/// As an app opens an asset: by a descriptor and a place.
+fn a_section_opens_with_progress_and_is_remembered(packed: &Path, folder: &Path) {
+    let options = options(&folder.join("sections"));
+    let whole = |path: &Path| Section::whole(path, fs::File::open(path).expect("open")).expect("its length");
     let mut seen = Seen::default();
-    let first = verified(&options.open_watched(section(), &mut seen).expect("opened"));
+    let model = options.open_watched(whole(packed), &mut seen).expect("opened");
+    let first = verified(&model);
     assert!(seen.hashes() && first.hashed.bytes > 0, "{first}");
+    let expected = output(&model);
+    drop(model);
     if first.again.is_none() {
-        assert_eq!(verified(&open(&options, &packed)).hashed.bytes, 0);
+        assert_eq!(verified(&open(&options, packed)).hashed.bytes, 0);
     }
-    let mut seen = Seen { patience: Some(0.into()), ..Seen::default() };
-    let error = options.open_watched(section(), &mut seen).err().expect("cancelled");
+    let mut seen = Seen::patient("", 0);
+    let error = options.open_watched(whole(packed), &mut seen).err().expect("cancelled");
     assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+
+    let bytes = fs::read(packed).expect("read");
+    let larger = folder.join("larger");
+    fs::write(&larger, [&[7; 16_384][..], &bytes, b"and more"].concat()).expect("written");
+    let part = whole(&larger).part("asset", 16_384, bytes.len() as u64).expect("within");
+    assert_eq!(output(&options.open(part).expect("opened")), expected);
+    let error = options.open(whole(&larger)).err().expect("something before it");
+    assert!(error.to_string().contains("another file") && error.help().is_some(), "{error}");
 }
 
-#[test]
-fn an_opening_is_cancelled_wherever_it_is_and_remembers_nothing_half() {
-    let (compiled, folder) = settled(DEMO_MODEL);
-    let whole = {
-        let options = options(&folder.path().join("whole"));
-        let model = open(&options, &compiled.path());
-        used_bytes(&model)
-    };
+fn is_cancelled_wherever_it_is_and_remembers_nothing_half(bundle: &Path, folder: &Path) {
+    let whole = used_bytes(&open(&options(&folder.join("whole")), bundle));
     let mut cancelled = 0;
     for patience in 0..1000 {
-        let proofs = folder.path().join(format!("proofs-{patience}"));
+        let proofs = folder.join(format!("proofs-{patience}"));
         let options = options(&proofs);
-        let mut seen = Seen { patience: Some(patience.into()), ..Seen::default() };
-        match options.open_watched(compiled.path(), &mut seen) {
+        let mut seen = Seen::patient("", patience);
+        match options.open_watched(bundle, &mut seen) {
             Ok(_) => break,
             Err(error) => assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}"),
         }
@@ -179,47 +167,41 @@ fn an_opening_is_cancelled_wherever_it_is_and_remembers_nothing_half() {
         assert!(seen.places.is_sorted() && seen.places.last() != Some(&1000), "{:?}", seen.places);
         // Only files that were hashed to their ends have proofs. The rest is hashed now.
         let notes = if proofs.exists() { contents(&proofs).len() } else { 0 };
-        let model = open(&options, &compiled.path());
-        let hashed = verified(&model).hashed.bytes;
+        let hashed = verified(&open(&options, bundle)).hashed.bytes;
         assert!(hashed <= whole && (notes > 0) == (hashed < whole), "{notes} notes, {hashed} of {whole}");
     }
     assert!(cancelled > 10, "cancelled {cancelled} times");
     // Cancelling also works if every file is verified.
-    let mut seen = Seen { patience: Some(2.into()), ..Seen::default() };
-    let error = options(folder.path()).verify_all(true).open_watched(compiled.path(), &mut seen);
+    let mut seen = Seen::patient("", 2);
+    let error = options(folder).verify_all(true).open_watched(bundle, &mut seen);
     assert_eq!(error.err().expect("cancelled").kind(), ErrorKind::Cancelled);
     assert!(seen.stages.iter().all(|stage| stage == "verifying every file"), "{:?}", seen.stages);
 }
 
-#[test]
-fn without_a_place_for_proofs_every_opening_hashes_and_says_how_to_name_one() {
-    let (compiled, folder) = settled(TEXT_FIXTURES[3]);
+fn without_a_place_for_proofs_it_says_how_to_name_one(bundle: &Path, folder: &Path) {
     // Root may write anywhere, but cannot use a file as a folder.
-    let file = folder.path().join("file");
+    let file = folder.join("file");
     fs::write(&file, b"").expect("written");
     let nowhere = options(&file).remember_no_proofs();
     for options in [options(&file.join("proofs")), nowhere] {
         for _ in 0..2 {
-            let said = verified(&open(&options, &compiled.path()));
+            let said = verified(&open(&options, bundle));
             assert!(said.hashed.bytes > 0 && said.again.is_some(), "{said}");
             assert!(said.to_string().contains("the next opening hashes them again: "), "{said}");
         }
     }
     let run = |home: &Path, cache: &Path| {
-        let run = shardwright(["run"]).argument(compiled.path());
-        let run = run.arguments(["--prompt", "a", "-n", "1", "--greedy"]);
+        let run = shardwright(["run", "--prompt", "a", "-n", "1", "--greedy"]).argument(bundle);
         let outcome = run.environment("HOME", home).environment("XDG_CACHE_HOME", cache).outcome();
         assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
         let hashed = |line: &&str| line.starts_with("note: ") && line.contains(" were hashed in ");
         outcome.stderr.lines().find(hashed).map(str::to_owned)
     };
-    for _ in 0..2 {
-        let said = run(Path::new(""), Path::new("")).expect("it is said");
-        assert!(said.contains("again") && said.contains("XDG_CACHE_HOME"), "{said}");
-        let said = run(Path::new(""), &file).expect("it is said");
-        assert!(said.contains("again") && said.contains("cannot be kept in"), "{said}");
+    for (cache, words) in [(Path::new(""), "XDG_CACHE_HOME"), (&file, "cannot be kept in")] {
+        let said = run(Path::new(""), cache).expect("it is said");
+        assert!(said.contains("again") && said.contains(words), "{said}");
     }
-    let cache = folder.path().join("cache");
+    let cache = folder.join("cache");
     let said = run(Path::new(""), &cache).expect("it is said");
     match said.contains("again") {
         true => skipped(&said),
@@ -228,37 +210,33 @@ fn without_a_place_for_proofs_every_opening_hashes_and_says_how_to_name_one() {
 }
 
 /// Runs in a namespace in which the folder is mounted read-only.
-#[test]
-fn it_opens_from_a_file_system_that_is_only_read() {
-    let (compiled, folder) = settled(TEXT_FIXTURES[3]);
+fn it_opens_from_a_file_system_that_is_only_read(bundle: &Path, folder: &Path) {
+    let cache = folder.join("cache of what is only read");
     let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\" || exit 99
 if touch \"$1/file\" 2>/dev/null; then exit 98; fi
 shift; exec \"$@\"";
-    let run = |cache: &Path| {
+    let run = || {
         let mut command = Command::new("unshare");
-        command.args(["-rm", "sh", "-c", script, "sh"]).arg(compiled.path()).arg(program::executable());
-        command.arg("run").arg(compiled.path()).args(["--prompt", "a", "-n", "4", "--greedy"]);
-        command.env("XDG_CACHE_HOME", cache);
+        command.args(["-rm", "sh", "-c", script, "sh"]).arg(bundle).arg(program::executable());
+        command.arg("run").arg(bundle).args(["--prompt", "a", "-n", "4", "--greedy"]);
+        command.env("XDG_CACHE_HOME", &cache);
         program::finished(command)
     };
-    let expected = shardwright(["run"]).argument(compiled.path());
-    let expected = expected.arguments(["--prompt", "a", "-n", "4", "--greedy"]).succeeds();
-    let first = run(&folder.path().join("cache"));
+    let expected = shardwright(["run", "--prompt", "a", "-n", "4", "--greedy"]).argument(bundle).succeeds();
+    let first = run();
     if matches!(first.code, None | Some(1 | 99)) {
         return skipped(&format!("no name space with a mount of its own: {}", first.stderr));
     }
     assert_eq!((first.code, &first.stdout), (Some(0), &expected), "{}", first.stderr);
     assert!(first.stderr.contains(" were hashed in "), "{}", first.stderr);
-    let second = run(&folder.path().join("cache"));
+    let second = run();
     assert_eq!((second.code, &second.stdout), (Some(0), &expected), "{}", second.stderr);
 }
 
 /// Runs as another user, who does not trust the proofs of the first. That is reported.
-#[test]
-fn proofs_of_another_user_are_not_believed() {
-    let (compiled, folder) = settled(TEXT_FIXTURES[3]);
-    let proofs = folder.path().join("proofs");
-    let first = verified(&open(&options(&proofs), &compiled.path()));
+fn proofs_of_another_user_are_not_believed(bundle: &Path, folder: &Path) {
+    let proofs = folder.join("proofs");
+    let first = verified(&open(&options(&proofs), bundle));
     if first.again.is_some() || !proofs.exists() {
         return skipped(&first.to_string());
     }
@@ -266,7 +244,7 @@ fn proofs_of_another_user_are_not_believed() {
         return skipped("only root can give a folder away");
     }
     for _ in 0..2 {
-        let model = open(&options(&proofs), &compiled.path());
+        let model = open(&options(&proofs), bundle);
         let said = verified(&model);
         assert_eq!(said.hashed.bytes, first.hashed.bytes);
         assert!(said.to_string().contains("were rejected"), "{said}");
@@ -276,20 +254,10 @@ fn proofs_of_another_user_are_not_believed() {
     }
 }
 
-/// Compiles a bundle for a chip with a second chain for the CPU.
-fn for_the_chip(chip: &Chip) -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let bundle = folder.path().join("bundle");
-    let options = OpenOptions::new().search_path(chip.search_path()).soc(CHIP).isolation(Isolation::Off);
-    let made = options.compile(tree::root().join(TEXT_FIXTURES[3]), &bundle, &mut ());
-    made.unwrap_or_else(|error| panic!("{error}"));
-    (folder, bundle)
-}
-
 #[test]
 fn a_policy_says_which_chains_may_take_over() {
     let chip = Chip::new();
-    let (_folder, bundle) = for_the_chip(&chip);
+    let (_folder, bundle) = for_the_chip(&chip, false);
     let only = |names: &[&str]| FallbackPolicy::Only(names.iter().map(|&name| name.to_owned()).collect());
     let policies = [
         // Whether it opens on a machine without the chip, and whether a session continues when the
@@ -380,11 +348,7 @@ fn a_chain_beyond_the_budget_is_passed_over_before_it_is_read() {
     assert_eq!(smaller.code, Some(0), "{}", smaller.stderr);
     assert!(smaller.stderr.contains("fallback: ") && smaller.stderr.contains("the memory budget is"));
     // A skipped chain is not even read, so damage to it is not detected.
-    let path = bundle.file(&artefacts("generic")[0]);
-    let mut content = fs::read(&path).expect("read");
-    let middle = content.len() / 2;
-    content[middle] ^= 1;
-    fs::write(&path, content).expect("written");
+    damage(&bundle.file(&artefacts("generic")[0]));
     let model = open(&options.clone().memory_budget(large), &bundle.path());
     assert_eq!((model.report().bundle_variant, model.memory().weights), (Some("mt6989"), small));
     let said = |text: &str| text.contains("does not run here") && text.contains("the memory budget is");

@@ -29,34 +29,25 @@ fn a_page_is_written_beside_the_usual_output() {
     let folder = TempDir::new().expect("a folder");
     let page = folder.path().join("page.html");
     fs::write(&page, "what was there before").expect("written");
-    let (code, stderr) = plan(DEMO_MODEL, &page).refuses();
-    assert!(
-        code == 2 && stderr.contains("page.html: the file exists and is not the page of a plan"),
-        "{stderr}"
-    );
+    let in_the_way = "page.html: the file exists and is not the page of a plan";
+    plan(DEMO_MODEL, &page).refuses_with(2, &[in_the_way]);
     assert_eq!(fs::read(&page).expect("left alone"), b"what was there before");
     fs::remove_file(&page).expect("removed");
     let with_page = plan(DEMO_MODEL, &page).json();
     let text = fs::read_to_string(&page).expect("a page");
     assert!(text.starts_with("<!doctype html>") && text.ends_with("</html>\n"), "{text}");
-    // An earlier page is replaced.
+    // An earlier page is replaced, and the report is the same.
     fs::write(&page, text.replace("</body>", "an earlier one</body>")).expect("written");
-    plan(DEMO_MODEL, &page).succeeds();
+    assert_eq!(plan(DEMO_MODEL, &page).json(), with_page);
     assert_eq!(fs::read_to_string(&page).expect("a page"), text);
-    // The report is the same, and the page shows its content: each layer once.
-    let other = folder.path().join("other.html");
-    assert_eq!(plan(DEMO_MODEL, &other).json(), with_page);
-    assert_eq!(fs::read_to_string(&other).expect("a page"), text);
+    // The page shows the content of the report: each layer once.
     let layers = layers(&with_page);
     assert!(layers.len() > 8, "{layers:?}");
     assert_eq!(text.matches("class=\"cell\"").count(), layers.len());
     assert_eq!(text.matches("<tr id=\"layer-").count(), layers.len());
 
     let nowhere = folder.path().join("nowhere/page.html");
-    let (code, stderr) = plan(DEMO_MODEL, &nowhere).refuses();
-    assert!(code == 3 && stderr.contains("nowhere/page.html"), "{stderr}");
-    let (code, stderr) = plan(DEMO_MODEL, folder.path()).refuses();
-    assert!(code == 2 && stderr.contains(&folder.path().display().to_string()), "{stderr}");
+    plan(DEMO_MODEL, &nowhere).refuses_with(3, &["nowhere/page.html"]);
 }
 
 /// The fixture plans both its towers. Each writes a page and a request of its own.
@@ -79,8 +70,7 @@ fn the_files_of_towers_lie_beside_those_of_the_text() {
     assert!(read("plan.clip.html").starts_with(b"<!doctype html>"));
 
     fs::create_dir(file("other.picture.html")).expect("a folder in the way");
-    let (code, stderr) = plan(MULTIMODAL_FIXTURE, &file("other.html")).refuses();
-    assert!(code == 2 && stderr.contains("other.picture.html"), "{stderr}");
+    plan(MULTIMODAL_FIXTURE, &file("other.html")).refuses_with(2, &["other.picture.html"]);
 }
 
 #[test]
@@ -96,8 +86,6 @@ fn two_plans_are_compared() {
     let (one, other) = (written("one.json", "ops=300"), written("other.json", "ops=150"));
     let diff =
         |before: &PathBuf, after: &PathBuf| shardwright(["plan", "diff"]).argument(before).argument(after);
-    let same = diff(&one, &one).json();
-    assert_eq!((&same["same"], &same["changes"]), (&json!(true), &json!([])));
     assert!(diff(&one, &one).succeeds().ends_with("no changes\n"));
 
     let changed = diff(&one, &other).outcome();
@@ -113,9 +101,6 @@ fn two_plans_are_compared() {
         "unit": "none",
     });
     assert!(changed["changes"].as_array().expect("changes").contains(&limit), "{changed:#}");
-
-    let (code, stderr) = diff(&one, &tree::root().join("README.md")).refuses();
-    assert!(code == 4 && stderr.contains("README.md"), "{stderr}");
 }
 
 /// JavaScript that lists texts with a contrast to their background below 4.5, by the formula of

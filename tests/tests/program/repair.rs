@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
@@ -95,8 +96,12 @@ impl Bench {
     }
 
     fn repairs(&self, formats: &[&str]) -> Run {
-        let bundle = self.path("bundle");
-        self.verifies(&bundle, formats).argument("--repair").argument("-o").argument(self.path("repaired"))
+        self.repairs_to("repaired", formats)
+    }
+
+    fn repairs_to(&self, name: &str, formats: &[&str]) -> Run {
+        let run = self.verifies(&self.path("bundle"), formats).argument("--repair");
+        run.argument("-o").argument(self.path(name))
     }
 }
 
@@ -127,21 +132,40 @@ fn verify_ends_with(code: i32, bench: &Bench, bundle: &str, formats: &[&str]) {
 
 /// Asserts that the repaired bundle verifies: by the report of the repair and, in thorough runs, by
 /// a command of its own.
-fn holds(bench: &Bench, formats: &[&str], report: &Value) {
+fn holds(bench: &Bench, bundle: &str, formats: &[&str], report: &Value) {
     assert_eq!(report["verification"]["passed"], true, "{report}");
     if cases(false, true) {
-        verify_ends_with(0, bench, "repaired", formats);
+        verify_ends_with(0, bench, bundle, formats);
     }
 }
 
 /// Compiles the bundle of a chip with these faults. The bundle drifts, which a repair finds.
 /// Thorough runs check it before.
-fn drifting(bench: &Bench, faults: &[&str], formats: &[&str]) {
+fn drifting(faults: &[&str], formats: &[&str]) -> Bench {
+    let bench = Bench::new(&narrow());
     bench.chip.has_faults(faults);
     bench.compile(formats);
     if cases(false, true) {
-        verify_ends_with(1, bench, "bundle", formats);
+        verify_ends_with(1, &bench, "bundle", formats);
     }
+    bench
+}
+
+/// Repairs the bundle of a chip with these faults within so many compilations. Returns the faults
+/// that were found in each attempt.
+fn repaired(faulty: &[&str], formats: &[&str], most: u64) -> Vec<Vec<String>> {
+    let bench = drifting(faulty, formats);
+    let report = bench.repairs(formats).json();
+    assert!(compilations(&report) <= most, "{report}");
+    holds(&bench, "repaired", formats, &report);
+    faults(&report)
+}
+
+/// Asserts that a repair is refused with these words, and leaves no bundle.
+fn refuses(bench: &Bench, run: Run, bundle: &str, words: &[&str]) {
+    let (code, stderr) = run.refuses();
+    assert!(words.iter().all(|word| stderr.contains(word)), "{words:?}: {code} {stderr}");
+    assert!(Bundle::open(bench.path(bundle)).is_err(), "half a bundle");
 }
 
 fn compilations(report: &Value) -> u64 {
@@ -171,71 +195,73 @@ fn an_operation_that_overflows_is_found_at_the_widths_of_e2b() {
 }
 
 /// One compilation with further outputs shows layer and role, and a second one compiles the
-/// repaired shard.
+/// repaired shard. A repair that is stopped or killed leaves no half-written bundle, and the next
+/// one goes on.
 #[test]
 fn an_operation_that_overflows_is_found_and_raised_alone() {
-    let bench = Bench::new(&narrow());
-    drifting(&bench, &["overflow layer.17.down-projection 8 0.05"], &FORMATS);
+    let bench = drifting(&["overflow layer.17.down-projection 8 0.05"], &FORMATS);
+    // Each repair below has a cache of its own, as it is after the compilation.
+    let cache = |name: &str| bench.path(&format!("{name}.cache"));
+    for name in ["stopped", "killed"] {
+        let copied = Command::new("cp").arg("-a").args([bench.path("cache"), cache(name)]).status();
+        assert!(copied.is_ok_and(|status| status.success()), "not copied");
+    }
     verify_ends_with(1, &bench, "bundle", &FORMATS);
     let report = bench.repairs(&FORMATS).json();
     assert_eq!(faults(&report), [["17 mlp-output activations own-error"]], "{report}");
     assert_eq!(compilations(&report), 2, "{report}");
     // The CPU chain comes from the original bundle.
     assert_eq!(report["compiled"]["artefacts_reused"], 2, "{report}");
-    holds(&bench, &FORMATS, &report);
+    holds(&bench, "repaired", &FORMATS, &report);
     verify_ends_with(0, &bench, "repaired", &FORMATS);
-
     let shown = shardwright(["inspect", "--verify"]).argument(bench.path("repaired")).succeeds();
     assert!(shown.contains("decoder.17-18 w8-per-channel[mlp-output=f32]/f32/f32"), "{shown}");
     assert!(shown.contains("decoder.18-35 w8-per-channel/f32/f32"), "{shown}");
+
+    let repairs = |name: &str| bench.repairs_to(name, &FORMATS).environment("XDG_CACHE_HOME", cache(name));
+    let limited = repairs("stopped").arguments(["--compilations", "1"]);
+    refuses(&bench, limited, "stopped", &["within 1 compilations", "--compilations"]);
+    // Shards compiled by the stopped repair are used.
+    let report = repairs("stopped").json();
+    assert_eq!(compilations(&report), 1, "{report}");
+    holds(&bench, "stopped", &FORMATS, &report);
+
+    for &milliseconds in &[900, 300, 1500, 2100][..cases(1, 4)] {
+        repairs("killed").killed_after(Duration::from_millis(milliseconds));
+        // The original bundle is not changed.
+        shardwright(["inspect", "--verify"]).argument(bench.path("bundle")).succeeds();
+        if Bundle::open(bench.path("killed")).is_ok() {
+            shardwright(["inspect", "--verify"]).argument(bench.path("killed")).succeeds();
+        }
+    }
+    holds(&bench, "killed", &FORMATS, &repairs("killed").json());
 }
 
 #[test]
 fn two_faulty_places_are_both_found() {
-    let bench = Bench::new(&narrow());
     let both = ["overflow layer.6.o-projection 8 0.02", "overflow layer.22.up-projection 8 0.1"];
-    drifting(&bench, &both, &FORMATS);
-    let report = bench.repairs(&FORMATS).json();
-    let found: Vec<String> = faults(&report).concat();
-    for place in ["6 attention-output activations own-error", "22 mlp-input activations own-error"] {
-        assert!(found.iter().any(|found| found == place), "{found:?} {report}");
-    }
-    assert_eq!(found.len(), 2, "{report}");
-    assert!(compilations(&report) <= 4, "{report}");
-    holds(&bench, &FORMATS, &report);
+    let mut found = repaired(&both, &FORMATS, 4).concat();
+    found.sort_unstable();
+    assert_eq!(found, ["22 mlp-input activations own-error", "6 attention-output activations own-error"]);
 }
 
 #[test]
 fn a_fault_in_a_kv_cache_raises_the_format_of_states() {
     let formats = ["w8-per-channel/f32/f16", "w8-per-channel/f32/f32"];
-    let bench = Bench::new(&narrow());
-    drifting(&bench, &["state layer.3.v-update 16 0.05"], &formats);
-    let report = bench.repairs(&formats).json();
-    assert_eq!(faults(&report)[0], ["3 - states own-error"], "{report}");
-    assert!(compilations(&report) <= 8, "{report}");
-    holds(&bench, &formats, &report);
+    assert_eq!(repaired(&["state layer.3.v-update 16 0.05"], &formats, 8)[0], ["3 - states own-error"]);
 }
 
 /// The layers before the fault write no states that would show its place.
 #[test]
 fn drift_that_disappears_with_further_outputs_is_found_in_shorter_shards() {
-    let bench = Bench::new(&narrow());
-    drifting(&bench, &["fused layer.17.down-projection 8 0.05"], &FORMATS);
-    let report = bench.repairs(&FORMATS).json();
-    assert_eq!(faults(&report), [["17 - - range"]], "{report}");
-    assert!(compilations(&report) <= 8, "{report}");
-    holds(&bench, &FORMATS, &report);
+    let found = repaired(&["fused layer.17.down-projection 8 0.05"], &FORMATS, 8);
+    assert_eq!(found, [["17 - - range"]]);
 }
 
 #[test]
 fn a_shim_that_takes_no_further_outputs_gets_shorter_shards() {
-    let bench = Bench::new(&narrow());
-    let faults_of_it = ["overflow layer.25.gate-projection 8 0.1", "no-taps - 0 0"];
-    drifting(&bench, &faults_of_it, &FORMATS);
-    let report = bench.repairs(&FORMATS).json();
-    assert_eq!(faults(&report), [["25 - - range"]], "{report}");
-    assert!(compilations(&report) <= 8, "{report}");
-    holds(&bench, &FORMATS, &report);
+    let faulty = ["overflow layer.25.gate-projection 8 0.1", "no-taps - 0 0"];
+    assert_eq!(repaired(&faulty, &FORMATS, 8), [["25 - - range"]]);
 }
 
 #[test]
@@ -244,63 +270,22 @@ fn a_bundle_that_holds_is_copied() {
     bench.compile(&FORMATS);
     let report = bench.repairs(&FORMATS).json();
     assert_eq!((compilations(&report), faults(&report)), (0, vec![]), "{report}");
-    holds(&bench, &FORMATS, &report);
+    holds(&bench, "repaired", &FORMATS, &report);
     let text = bench.repairs(&FORMATS).succeeds();
     assert!(text.contains("no repair needed"), "{text}");
 }
 
 #[test]
 fn where_no_plan_verifies_the_reason_is_given_and_no_bundle_is_left() {
-    let bench = Bench::new(&narrow());
     // Floats overflow there too, and the decoder must stay on the chip.
-    drifting(&bench, &["overflow layer.17.down-projection 32 0.05"], &FORMATS);
-    let refuses = |run: Run, words: &[&str]| {
-        let (code, stderr) = run.refuses();
-        assert!(words.iter().all(|word| stderr.contains(word)), "{words:?}: {code} {stderr}");
-        assert!(Bundle::open(bench.path("repaired")).is_err(), "half a bundle");
-    };
-    let tied = || bench.repairs(&FORMATS).arguments(["--planner-option", "place.decoder=testchip"]);
-    refuses(tied().arguments(["--compilations", "1"]), &["within 1 compilations", "--compilations"]);
-    refuses(tied(), &["layer 17", "--formats"]);
-    refuses(
-        bench
-            .verifies(&bench.path("bundle"), &FORMATS)
-            .argument("--repair")
-            .argument("-o")
-            .argument(bench.path("bundle")),
-        &["is the bundle to repair", "--output"],
-    );
+    let bench = drifting(&["overflow layer.17.down-projection 32 0.05"], &FORMATS);
+    let tied = bench.repairs(&FORMATS).arguments(["--planner-option", "place.decoder=testchip"]);
+    refuses(&bench, tied, "repaired", &["layer 17", "--formats"]);
+    let onto_itself = bench.repairs_to("bundle", &FORMATS);
+    refuses(&bench, onto_itself, "repaired", &["is the bundle to repair", "--output"]);
     // If the planner may choose, it moves the faulty work to the CPU.
     let report = bench.repairs(&FORMATS).json();
-    holds(&bench, &FORMATS, &report);
-}
-
-/// Shards compiled by a stopped repair are used by the next one.
-#[test]
-fn an_interrupted_repair_goes_on_where_it_stopped() {
-    let bench = Bench::new(&narrow());
-    drifting(&bench, &["overflow layer.17.down-projection 8 0.05"], &FORMATS);
-    bench.repairs(&FORMATS).arguments(["--compilations", "1"]).refuses();
-    assert!(Bundle::open(bench.path("repaired")).is_err(), "half a bundle");
-    let report = bench.repairs(&FORMATS).json();
-    assert_eq!(compilations(&report), 1, "{report}");
-    holds(&bench, &FORMATS, &report);
-}
-
-#[test]
-fn a_repair_that_is_killed_leaves_no_half_written_bundle() {
-    let bench = Bench::new(&narrow());
-    drifting(&bench, &["overflow layer.17.down-projection 8 0.05"], &FORMATS);
-    for &milliseconds in &[900, 300, 1500, 2100][..cases(1, 4)] {
-        bench.repairs(&FORMATS).killed_after(Duration::from_millis(milliseconds));
-        // The original bundle is not changed.
-        shardwright(["inspect", "--verify"]).argument(bench.path("bundle")).succeeds();
-        if Bundle::open(bench.path("repaired")).is_ok() {
-            shardwright(["inspect", "--verify"]).argument(bench.path("repaired")).succeeds();
-        }
-    }
-    let report = bench.repairs(&FORMATS).json();
-    holds(&bench, &FORMATS, &report);
+    holds(&bench, "repaired", &FORMATS, &report);
 }
 
 /// The goal is shorter than a single run of the chip. With measured times, no plan for the chip

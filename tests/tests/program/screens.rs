@@ -49,13 +49,12 @@ fn the_list_of_shims_is_a_line_each() {
 
 #[test]
 fn the_plan_for_a_chip_is_a_screen() {
-    for soc in ["mt6989", "sm8850"] {
-        let plan = || at_a_terminal(["plan", DEMO_MODEL, "--soc", soc, "--no-measure"]);
-        let screen = plan().succeeds();
-        is_as_recorded(&format!("plan-{soc}.txt"), &screen);
-        let full = plan().argument("-v").succeeds();
-        assert!(full.lines().count() > screen.lines().count(), "{full}");
-    }
+    let plan = |soc: &str| at_a_terminal(["plan", DEMO_MODEL, "--soc", soc, "--no-measure"]);
+    is_as_recorded("plan-mt6989.txt", &plan("mt6989").succeeds());
+    let screen = plan("sm8850").succeeds();
+    is_as_recorded("plan-sm8850.txt", &screen);
+    let full = plan("sm8850").argument("-v").succeeds();
+    assert!(full.lines().count() > screen.lines().count(), "{full}");
 }
 
 #[test]
@@ -78,27 +77,8 @@ fn the_doctor_fits_but_for_paths() {
     let screen = at_a_terminal(["doctor"]).succeeds();
     let text: Vec<&str> = screen.lines().filter(|line| !line.contains('/')).collect();
     assert_fits(&text.join("\n"));
-    assert!(screen.contains("profiles of chips") && screen.ends_with("models can run here\n"), "{screen}");
-}
-
-/// Checks the short and the long help of a command and its subcommands. Returns their number.
-fn helps_fit(command: &[&str]) -> usize {
-    let [_, long] = ["-h", "--help"].map(|option| {
-        let help = at_a_terminal(command.iter().copied().chain([option])).succeeds();
-        for line in help.lines() {
-            let columns = line.chars().count();
-            assert!(columns <= COLUMNS, "`{} {option}` has {columns} columns: {line}", command.join(" "));
-        }
-        help
-    });
-    let lines = long.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let names = lines.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
-    let names = names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
-    names.map(|name| helps_fit(&[command, &[name]].concat())).sum::<usize>() + 1
-}
-
-#[test]
-fn every_help_fits() {
-    let commands = helps_fit(&[]);
-    assert!(commands > 30, "{commands} commands");
+    for word in ["cpu", "mt6989", "worker:", "kernel", "profiles of chips"] {
+        assert!(screen.contains(word), "no `{word}` in\n{screen}");
+    }
+    assert!(screen.ends_with("models can run here\n"), "{screen}");
 }

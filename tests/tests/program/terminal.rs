@@ -133,23 +133,9 @@ impl Terminal {
 
 #[test]
 fn a_chat_greets_is_interrupted_reply_by_reply_and_is_left() {
-    let mut terminal = Terminal::begin(&[
-        "run",
-        DEMO_MODEL,
-        "--chat",
-        "--temperature",
-        "6",
-        "--top-k",
-        "0",
-        "--top-p",
-        "1",
-        "-n",
-        "900",
-        "--context",
-        "1024",
-        "--threads",
-        "1",
-    ]);
+    let random = ["--temperature", "6", "--top-k", "0", "--top-p", "1"];
+    let long = ["-n", "900", "--context", "1024", "--threads", "1"];
+    let mut terminal = Terminal::begin(&[&["run", DEMO_MODEL, "--chat"][..], &random, &long].concat());
     let mut seen = terminal.until("/bye quits", 0);
     seen = terminal.until("> ", seen);
     for turn in ["one", "two"] {
@@ -214,20 +200,9 @@ fn percentages(shown: &str) -> Vec<u32> {
 fn a_bar_says_what_it_is_about_and_only_grows() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = folder.path().join("bundle").display().to_string();
-    let mut terminal = Terminal::begin(&[
-        "compile",
-        TEXT_FIXTURES[1],
-        "--soc",
-        "mt6989",
-        "--on",
-        "cpu",
-        "--limit",
-        "ops=400",
-        "--formats",
-        "w4-block32",
-        "-o",
-        &bundle,
-    ]);
+    let compile = ["compile", TEXT_FIXTURES[1], "-o", &bundle];
+    let target = ["--soc", "mt6989", "--on", "cpu", "--limit", "ops=400", "--formats", "w4-block32"];
+    let mut terminal = Terminal::begin(&[&compile[..], &target].concat());
     terminal.until("compiling gemma4_text", 0);
     let (code, shown) = terminal.ended();
     assert_eq!(code, Some(0), "{shown:?}");

@@ -2,16 +2,19 @@
 //! not used, and the next run completes it.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use shardwright_bundle::Bundle;
+use shardwright_bundle::{Bundle, pack};
 use shardwright_test_checkpoints::cases;
-use shardwright_tests::bundles::contents;
-use shardwright_tests::checkpoints::TEXT_FIXTURES;
+use shardwright_tests::bundles::{Compiled, contents};
+use shardwright_tests::checkpoints::{DEMO_MODEL, TEXT_FIXTURES};
 use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_vocabulary::ErrorKind;
+
+use crate::trust::refused;
 
 fn compile(into: &Path) -> Run {
     shardwright(["compile", TEXT_FIXTURES[0], "--context", "64", "-o"]).argument(into)
@@ -28,22 +31,39 @@ fn expect_nothing_or_all(path: &Path, what: &str) {
     }
 }
 
-/// Prepares a compilation for two chips at once.
-fn compile_two(into: &Path) -> Run {
-    compile(into).arguments(["--soc", "mt6989,generic", "--on", "cpu", "--jobs", "2"])
-}
-
 #[test]
 fn killed_at_any_moment_a_compilation_leaves_nothing_half_written_and_goes_on() {
-    killed_at_any_moment(compile, cases(20, 200) as u32);
+    killed_at_any_moment(&compile, cases(10, 200));
 }
 
 #[test]
 fn killed_at_any_moment_compilations_for_two_chips_leave_nothing_half_written_and_go_on() {
-    killed_at_any_moment(compile_two, cases(10, 100) as u32);
+    let two = ["--soc", "mt6989,generic", "--on", "cpu", "--jobs", "2"];
+    killed_at_any_moment(&|into| compile(into).arguments(two), cases(5, 100));
 }
 
-fn killed_at_any_moment(compile: fn(&Path) -> Run, moments: u32) {
+#[test]
+fn killed_at_any_moment_a_long_compilation_goes_on_or_leaves_the_bundle_that_it_replaces() {
+    let scratch = tempfile::tempdir().expect("a temporary folder");
+    let compile = |into: &Path| {
+        let run = shardwright(["compile", DEMO_MODEL, "--soc", "mt6989", "--limit", "ops=400"]);
+        let run = run.arguments(["--formats", "w4-block32[head=w8-per-channel]", "--rounding", "nearest"]);
+        let run = run.arguments(["--on", "cpu"]);
+        run.environment("TMPDIR", scratch.path()).argument("-o").argument(into)
+    };
+    let took = killed_at_any_moment(&compile, cases(5, 50));
+    for moment in &[5_u32, 2, 8][..cases(1, 3)] {
+        let bundle = Compiled::of(TEXT_FIXTURES[3]);
+        compile(&bundle.path()).killed_after(took * *moment / 9);
+        let intact = Bundle::open(bundle.path()).and_then(|bundle| bundle.verify_all(|_| ()));
+        intact.unwrap_or_else(|error| panic!("{moment}: {error}"));
+    }
+    let left = contents(scratch.path());
+    assert!(left.is_empty(), "what was killed left something: {:?}", left.keys());
+}
+
+/// Returns the time that an undisturbed compilation takes.
+fn killed_at_any_moment(compile: &dyn Fn(&Path) -> Run, moments: u32) -> Duration {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let whole = folder.path().join("whole");
     // Fill the caches, so that every compilation needs the same time.
@@ -52,7 +72,7 @@ fn killed_at_any_moment(compile: fn(&Path) -> Run, moments: u32) {
     compile(&whole).succeeds();
     let took = start.elapsed();
     let expected = contents(&whole);
-    let mut killed = 0;
+    let (mut killed, mut refusals) = (0, 0);
     for moment in 0..moments {
         // Every fifth compilation starts from the beginning. The others continue where the previous
         // one was killed.
@@ -60,6 +80,11 @@ fn killed_at_any_moment(compile: fn(&Path) -> Run, moments: u32) {
         let at = took.mul_f64(f64::from(moment + 1) / f64::from(moments + 1));
         killed += u32::from(!compile(&into).killed_after(at));
         expect_nothing_or_all(&into, &format!("killed after {at:?}"));
+        if refusals == 0 && into.join(".unfinished").is_file() && !into.join("bundle.json").exists() {
+            refused(shardwright(["run", "--prompt", "a"]).argument(&into), 3, &["not finished"]);
+            refused(shardwright(["inspect"]).argument(&into), 4, &["an unfinished bundle"]);
+            refusals += 1;
+        }
         if moment % 5 == 4 {
             compile(&into).succeeds();
             assert!(contents(&into) == expected, "killed after {at:?}");
@@ -67,6 +92,7 @@ fn killed_at_any_moment(compile: fn(&Path) -> Run, moments: u32) {
         }
     }
     assert!(killed >= moments / 4, "{killed} of {moments} were killed before they ended");
+    took
 }
 
 /// Runs the program with a limit of `blocks` blocks of 512 bytes on its files. Writing fails at the
@@ -83,12 +109,13 @@ fn bounded(blocks: u64, arguments: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn a_writer_that_fails_at_any_byte_says_where_and_the_next_run_completes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let whole = folder.path().join("whole");
-    compile(&whole).succeeds();
+    let compiled = Compiled::from(TEXT_FIXTURES[0], ["--context", "64"]);
+    let whole = compiled.path();
     let expected = contents(&whole);
     let shown = |path: &Path| path.display().to_string();
     let packed = folder.path().join("whole.swb");
-    shardwright(["pack"]).argument(&whole).argument("-o").argument(&packed).succeeds();
+    let bundle = Bundle::open(&whole).expect("a bundle");
+    pack(&bundle, &packed, |_| ControlFlow::Continue(())).expect("packed");
     let packed_bytes = fs::read(&packed).expect("packed");
     let key = folder.path().join("key");
     shardwright(["trust", "key"]).argument(&key).succeeds();
@@ -96,7 +123,7 @@ fn a_writer_that_fails_at_any_byte_says_where_and_the_next_run_completes() {
     let (into, file) = (folder.path().join("torn"), folder.path().join("torn.swb"));
     let mut failed = 0;
     let largest = packed_bytes.len() as u64 / 512;
-    let steps = cases(8, 40);
+    let steps = cases(5, 40);
     for step in 0..steps as u64 {
         let blocks = step * largest / steps as u64;
         // A missing cache entry is not an error. A missing file of the bundle is.

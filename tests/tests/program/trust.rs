@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use shardwright_tests::bundles::Compiled;
-use shardwright_tests::checkpoints::{EMBEDDING_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_tests::program::{self, Run, shardwright};
 use tempfile::TempDir;
 
@@ -75,12 +75,8 @@ impl Bench {
     }
 }
 
-fn refused(run: Run, code: i32, words: &[&str]) {
-    let (found, said) = run.refuses();
-    assert_eq!(found, code, "{said}");
-    for word in words {
-        assert!(said.contains(word), "no `{word}` in\n{said}");
-    }
+pub(crate) fn refused(run: Run, code: i32, words: &[&str]) {
+    run.refuses_with(code, words);
 }
 
 #[test]
@@ -99,7 +95,8 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     assert!(quiet.stderr.lines().all(|line| line.starts_with("warning: ")), "{}", quiet.stderr);
     // A user who names a key wants it to be checked.
     let named = || bench.generates(&bundle).arguments(["--trust", &bench.public]);
-    assert!(notes(&named().outcome().stderr) >= 2, "{}", named().outcome().stderr);
+    let checked = named().outcome().stderr;
+    assert!(notes(&checked) >= 2, "{checked}");
     assert_eq!(notes(&named().arguments(["--signatures", "off"]).outcome().stderr), 0);
 
     let signed = bench.signs(&bundle).arguments(["--name", "demo", "--release", "3"]).json();
@@ -109,76 +106,19 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     refused(bench.signs(&bench.manifest()), UNTRUSTED, &["hash of its library", "shim hash"]);
     shardwright(["shim", "hash"]).argument(bench.manifest()).succeeds();
     bench.signs(&bench.manifest()).succeeds();
-    assert_eq!(bench.requires(&bundle).succeeds(), expected);
     assert_eq!(bench.requires(&bundle).arguments(["--isolation", "process"]).succeeds(), expected);
     let shown = shardwright(["trust", "show"]).argument(&bundle).succeeds();
     assert!(shown.contains("`demo`, release 3") && shown.contains(&bench.public), "{shown}");
     let inspected = shardwright(["inspect"]).argument(&bundle).succeeds();
     assert!(inspected.contains("signed as `demo`, release 3"), "{inspected}");
 
-    // Another bundle signed with the same key is not the expected one.
+    // Another bundle signed with the same key is not the expected one, also where signatures are
+    // not checked.
     let expects =
         |name: &str| bench.generates(&bundle).arguments(["--trust", &bench.public, "--expect", name]);
     let words = ["signed as `demo`, expected `gemma`"];
-    refused(expects("gemma"), UNTRUSTED, &words);
     refused(expects("gemma").arguments(["--signatures", "off"]), UNTRUSTED, &words);
     assert_eq!(expects("demo").succeeds(), expected);
-    for command in ["explain", "inspect", "needs", "doctor"] {
-        let asks = |name: &str| {
-            let run = shardwright([command, "--trust", &bench.public, "--expect", name]).argument(&bundle);
-            run.argument("--shims").argument(bench.path("shims"))
-        };
-        refused(asks("gemma"), UNTRUSTED, &words);
-        asks("demo").succeeds();
-    }
-    let checkpoint = TEXT_FIXTURES[0];
-    let measured: &[&str] = &["--text", "README.md", "--window", "16", "--chunks", "1"];
-    let texts = bench.path("texts").display().to_string();
-    let prompts = bench.path("prompts").display().to_string();
-    fs::write(&prompts, "Hi\n").expect("written");
-    for (before, after) in [
-        (&["plan", "diff"][..], &[&*bundle.to_string_lossy()][..]),
-        (&["tune"], &["--checkpoint", checkpoint, "--minutes", "0"]),
-        (&["verify", checkpoint, "--bundle"], &["--rows", "4", "--steps", "1", "--greedy", "1"]),
-        (&["bench"], &["-p", "4", "-n", "2", "-r", "1"]),
-        (&["perplexity"], measured),
-        (&["perplexity", checkpoint, "--against"], measured),
-        (&["calibration-text"], &["-o", &texts, "--prompts", &prompts, "--tokens", "4", "--longest", "4"]),
-    ] {
-        let asks = |name: &str| {
-            let run = shardwright(before).argument(&bundle).arguments(after);
-            let run = run.environment("SHARDWRIGHT_SHIM_PATH", bench.path("shims"));
-            run.arguments(["--trust", &bench.public, "--expect", name])
-        };
-        refused(asks("gemma"), UNTRUSTED, &words);
-        asks("demo").succeeds();
-    }
-    let embeds = Compiled::from(EMBEDDING_FIXTURE, [] as [&str; 0]);
-    bench.signs(&embeds.path()).arguments(["--name", "demo", "--release", "1"]).succeeds();
-    let embeds = |name: &str| {
-        let run = shardwright(["embed"]).argument(embeds.path()).argument("a text");
-        run.arguments(["--trust", &bench.public, "--expect", name])
-    };
-    refused(embeds("gemma"), UNTRUSTED, &words);
-    embeds("demo").succeeds();
-    let laid_out = ["pack", "--trust", &bench.public, "--expect", "gemma", "-o"];
-    refused(shardwright(laid_out).argument(bench.path("no.swb")).argument(&bundle), UNTRUSTED, &words);
-    let usage = |run: Run| refused(run.arguments(["--expect", "demo"]), 2, &["--expect needs a bundle"]);
-    usage(shardwright(["run", TEXT_FIXTURES[0], "-p", "a"]));
-    usage(shardwright(["inspect", TEXT_FIXTURES[0]]));
-    usage(shardwright(["doctor"]));
-    usage(shardwright(["verify", TEXT_FIXTURES[0]]));
-    usage(shardwright(["tune", TEXT_FIXTURES[0]]));
-    usage(shardwright(["bench", TEXT_FIXTURES[0]]));
-    usage(shardwright(["embed", EMBEDDING_FIXTURE, "a text"]));
-    usage(shardwright(["calibration-text", TEXT_FIXTURES[0], "-o"]).argument(bench.path("others")));
-    let compared = ["perplexity", TEXT_FIXTURES[0], "--text", "README.md"];
-    usage(shardwright(compared));
-    usage(shardwright(compared).arguments(["--against", TEXT_FIXTURES[0]]));
-    let plan = bench.path("plan.json");
-    let planned = shardwright(["plan", TEXT_FIXTURES[0], "--format", "json"]).succeeds();
-    std::fs::write(&plan, planned).expect("written");
-    usage(shardwright(["plan", "diff"]).argument(&plan).argument(&plan));
 
     // Packing keeps the signature. A packed bundle is signed in place.
     let packed = bench.path("demo.swb");
@@ -186,11 +126,15 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     assert_eq!(bench.requires(&packed).succeeds(), expected);
     bench.signs(&packed).arguments(["--name", "demo", "--release", "4"]).succeeds();
     assert_eq!(bench.requires(&packed).succeeds(), expected);
+    a_share_is_signed(&bench, &expected);
+    what_was_changed_or_signed_by_another_is_refused(&bench);
+}
 
-    // A bundle that is laid out for others is signed while it is written.
+/// A bundle that is laid out for others is signed while it is written.
+fn a_share_is_signed(bench: &Bench, expected: &str) {
     let hub = bench.path("hub");
     let run = shardwright(["pack", "--licence", "apache-2.0", "--signed-as", "demo", "--release", "5"]);
-    let run = run.argument(&bundle).argument("--hf").argument(&hub);
+    let run = run.argument(bench.bundle.path()).argument("--hf").argument(&hub);
     run.argument("--key").argument(bench.path("my.key")).succeeds();
     let names = fs::read_dir(&hub).expect("a folder").map(|entry| entry.expect("an entry").path());
     let share = names.into_iter().find(|path| path.extension().is_some_and(|end| end == "swb"));
@@ -198,7 +142,10 @@ fn what_is_required_is_signed_or_refused_and_a_person_sees_why() {
     assert_eq!(bench.requires(&share).succeeds(), expected);
     let shown = shardwright(["trust", "show"]).argument(&share).succeeds();
     assert!(shown.contains("`demo`, release 5"), "{shown}");
+}
 
+fn what_was_changed_or_signed_by_another_is_refused(bench: &Bench) {
+    let bundle = bench.bundle.path();
     // Another library in place of the signed one.
     let library = bench.manifest().with_extension("").with_extension("so");
     let mut bytes = fs::read(&library).expect("a library");
@@ -238,6 +185,7 @@ fn a_withdrawn_release_a_revoked_key_and_an_older_list_are_refused() {
     refused(with(&second), UNTRUSTED, &[withdrawn, "later release"]);
     // The older list, which allowed the bundle, is now refused.
     refused(with(&first), UNTRUSTED, &["number 1 is older than number 2", "latest list"]);
+    the_list_of_one_key_does_not_replace_that_of_another(&bench, &second, withdrawn);
     bench.signs(&bundle).arguments(["--name", "demo", "--release", "4"]).succeeds();
     assert_eq!(with(&second).succeeds(), expected);
 
@@ -258,14 +206,9 @@ fn a_withdrawn_release_a_revoked_key_and_an_older_list_are_refused() {
     refused(with(&list), INVALID, &["damaged"]);
 }
 
-/// A list of another trusted key, in place of the list that withdraws a release.
-#[test]
-fn the_list_of_one_key_does_not_replace_that_of_another() {
-    let bench = Bench::new();
+/// A list of another trusted key, in place of the list `own` that withdraws a release.
+fn the_list_of_one_key_does_not_replace_that_of_another(bench: &Bench, own: &Path, withdrawn: &str) {
     let bundle = bench.bundle.path();
-    bench.signs(&bundle).arguments(["--name", "demo", "--release", "3"]).succeeds();
-    shardwright(["shim", "hash"]).argument(bench.manifest()).succeeds();
-    bench.signs(&bench.manifest()).succeeds();
     let other = shardwright(["trust", "key"]).argument(bench.path("other.key")).json();
     let other = other["public"].as_str().expect("a key");
     let theirs = bench.path("theirs");
@@ -276,20 +219,14 @@ fn the_list_of_one_key_does_not_replace_that_of_another() {
         lists.iter().fold(run, |run, list| run.argument("--revocations").argument(list))
     };
 
-    let own = bench.revokes(1, &["--least", "bundle:demo:4"]);
-    let withdrawn = ["release 3 of bundle `demo` was withdrawn, expected release 4 or later"];
-    refused(with(bench.requires(&bundle), &[&own]), UNTRUSTED, &withdrawn);
     let missing = ["`acme`", &bench.public, "is not given", "help: give the latest list"];
     refused(with(bench.requires(&bundle), &[&theirs]), UNTRUSTED, &missing);
-    refused(with(bench.requires(&bundle), &[&theirs, &own]), UNTRUSTED, &withdrawn);
+    refused(with(bench.requires(&bundle), &[&theirs, own]), UNTRUSTED, &[withdrawn]);
     let warns = with(bench.generates(&bundle), &[&theirs]).arguments(["--trust", &bench.public]).outcome();
     assert_eq!(warns.code, Some(0), "{}", warns.stderr);
-    let is_missing = |line: &str| {
-        line.starts_with("warning: ")
-            && line.contains("is not given")
-            && line.contains("give the latest list")
-    };
-    assert!(warns.stderr.lines().any(is_missing), "{}", warns.stderr);
+    let mut warnings = warns.stderr.lines().filter(|line| line.starts_with("warning: "));
+    let words = ["is not given", "give the latest list"];
+    assert!(warnings.any(|line| words.iter().all(|word| line.contains(word))), "{}", warns.stderr);
 }
 
 /// Returns the words of a command line, without the quotes around some of them.
@@ -308,6 +245,9 @@ fn words(line: &str) -> Vec<&str> {
 fn the_examples_of_the_help_succeed() {
     let bench = Bench::new();
     let bundle = bench.bundle.path().display().to_string();
+    // If the key file exists, it is kept, and its public half is shown again.
+    let again = shardwright(["trust", "key"]).argument(bench.path("my.key"));
+    refused(again, 2, &["is already a key", &bench.public]);
     // The first example makes the key.
     fs::remove_file(bench.path("my.key")).expect("removed");
     let (mut public, mut ran) = (bench.public.clone(), 0);
@@ -354,12 +294,4 @@ fn a_planner_that_is_not_signed_as_required_ends_planning() {
     *bytes.last_mut().expect("bytes") ^= 1;
     fs::write(&planner, bytes).expect("written");
     refused(plans(), UNTRUSTED, &["even.wasm"]);
-}
-
-/// If the key file exists, its public half is shown again.
-#[test]
-fn a_key_that_exists_is_kept_and_its_public_half_is_shown() {
-    let bench = Bench::new();
-    let again = shardwright(["trust", "key"]).argument(bench.path("my.key"));
-    refused(again, 2, &["is already a key", &bench.public]);
 }

@@ -4,57 +4,30 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 use shardwright_test_checkpoints::cases;
-use shardwright_tests::bundles::{Compiled, contents};
+use shardwright_tests::bundles::Compiled;
+use shardwright_tests::cache::Cache;
 use shardwright_tests::checkpoints::{EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::chip::{CHIP, Chip};
-use shardwright_tests::program::{self, Run, shardwright};
-use shardwright_tests::{skipped, tree};
-use tempfile::TempDir;
+use shardwright_tests::program::Run;
+use shardwright_tests::skipped;
 
 const CHECKPOINT: &str = TEXT_FIXTURES[1];
 
-/// A separate cache.
-struct Place(TempDir);
-
-impl Place {
-    fn new() -> Self {
-        Place(tempfile::tempdir().expect("a temporary folder"))
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-
-    fn run(&self, arguments: &[&str]) -> Run {
-        shardwright(arguments).environment("XDG_CACHE_HOME", self.path())
-    }
-
-    fn tune(&self, more: &[&str]) -> Run {
-        self.run(&["tune", CHECKPOINT, "--context", "64"]).arguments(more)
-    }
-
-    fn folder(&self, name: &str) -> PathBuf {
-        self.path().join("shardwright").join(name)
-    }
-
-    /// Returns the complete files in a folder of the cache.
-    fn kept(&self, name: &str) -> BTreeMap<PathBuf, Vec<u8>> {
-        let folder = self.folder(name);
-        match folder.is_dir() {
-            true => contents(&folder).into_iter().filter(|(path, _)| is_json(path)).collect(),
-            false => BTreeMap::new(),
-        }
-    }
+/// Prepares a run of `tune` on the checkpoint.
+fn tune(cache: &Cache, more: &[&str]) -> Run {
+    cache.run(["tune", CHECKPOINT, "--context", "64"]).arguments(more)
 }
 
-fn is_json(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "json")
+/// Returns the complete files in a folder of the cache.
+fn kept(cache: &Cache, name: &str) -> BTreeMap<PathBuf, Vec<u8>> {
+    let files = cache.files(name, "json").into_iter();
+    files.map(|path| (path.clone(), fs::read(path).expect("read"))).collect()
 }
 
 /// Returns the number of plans that were timed.
@@ -71,52 +44,30 @@ fn is_default_or_faster(report: &Value) -> bool {
     if is_default { ratio.is_null() } else { ratio["high"].as_f64() < Some(1.0) }
 }
 
+/// The tables do not depend on when a run was killed, and no plan becomes slower on the CPU. What
+/// is damaged is measured again, and what others may have written is not believed.
 #[test]
-fn killed_at_any_moment_it_goes_on_to_the_same_tables() {
-    let place = Place::new();
+fn killed_at_any_moment_it_goes_on_to_the_same_tables_and_plans_say_what_they_rest_on() {
+    let cache = Cache::empty();
+    let plan = |more: &[&str]| cache.run(["plan", CHECKPOINT, "--context", "64"]).arguments(more).succeeds();
+    let before = plan(&[]);
+    assert!(before.contains("modelled") && !before.contains("tune"), "{before}");
     let moments = cases(6, 50);
     let mut known: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
     for moment in 0..moments {
-        let mut child = Command::new(program::executable())
-            .current_dir(tree::root())
-            .args(["tune", CHECKPOINT, "--context", "64"])
-            .env("XDG_CACHE_HOME", place.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("it starts");
         // The time increases with each try, until a run ends before it is killed.
-        let until = Duration::from_millis(20 + 4000 * moment as u64 / moments as u64);
-        let start = Instant::now();
-        while start.elapsed() < until && child.try_wait().expect("waiting").is_none() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let _ = child.kill();
-        child.wait().expect("waited");
-        let trials = place.kept("trials");
+        tune(&cache, &[]).killed_after(Duration::from_millis(20 + 4000 * moment as u64 / moments as u64));
+        let trials = kept(&cache, "trials");
         for (path, bytes) in &known {
             assert!(trials.get(path) == Some(bytes), "{} was measured again", path.display());
         }
         known = trials;
     }
-    let report = place.tune(&[]).json();
-    let (trials, times) = (place.kept("trials"), place.kept("times"));
+    let report = tune(&cache, &[]).json();
+    let (trials, times) = (kept(&cache, "trials"), kept(&cache, "times"));
     assert!(known.iter().all(|(path, bytes)| trials.get(path) == Some(bytes)));
     assert_eq!(trials.len(), timed(&report), "{report}");
     assert!(!times.is_empty() && is_default_or_faster(&report), "{report}");
-    // The tables are derived from the trials alone, whatever was stored before.
-    fs::remove_dir_all(place.folder("times")).expect("removed");
-    assert_eq!(place.tune(&[]).json(), report);
-    assert!(place.kept("times") == times && place.kept("trials") == trials);
-}
-
-#[test]
-fn on_the_cpu_no_plan_becomes_slower_and_later_plans_say_what_they_rest_on() {
-    let place = Place::new();
-    let before = place.run(&["plan", CHECKPOINT, "--context", "64"]).succeeds();
-    assert!(before.contains("modelled") && !before.contains("tune"), "{before}");
-    let report = place.tune(&[]).json();
-    assert!(is_default_or_faster(&report), "{report}");
     let outcome = report["outcome"].as_str().expect("a word");
     assert!(["nothing-to-win", "faster", "faster-with-setting"].contains(&outcome), "{report}");
     for spread in ["prompt_seconds", "token_seconds"] {
@@ -125,34 +76,53 @@ fn on_the_cpu_no_plan_becomes_slower_and_later_plans_say_what_they_rest_on() {
         assert!(number("low") <= number("median") && number("median") <= number("high"), "{spread}");
         assert!(number("samples") >= 3.0, "{spread}");
     }
+    let measured = plan(&[]);
+    assert!(measured.contains("were measured by `shardwright tune`"), "{measured}");
+    assert!(measured.contains("(measured)"), "{measured}");
+    // With another number of threads the times differ, and none has been measured.
+    let other = plan(&["-t", "7"]);
+    assert!(!other.contains("(measured)"), "{other}");
+
+    // The tables are derived from the trials alone, whatever was stored before.
+    fs::remove_dir_all(cache.path().join("times")).expect("removed");
+    assert_eq!(plan(&[]), before);
+    assert_eq!(tune(&cache, &[]).json(), report);
+    assert!(kept(&cache, "times") == times && kept(&cache, "trials") == trials);
     // The text report contains this too, without another measurement.
-    let text = place.tune(&[]).succeeds();
+    let text = tune(&cache, &[]).succeeds();
     for words in ["outcome", "default plan", "for later plans, in", "no loss"] {
         assert!(text.contains(words), "no `{words}` in {text}");
     }
     assert_eq!(text.contains("no gain: "), outcome == "nothing-to-win", "{text}");
 
-    let plan = place.run(&["plan", CHECKPOINT, "--context", "64"]).succeeds();
-    assert!(plan.contains("were measured by `shardwright tune`"), "{plan}");
-    assert!(plan.contains("(measured)"), "{plan}");
-    // With another number of threads the times differ, and none has been measured.
-    let other = place.run(&["plan", CHECKPOINT, "--context", "64", "-t", "7"]).succeeds();
-    assert!(!other.contains("(measured)"), "{other}");
-    fs::remove_dir_all(place.folder("times")).expect("removed");
-    assert_eq!(place.run(&["plan", CHECKPOINT, "--context", "64"]).succeeds(), before);
+    for name in ["trials", "times"] {
+        for path in kept(&cache, name).keys() {
+            fs::write(path, "{").expect("written");
+        }
+    }
+    let damaged = plan(&[]);
+    assert!(damaged.contains("is damaged; it counts as not measured"), "{damaged}");
+    let again = tune(&cache, &["--minutes", "0"]).outcome();
+    assert!(again.stderr.contains("damaged. Measuring it again"), "{}", again.stderr);
+    assert!(kept(&cache, "trials").values().any(|bytes| bytes.len() > 1));
+    let open_to_all = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(cache.path().join("times"), open_to_all).expect("set");
+    let doubted = plan(&[]);
+    assert!(doubted.contains("may be written by others") && !doubted.contains("(measured)"), "{doubted}");
+    tune(&cache, &["--minutes", "0"]).refuses_with(3, &["a cache folder of your own"]);
 }
 
 #[test]
 fn a_plan_that_estimates_hide_is_found_and_made_from_then_on() {
-    let (chip, place) = (Chip::new(), Place::new());
+    let (chip, cache) = (Chip::new(), Cache::empty());
     // Weights in 32 bits make it slow, but its estimates do not show that.
     let formats = ["--formats", "f32", "--formats", "w8-per-channel"];
     let run = |command: &str, more: &[&str]| {
-        let run = chip.planned_by(place.run(&[command, CHECKPOINT, "--context", "64"]));
+        let run = chip.planned_by(cache.run([command, CHECKPOINT, "--context", "64"]));
         run.arguments(formats).arguments(more)
     };
     let sizes = |formats: &str| -> u64 {
-        let plan = place.run(&["plan", CHECKPOINT, "--context", "64", "--formats", formats]);
+        let plan = cache.run(["plan", CHECKPOINT, "--context", "64", "--formats", formats]);
         let plan = chip.planned_by(plan).json();
         let shards = plan["shards"].as_array().expect("shards").iter();
         shards.map(|shard| shard["artefact_bytes"].as_u64().expect("bytes")).sum()
@@ -173,7 +143,7 @@ fn a_plan_that_estimates_hide_is_found_and_made_from_then_on() {
     assert_eq!(report["change"]["same"], false, "{report}");
     assert_ne!(report["before"]["plan"], report["after"]["plan"], "{report}");
     // Another measurement may prefer another plan with about the same speed.
-    let bundle = place.path().join("bundle").display().to_string();
+    let bundle = cache.home().join("bundle").display().to_string();
     run("compile", &["-o", &bundle]).succeeds();
     let planned = run("plan", &[]).json();
     assert!(!places(&planned).contains(&default[0]), "{planned}");
@@ -184,8 +154,8 @@ fn a_plan_that_estimates_hide_is_found_and_made_from_then_on() {
 
     // A bundle with that plan is tuned with its checkpoint, in a cache without measurements. Its
     // plan is timed together with the default plan for its options.
-    let elsewhere = Place::new();
-    let tuned = chip.found_by(elsewhere.run(&["tune", &bundle, "--checkpoint", CHECKPOINT])).json();
+    let elsewhere = Cache::empty();
+    let tuned = chip.found_by(elsewhere.run(["tune", &bundle, "--checkpoint", CHECKPOINT])).json();
     assert_eq!(tuned["before"]["plan"], report["before"]["plan"], "{tuned}");
     let of_bundle = &tuned["tried"][1];
     assert_eq!(of_bundle["asked"], "the bundle's plan", "{tuned}");
@@ -193,27 +163,27 @@ fn a_plan_that_estimates_hide_is_found_and_made_from_then_on() {
     let result = of_bundle["result"].as_str().expect("a result");
     assert!(result.starts_with("faster"), "{tuned}");
     assert_eq!(tuned["outcome"], "faster", "{tuned}");
-    assert!(!elsewhere.kept("times").is_empty());
+    assert!(!kept(&elsewhere, "times").is_empty());
 }
 
 #[test]
 fn on_a_simulator_times_count_for_the_simulator_alone() {
-    let place = Place::new();
+    let cache = Cache::empty();
     let asked = ["--soc", "mt6989", "--minutes", "0"];
-    let report = place.tune(&asked).arguments(["--on", "simulator"]).json();
+    let report = tune(&cache, &asked).arguments(["--on", "simulator"]).json();
     assert_eq!((&report["outcome"], timed(&report)), (&Value::from("unfinished"), 1), "{report}");
-    let plan = |on: &str| place.run(&["plan", CHECKPOINT, "--context", "64", "--soc", "mt6989", "--on", on]);
+    let plan = |on: &str| cache.run(["plan", CHECKPOINT, "--context", "64", "--soc", "mt6989", "--on", on]);
     assert!(plan("simulator").succeeds().contains("were measured by `shardwright tune`"));
     assert!(!plan("cpu").succeeds().contains("were measured by"));
     // On the CPU, the report states that these are not the chip's times.
-    let emulated = place.tune(&asked).arguments(["--on", "cpu"]).succeeds();
+    let emulated = tune(&cache, &asked).arguments(["--on", "cpu"]).succeeds();
     assert!(emulated.contains("*emulated on cpu*"), "{emulated}");
 }
 
 #[test]
 fn what_cannot_be_tuned_is_refused_with_help() {
-    let place = Place::new();
-    let bundle = Compiled::from(TEXT_FIXTURES[3], [] as [&str; 0]);
+    let cache = Cache::empty();
+    let bundle = Compiled::of(TEXT_FIXTURES[3]);
     let bundle = bundle.path().display().to_string();
     let on_device = ["tune", CHECKPOINT, "--soc", "mt6989", "--on", "device"];
     let cases: &[(&[&str], i32, &[&str])] = &[
@@ -228,65 +198,23 @@ fn what_cannot_be_tuned_is_refused_with_help() {
         (&["tune", CHECKPOINT, "--checkpoint", CHECKPOINT], 2, &["needs a bundle"]),
         (&["tune", EMBEDDING_FIXTURE], 5, &["embeds", "plan"]),
         (&["tune", CHECKPOINT, "--context", "4"], 10, &["is too short for timing", "--context"]),
-        (&["tune", "no/such/folder"], 3, &["no such file"]),
-        (&["tune", CHECKPOINT, "--minutes", "soon"], 2, &["number of minutes"]),
-        (&["tune", CHECKPOINT, "--on", "simulator"], 2, &["generic", "--soc"]),
     ];
     for (arguments, code, words) in cases {
-        let (actual, stderr) = place.run(arguments).refuses();
-        assert_eq!(actual, *code, "{arguments:?}: {stderr}");
-        for word in *words {
-            assert!(stderr.contains(word), "{arguments:?}: no `{word}` in {stderr}");
-        }
+        cache.run(*arguments).refuses_with(*code, words);
     }
-}
-
-#[test]
-fn damaged_files_are_measured_again_and_others_folders_are_not_believed() {
-    let place = Place::new();
-    place.tune(&["--minutes", "0"]).succeeds();
-    for name in ["trials", "times"] {
-        for path in place.kept(name).keys() {
-            fs::write(place.folder(name).join(path), "{").expect("written");
-        }
-    }
-    let plan = place.run(&["plan", CHECKPOINT, "--context", "64"]).succeeds();
-    assert!(plan.contains("is damaged; it counts as not measured"), "{plan}");
-    let outcome = place.tune(&["--minutes", "0"]).outcome();
-    assert!(outcome.stderr.contains("damaged. Measuring it again"), "{}", outcome.stderr);
-    assert!(place.kept("trials").values().all(|bytes| bytes.len() > 1));
-
-    let open_to_all = fs::Permissions::from_mode(0o777);
-    fs::set_permissions(place.folder("times"), open_to_all).expect("set");
-    let plan = place.run(&["plan", CHECKPOINT, "--context", "64"]).succeeds();
-    assert!(plan.contains("may be written by others") && !plan.contains("(measured)"), "{plan}");
-    let (code, stderr) = place.tune(&["--minutes", "0"]).refuses();
-    assert_eq!(code, 3, "{stderr}");
-    assert!(stderr.contains("a cache folder of your own"), "{stderr}");
 }
 
 #[test]
 fn an_interrupt_ends_it_and_keeps_what_was_measured() {
-    let place = Place::new();
-    let child = Command::new(program::executable())
-        .current_dir(tree::root())
-        .args(["tune", CHECKPOINT, "--context", "1024"])
-        .env("XDG_CACHE_HOME", place.path())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let start = Instant::now();
-    while place.kept("trials").is_empty() && start.elapsed() < Duration::from_secs(120) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let cache = Cache::empty();
+    let tune = cache.run(["tune", CHECKPOINT, "--context", "1024"]);
+    let mut child = tune.started_until(|| !kept(&cache, "trials").is_empty());
     let asked = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs");
-    let output = child.wait_with_output().expect("waited");
-    if !asked.success() || output.status.success() {
+    let status = child.wait().expect("waited");
+    if !asked.success() || status.success() {
         skipped("an interrupt of tuning: it had ended");
         return;
     }
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{stderr}");
-    assert!(!place.kept("trials").is_empty());
+    assert_eq!(status.code(), Some(130));
+    assert!(!kept(&cache, "trials").is_empty());
 }

@@ -20,10 +20,10 @@ use shardwright_tests::{skipped, tree};
 
 /// A watcher that records progress.
 #[derive(Default)]
-struct Seen {
-    places: Vec<u32>,
-    stages: Vec<String>,
-    /// Start of the name of the stage to watch.
+pub(crate) struct Seen {
+    pub(crate) places: Vec<u32>,
+    pub(crate) stages: Vec<String>,
+    /// Start of the name of the stage to watch. If it is empty, everything is watched.
     of: &'static str,
     /// Number of cancellation queries in that stage.
     asked: Cell<u32>,
@@ -38,8 +38,17 @@ impl Seen {
         Seen { of: stage, ..Seen::default() }
     }
 
+    /// Requests a stop after this many queries in that stage.
+    pub(crate) fn patient(stage: &'static str, patience: u32) -> Seen {
+        Seen { patience: Some(patience), ..Seen::of(stage) }
+    }
+
     fn is_there(&self) -> bool {
-        self.stages.last().is_some_and(|stage| stage.starts_with(self.of))
+        self.of.is_empty() || self.stages.last().is_some_and(|stage| stage.starts_with(self.of))
+    }
+
+    pub(crate) fn hashes(&self) -> bool {
+        self.stages.iter().any(|stage| stage.starts_with("hashing"))
     }
 }
 
@@ -91,7 +100,7 @@ fn bytes_of_tower(model: &Model) -> u64 {
 
 #[test]
 fn a_tower_is_hashed_with_progress_and_once() {
-    let compiled = Compiled::from(MULTIMODAL_FIXTURE, [] as [&str; 0]);
+    let compiled = Compiled::of(MULTIMODAL_FIXTURE);
     std::thread::sleep(Duration::from_secs(5));
     let folder = tempfile::tempdir().expect("a temporary folder");
     let options = |proofs: &Path| {
@@ -149,7 +158,7 @@ fn a_tower_is_hashed_with_progress_and_once() {
     for patience in 0..100 {
         let model = open(&folder.path().join(format!("watched-{patience}")));
         let mut session = session(&model);
-        let mut seen = Seen { patience: Some(patience), ..Seen::of("") };
+        let mut seen = Seen::patient("", patience);
         match looks(&mut session, &mut seen) {
             Ok(_) => break,
             Err(error) => assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}"),
@@ -197,7 +206,7 @@ fn a_self_test_ends_between_its_runs_and_is_done_whole_the_next_time() {
     assert!(runs > 6 && tested(&model) == 1, "{runs} {:?}", seen.stages);
     for patience in [0, 1, runs - 1] {
         let proofs = format!("proofs-{patience}");
-        let mut seen = Seen { patience: Some(patience), ..Seen::of(TESTING) };
+        let mut seen = Seen::patient(TESTING, patience);
         let error = open(&proofs, &mut seen).err().expect("cancelled");
         assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
         assert_eq!(seen.asked.get(), patience + 1);

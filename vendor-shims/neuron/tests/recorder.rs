@@ -4,7 +4,7 @@
 //! a separate process.
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use shardwright_shim_neuron::artefact::Artefact;
 use shardwright_shim_neuron::library::{Library, LibraryChoice};
 use shardwright_shim_neuron::session::{Execution, Network, SharedHandle};
 use shardwright_shim_neuron::{SharedBuffer, shim_entry};
-use shardwright_shim_testing::{Builder, Encoding, Host, Memory, Region, Weight, values};
+use shardwright_shim_testing::{Builder, Encoding, Host, Region, Weight, values};
 
 const DEVICE: &str = "mt6989.simulated";
 const ENTRIES: [(&str, u64); 2] = [("decode_1@4", 1), ("decode_4@4", 4)];
@@ -54,19 +54,6 @@ fn entries() -> Vec<&'static SwEntry> {
     ENTRIES.into_iter().map(entry).collect()
 }
 
-struct Aligned(Region);
-
-impl Memory for Aligned {
-    fn poison(_: u32, bytes: u64) -> Aligned {
-        Aligned(Region::new(&vec![0x5a; bytes as usize]))
-    }
-
-    fn place(&mut self) -> (*mut std::ffi::c_void, u64) {
-        let bytes = self.0.bytes_mut();
-        (bytes.as_mut_ptr().cast(), bytes.len() as u64)
-    }
-}
-
 fn host() -> Host {
     let library = recorder().display().to_string();
     let host = Host::open(shim_entry(), DEVICE, &[("library", library.as_str())]).expect("an instance");
@@ -81,18 +68,15 @@ fn run_all(options: &[(&str, &str)]) {
     let mut loaded = host.load(&compiled.artefact, options).expect("loaded");
     for (name, rows) in ENTRIES {
         for valid in [rows, 1] {
-            let input = Aligned(Region::new(&vec![1; rows as usize * 24 * 2]));
+            let input = Region::new(&vec![1; rows as usize * 24 * 2]);
             let mut bound = HashMap::from([("hidden".to_owned(), input)]);
             loaded.run(name, valid as usize, &mut bound).expect("it runs");
-            assert!(
-                bound["out"].0.bytes().iter().all(|byte| *byte == 0),
-                "every byte of an output is written"
-            );
+            assert!(bound["out"].bytes().iter().all(|byte| *byte == 0), "every byte of an output is written");
         }
     }
 }
 
-/// Imports a memfd, binds an input and outputs to it, runs, binds others, and frees everything in
+/// Imports a file, binds an input and outputs to it, runs, binds others, and frees everything in
 /// an unusual order.
 fn share_memory() {
     let compiled = host().compile(&entries()[..1], &[]).expect("compiled");
@@ -103,13 +87,9 @@ fn share_memory() {
     let network = Network::restore(&library, blob).expect("restored");
     let mut execution = Execution::new(network, 1, 2, 100).expect("an execution");
 
-    // SAFETY: a name that ends with a zero byte.
-    let fd = unsafe { libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC) };
-    assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: just created, without another owner.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: a descriptor of this function's own.
-    assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), 8192) }, 0);
+    let file = tempfile::tempfile().expect("a file");
+    file.set_len(8192).expect("longer");
+    let fd = OwnedFd::from(file);
     // An import as a host makes it, aligned for the hardware, and memory at other offsets.
     let buffer = SharedBuffer::import(&library, fd.as_raw_fd(), 0, 4096).expect("imported");
     assert!((buffer.pointer() as usize).is_multiple_of(64));

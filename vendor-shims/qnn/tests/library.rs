@@ -112,7 +112,7 @@ fn other_files_are_refused_for_what_they_are() {
 
 #[test]
 fn the_vendors_other_libraries_are_not_taken_for_this_one() {
-    let Some(library) = library("the_vendors_other_libraries_are_not_taken_for_this_one") else { return };
+    let Some(library) = library() else { return };
     let folder = library.path().parent().expect("a folder");
     match Library::open(&only(folder.join("libQnnSystem.so"))) {
         Err(QnnError::NotAQnnLibrary { .. }) => {}
@@ -130,7 +130,7 @@ fn the_vendors_other_libraries_are_not_taken_for_this_one() {
 
 #[test]
 fn an_opened_library_tells_how_it_was_found_and_what_it_is() {
-    let Some(library) = library("an_opened_library_tells_how_it_was_found_and_what_it_is") else { return };
+    let Some(library) = library() else { return };
     assert!(library.steps().iter().any(|step| step.contains("speaks core 2.")), "{:?}", library.steps());
     assert!(library.build_id().starts_with('v'), "{}", library.build_id());
     assert_eq!(library.system().expect("beside it").version().major, 1);
@@ -145,7 +145,7 @@ fn an_opened_library_tells_how_it_was_found_and_what_it_is() {
 
 #[test]
 fn a_graph_comes_back_from_its_binary_bit_for_bit() {
-    let Some(library) = library("a_graph_comes_back_from_its_binary_bit_for_bit") else { return };
+    let Some(library) = library() else { return };
     let device = device(&library, 69);
     let case = fully_connected("product", 3, 96, 64);
     let mut context = Context::new(device.clone(), ContextOptions::default()).expect("a context");
@@ -207,11 +207,7 @@ enum Written {
 /// both correctly.
 #[test]
 fn a_mask_written_out_for_its_heads_is_added_to_its_own_rows_around_a_mebibyte() {
-    let Some(library) =
-        library("a_mask_written_out_for_its_heads_is_added_to_its_own_rows_around_a_mebibyte")
-    else {
-        return;
-    };
+    let Some(library) = library() else { return };
     let (rows, heads) = (64, 8);
     for soc in [87, 69] {
         let device = device(&library, soc);
@@ -297,7 +293,7 @@ fn tanh_of_a_product(device: &Arc<Device>, rows: u32, extents: &[u32], half: boo
 
 #[test]
 fn a_tanh_of_sixteen_rows_is_wrong() {
-    let Some(library) = library("a_tanh_of_sixteen_rows_is_wrong") else { return };
+    let Some(library) = library() else { return };
     for soc in [69, 87] {
         let device = device(&library, soc);
         for half in [false, true] {
@@ -347,7 +343,7 @@ fn product_of_a_norm(device: &Arc<Device>, rows: u32, extents: &[u32]) -> Vec<bo
 
 #[test]
 fn a_conversion_of_sixteen_rows_is_wrong() {
-    let Some(library) = library("a_conversion_of_sixteen_rows_is_wrong") else { return };
+    let Some(library) = library() else { return };
     for soc in [69, 87] {
         let device = device(&library, soc);
         for rows in [1, 8, 15, 17, 32] {
@@ -361,7 +357,7 @@ fn a_conversion_of_sixteen_rows_is_wrong() {
 
 #[test]
 fn weights_are_widened_and_exchanged_on_the_way() {
-    let Some(library) = library("weights_are_widened_and_exchanged_on_the_way") else { return };
+    let Some(library) = library() else { return };
     let device = device(&library, 69);
     // Odd extents: rows of the packed form end within a byte.
     let (inner, channels) = (37usize, 21usize);
@@ -421,9 +417,7 @@ fn weights_are_widened_and_exchanged_on_the_way() {
 
 #[test]
 fn estimates_are_those_of_the_stand_in_chip_and_the_same_every_time() {
-    let Some(library) = library("estimates_are_those_of_the_stand_in_chip_and_the_same_every_time") else {
-        return;
-    };
+    let Some(library) = library() else { return };
     let device = device(&library, 72);
     let estimate = || {
         let mut case = fully_connected("estimated", 1, 1536, 6144);
@@ -446,7 +440,7 @@ fn estimates_are_those_of_the_stand_in_chip_and_the_same_every_time() {
 
 #[test]
 fn operations_without_a_cost_are_named() {
-    let Some(library) = library("operations_without_a_cost_are_named") else { return };
+    let Some(library) = library() else { return };
     let mut case = Case::new("rotary");
     let x = case.input(&[1, 2, 4, 64], a16(1.0), &random(512, 1.0, 1));
     let cos = case.input(&[1, 4, 32], a16(1.0), &random(128, 1.0, 2));
@@ -462,7 +456,7 @@ fn operations_without_a_cost_are_named() {
 
 #[test]
 fn several_graphs_run_at_once_as_one_after_another() {
-    let Some(library) = library("several_graphs_run_at_once_as_one_after_another") else { return };
+    let Some(library) = library() else { return };
     // Two chips, two contexts of one of them, in one process.
     let jobs: Vec<_> = [(69, 1), (43, 2), (69, 3)]
         .into_iter()
@@ -496,9 +490,7 @@ fn several_graphs_run_at_once_as_one_after_another() {
 
 #[test]
 fn equal_weights_of_two_graphs_are_kept_once_and_not_loaded_here() {
-    let Some(library) = library("equal_weights_of_two_graphs_are_kept_once_and_not_loaded_here") else {
-        return;
-    };
+    let Some(library) = library() else { return };
     let device = device(&library, 72);
     let binary = |weight_sharing| {
         let mut context = Context::new(device.clone(), ContextOptions { weight_sharing }).expect("a context");
@@ -544,8 +536,8 @@ fn equal_weights_of_two_graphs_are_kept_once_and_not_loaded_here() {
 // ---- bad input
 
 #[test]
-fn bytes_that_are_no_binary_are_refused() {
-    let Some(library) = library("bytes_that_are_no_binary_are_refused") else { return };
+fn bytes_that_are_no_binary_are_refused_and_damaged_heads_end_nothing() {
+    let Some(library) = library() else { return };
     let system = library.system().expect("beside it");
     let good = compiled(&device(&library, 69), &fully_connected("product", 1, 64, 32)).bytes;
     assert_eq!(describe_binary(system, &good).expect("a binary").soc_model, 69);
@@ -568,13 +560,7 @@ fn bytes_that_are_no_binary_are_refused() {
         assert!(matches!(error, QnnError::BinaryInvalid { .. }), "{what}: {error}");
         assert_eq!(error.class(), ErrorClass::CorruptArtefact, "{what}");
     }
-}
-
-#[test]
-fn damaged_heads_are_described_or_refused_and_end_nothing() {
-    let Some(library) = library("damaged_heads_are_described_or_refused_and_end_nothing") else { return };
-    let system = library.system().expect("beside it");
-    let good = compiled(&device(&library, 69), &fully_connected("product", 1, 64, 32)).bytes;
+    // Damaged heads are described or refused.
     let mut refused = 0;
     for at in (0..1000).step_by(9) {
         let mut damaged = good.clone();
@@ -600,7 +586,7 @@ fn damaged_heads_are_described_or_refused_and_end_nothing() {
 
 #[test]
 fn a_binary_for_a_newer_processor_is_incompatible() {
-    let Some(library) = library("a_binary_for_a_newer_processor_is_incompatible") else { return };
+    let Some(library) = library() else { return };
     let newer = compiled(&device(&library, 87), &fully_connected("product", 1, 64, 32)).bytes;
     let error = LoadedContext::from_binary(device(&library, 69), &newer, None)
         .expect_err("made for v81, loaded on v79");
@@ -611,7 +597,7 @@ fn a_binary_for_a_newer_processor_is_incompatible() {
 
 #[test]
 fn chips_the_library_does_not_know_are_refused() {
-    let Some(library) = library("chips_the_library_does_not_know_are_refused") else { return };
+    let Some(library) = library() else { return };
     let backend = device(&library, 69).backend().clone();
     let error = failure(Device::new(backend, CodeFor::Chip(SocId(9999))).expect_err("no such chip"));
     assert_eq!((error.class, error.code), (ErrorClass::InvalidArgument, 14001));
@@ -620,7 +606,7 @@ fn chips_the_library_does_not_know_are_refused() {
 
 #[test]
 fn the_newest_architecture_is_refused_with_the_logs_reason() {
-    let Some(library) = library("the_newest_architecture_is_refused_with_the_logs_reason") else { return };
+    let Some(library) = library() else { return };
     // Another architecture's registry stays in the process, so this runs in a separate process.
     if !alone("the_newest_architecture_is_refused_with_the_logs_reason") {
         return;
@@ -633,7 +619,7 @@ fn the_newest_architecture_is_refused_with_the_logs_reason() {
 
 #[test]
 fn refusals_name_the_node() {
-    let Some(library) = library("refusals_name_the_node") else { return };
+    let Some(library) = library() else { return };
     let device = device(&library, 69);
     let tanh = |op: &'static str, to: &[u32], kind: Kind| {
         let mut case = Case::new("chain");
@@ -670,7 +656,7 @@ fn refusals_name_the_node() {
 
 #[test]
 fn calls_out_of_order_are_the_callers_mistake() {
-    let Some(library) = library("calls_out_of_order_are_the_callers_mistake") else { return };
+    let Some(library) = library() else { return };
     let case = fully_connected("product", 1, 64, 32);
     let mut context = Context::new(device(&library, 69), ContextOptions::default()).expect("a context");
     let mut graph = context.compose(&case.graph, &GraphOptions::default()).expect("composed");
@@ -692,7 +678,7 @@ fn calls_out_of_order_are_the_callers_mistake() {
 
 #[test]
 fn graphs_that_contradict_themselves_never_reach_the_library() {
-    let Some(library) = library("graphs_that_contradict_themselves_never_reach_the_library") else { return };
+    let Some(library) = library() else { return };
     let device = device(&library, 69);
     let broken = |what: &str, spoil: &dyn Fn(&mut Case)| {
         let mut case = fully_connected("product", 1, 64, 32);
@@ -758,9 +744,9 @@ fn graphs_that_contradict_themselves_never_reach_the_library() {
 #[test]
 fn memory_of_a_phone_is_not_offered_here() {
     use std::os::fd::AsFd;
-    let Some(library) = library("memory_of_a_phone_is_not_offered_here") else { return };
+    let Some(library) = library() else { return };
     if !cfg!(target_arch = "x86_64") {
-        return skipped("memory_of_a_phone_is_not_offered_here: this is not the x86-64 library");
+        return skipped("this is not the x86-64 library");
     }
     let context = Context::new(device(&library, 69), ContextOptions::default()).expect("a context");
     let file = tempfile::tempfile().expect("a file");
@@ -773,7 +759,7 @@ fn memory_of_a_phone_is_not_offered_here() {
 #[test]
 fn an_encoding_that_kills_the_compiler_kills_a_child() {
     const NAME: &str = "an_encoding_that_kills_the_compiler_kills_a_child";
-    let Some(library) = library(NAME) else { return };
+    let Some(library) = library() else { return };
     if std::env::var_os(CHILD).is_none() {
         use std::os::unix::process::ExitStatusExt;
         let output = child(NAME).output().expect("this program starts");
@@ -856,7 +842,7 @@ fn every_error_has_a_class_of_the_contract() {
 
 #[test]
 fn backends_can_be_made_again() {
-    let Some(library) = library("backends_can_be_made_again") else { return };
+    let Some(library) = library() else { return };
     for _ in 0..3 {
         let backend = Backend::new(library.clone()).expect("a backend");
         let device = Device::new(backend, CodeFor::Chip(SocId(69))).expect("a device");
@@ -869,7 +855,7 @@ fn backends_can_be_made_again() {
 #[test]
 fn a_vote_is_read_as_it_was_written_and_taken_back() {
     const NAME: &str = "a_vote_is_read_as_it_was_written_and_taken_back";
-    let Some(library) = library(NAME) else { return };
+    let Some(library) = library() else { return };
     if !alone(NAME) {
         return;
     }

@@ -67,7 +67,7 @@ pub(super) fn expected_losses(
     if !graph.is_generative() {
         return Ok(Losses::default());
     }
-    let formats = Formats::of(tuples, options.tables);
+    let formats = Formats::of(tuples, options.recorded.tables);
     Ok(requested(graph, &formats, &Known::expected(graph, &formats, options.compensated(graph))?))
 }
 
@@ -83,8 +83,8 @@ pub(super) fn losses(
     notices: &mut Vec<Notice>,
     watch: &mut dyn Watch,
 ) -> Result<Losses> {
-    let formats = Formats::of(tuples, options.tables);
-    let rounds_tables = options.size_bytes.is_some() || options.tables != TableFormats::default();
+    let formats = Formats::of(tuples, options.recorded.tables);
+    let rounds_tables = options.size_bytes.is_some() || options.recorded.tables != TableFormats::default();
     let rounds = !formats.weights.is_empty() || !formats.values.is_empty() || rounds_tables;
     let looks = ground != LossGround::Expected || Kept::was_asked_for(checkpoint, options);
     if !rounds || !looks {

@@ -69,7 +69,7 @@ impl<'a> CheckpointSource<'a> {
     fn moments(&mut self, formats: &[WeightFormat], watch: &mut dyn Watch) -> Result<Option<Arc<Moments>>> {
         let compensated = self.options.compensated(&self.graph);
         let has_few_bits = formats.iter().any(|format| Compensated::FourBits.takes(*format));
-        let is_usual = self.options.rounding == WeightRounding::Usual;
+        let is_usual = self.options.recorded.rounding == WeightRounding::Usual;
         if compensated.is_none() && has_few_bits && is_usual && self.graph.is_generative() {
             self.say_once(format!(
                 "weights of 4 bits and fewer are rounded to the nearest, since more takes long for {} million weights: \
@@ -242,8 +242,8 @@ impl ModelSource for CheckpointSource<'_> {
         let rounded = measuring::quantised_formats(&used);
         let moments = self.moments(&rounded, &mut watch.then(MOMENTS_TAKEN))?;
         // Reported only once, whatever plans follow.
-        if self.options.rounding == WeightRounding::Compensated && rounded.is_empty() && self.made.is_empty()
-        {
+        let is_asked = self.options.recorded.rounding == WeightRounding::Compensated;
+        if is_asked && rounded.is_empty() && self.made.is_empty() {
             self.notices.push(Notice::note(
                 "the plan leaves all weights as they are stored, so that `--rounding compensated` has nothing to round",
             ));

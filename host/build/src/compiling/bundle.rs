@@ -21,8 +21,8 @@ use super::later::LaterChains;
 use super::{CompileReport, CompiledVariant, FailedVariant};
 use crate::checkpoint::passes_with;
 use crate::{
-    Builder, BundleStore, BundleTrying, PlanOptions, PlanReport, Purpose, Result, Settled, SharedWriter,
-    TowerScope, Trying, expect_checkpoint, settle_trying, tower_weights, towers_of,
+    Builder, BundleStore, BundleTrying, PlanOptions, PlanReport, Purpose, RecordedOptions, Result, Settled,
+    SharedWriter, TowerScope, Trying, expect_checkpoint, settle_trying, tower_weights, towers_of,
 };
 
 /// Progress after the first chain is made, in thousandths. Fallback chains and the writing of
@@ -168,7 +168,7 @@ impl<'c> Compiling<'c> {
             aliases: profile.aliases,
             calibration,
             planner: report.planner.clone(),
-            options: asked(options)?,
+            options: recorded(options)?,
             structure: Structure::of(&graph),
             assets,
             chains: later.after(first),
@@ -332,23 +332,11 @@ fn chains(
     Ok((first, settled, later))
 }
 
-/// Returns all options of the user that differ from the defaults, by name.
-fn asked(options: &PlanOptions) -> Result<BTreeMap<String, String>> {
-    let mut asked = BTreeMap::new();
-    asked.extend(options.rounding.name().map(|name| ("rounding".to_owned(), name.to_owned())));
-    asked.extend(options.calibration_digest()?.map(|text| ("calibration-text".to_owned(), text.to_string())));
-    asked.extend(options.context.map(|context| ("context".to_owned(), context.to_string())));
-    asked.extend(options.on.map(|on| ("on".to_owned(), on.name().to_owned())));
-    asked.extend(options.limits.iter().map(|(name, value)| (format!("limit.{name}"), value.to_string())));
-    asked.extend(options.flags.iter().map(|(name, value)| (format!("flag.{name}"), value.clone())));
-    let left_out = options.flags_left_out.iter();
-    asked.extend(left_out.map(|name| (format!("without-flag.{name}"), "true".to_owned())));
-    let planner = options.planner_options.iter();
-    asked.extend(planner.map(|(name, value)| (format!("planner.{name}"), value.clone())));
-    let tables = [("embedding", options.tables.embedding), ("per-layer", options.tables.per_layer)];
-    for (name, format) in tables {
-        asked.extend(format.map(|format| (format!("table.{name}"), format.to_string())));
-    }
-    asked.extend(options.towers.asked());
-    Ok(asked)
+/// Returns the options to record, without those that have their defaults.
+fn recorded(options: &PlanOptions) -> Result<BTreeMap<String, serde_json::Value>> {
+    let calibration_digest = options.calibration_digest()?;
+    let recorded = RecordedOptions { calibration_digest, ..options.recorded.clone() };
+    serde_json::to_value(&recorded)
+        .and_then(serde_json::from_value)
+        .map_err(|error| Error::new(ErrorKind::Internal, format!("options as JSON: {error}")))
 }

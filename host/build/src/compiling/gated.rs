@@ -42,7 +42,7 @@ impl<'g> Gated<'g> {
     ) -> Result<Self> {
         let pass = source.graph().pass;
         seat.map_or(Ok(()), |seat| seat.plan(pass, watch))?;
-        Ok(Gated { source, seat, on_cpu: options.on == Some(Executor::Cpu) })
+        Ok(Gated { source, seat, on_cpu: options.recorded.on == Some(Executor::Cpu) })
     }
 
     /// Returns the maximum bytes that carrying the plan out is expected to need: the compiler of

@@ -175,7 +175,7 @@ impl Preparation {
 
     /// Returns the flags of the chip's compiler that the user set.
     fn asked_flags(&self) -> Vec<Flag> {
-        let flags = self.options.flags.iter();
+        let flags = self.options.recorded.flags.iter();
         flags.map(|(name, value)| Flag { name: name.clone(), value: value.clone() }).collect()
     }
 
@@ -191,7 +191,8 @@ impl Preparation {
             notices.extend(
                 dropped.map(|flag| format!("{name}: the planner left flag {flag} out, which you set")),
             );
-            let kept = flags.iter().filter(|flag| self.options.flags_left_out.contains(&flag.name));
+            let left_out = &self.options.recorded.flags_left_out;
+            let kept = flags.iter().filter(|flag| left_out.contains(&flag.name));
             notices
                 .extend(kept.map(|flag| format!("{name}: the planner set flag {flag}, which you left out")));
         }

@@ -41,14 +41,14 @@ pub(super) enum Role {
 impl<'c> Candidates<'c> {
     pub(super) fn of(graph: &Graph, chosen: &'c Chosen) -> Candidates<'c> {
         let Chosen { options, chip, further, .. } = chosen;
-        let asked = options.planner_options.iter().any(|(name, _)| name == FORMAT_OPTION);
+        let asked = options.recorded.planner_options.iter().any(|(name, _)| name == FORMAT_OPTION);
         let own_formats: Vec<Vec<FormatTuple>> = std::iter::once(chip)
             .chain(further)
             .map(|found| offered_formats(graph, &found.profile, options, asked))
             .collect();
         let tuples = merged(graph, &own_formats);
         let mut targets = targets(chip, further, options.alone);
-        override_limits(&mut targets, &options.limits);
+        override_limits(&mut targets, &options.recorded.limits);
         let formats = own_formats.into_iter().map(Some).chain([None]);
         let each =
             targets.into_iter().zip(formats).enumerate().map(|(index, ((summary, found), formats))| {

@@ -55,7 +55,7 @@ impl Chosen {
 
 /// Rejects options that do not apply to this model and chip, before any slow step.
 fn check(graph: &Graph, profile: &Profile, options: &PlanOptions) -> Result<()> {
-    if profile.kind == TargetKind::Cpu && options.on == Some(Executor::Simulator) {
+    if profile.kind == TargetKind::Cpu && options.recorded.on == Some(Executor::Simulator) {
         let what = format!("profile {} is for a CPU, of which there is no simulator", profile.name);
         return Err(Error::new(ErrorKind::Argument, what)
             .with_help("name a chip with `--soc`, or leave `--on simulator` out"));
@@ -66,14 +66,14 @@ fn check(graph: &Graph, profile: &Profile, options: &PlanOptions) -> Result<()> 
         return Err(Error::new(ErrorKind::Argument, what).with_help("name lengths that are close as one"));
     }
     // Tables are identified by position: first the embedding, then the per-layer embedding.
-    if options.tables.per_layer.is_some() && graph.assets.len() < 2 {
+    if options.recorded.tables.per_layer.is_some() && graph.assets.len() < 2 {
         return Err(Error::new(ErrorKind::Argument, "this model has no per-layer embedding")
             .with_help("leave `--table per-layer=…` out"));
     }
     options.read_calibration_text()?;
     let known = limit_names::ALL;
     // Another planner may support limits that this host does not know.
-    let unknown = options.limits.iter().find(|(name, _)| !known.contains(&name.as_str()));
+    let unknown = options.recorded.limits.iter().find(|(name, _)| !known.contains(&name.as_str()));
     match unknown.filter(|_| options.planner.is_none()) {
         None => Ok(()),
         Some((name, _)) => Err(Error::new(ErrorKind::Argument, format!("there is no limit `{name}`"))

@@ -76,7 +76,7 @@ impl Offers {
         for candidate in &candidates.each {
             offers.add(&site, candidate, notices)?;
         }
-        if purpose == Purpose::Plan && options.on == Some(Executor::Cpu) {
+        if purpose == Purpose::Plan && options.recorded.on == Some(Executor::Cpu) {
             let foreign = offers.each.iter().any(|offer| offer.summary.target.kind != TargetKind::Cpu);
             offers.emulated_on = foreign.then(|| Executor::Cpu.name().to_owned());
         }
@@ -105,17 +105,17 @@ impl Offers {
         let mut said = complete(&mut summary, judged, profile, own_options)?;
         if judged.is_none() && summary.target.shim == profile.shim {
             let why = own.why_it_does_not_answer();
-            said.extend(unchecked_flags(&summary.target, own.stand_in(), &why, &own_options.flags));
+            said.extend(unchecked_flags(&summary.target, own.stand_in(), &why, &own_options.recorded.flags));
         }
         let compiler = judged.map(|(instance, device)| Compiler::of(instance, device, &summary.target.name));
         if let Some(compiler) = &compiler {
-            let decided: Vec<&str> = options.limits.iter().map(|(name, _)| name.as_str()).collect();
+            let decided: Vec<&str> = options.recorded.limits.iter().map(|(name, _)| name.as_str()).collect();
             let learned = self.learned.offer(compiler, &mut summary, &decided);
             notices.passing.extend(learned.into_iter().map(Notice::note));
         }
         let judge = self.judge(site, candidate, &own, &because, &mut said);
         let carried_out = match site.purpose {
-            Purpose::Plan => demand(&summary.target, &own, options.on).map(|()| None),
+            Purpose::Plan => demand(&summary.target, &own, options.recorded.on).map(|()| None),
             purpose => executor(shims, &summary.target, own, purpose, options).map(Some),
         };
         let executor = match carried_out {
@@ -224,7 +224,8 @@ impl Site<'_> {
         // The chip's shim is not needed to run on the CPU. Another notice names its replacement in
         // the plan.
         let is_plan = self.purpose == Purpose::Plan;
-        if self.chosen.options.on == Some(Executor::Cpu) || candidate.role == Role::Fallback && !is_plan {
+        let on = self.chosen.options.recorded.on;
+        if on == Some(Executor::Cpu) || candidate.role == Role::Fallback && !is_plan {
             return String::new();
         }
         match stand_in {

@@ -61,7 +61,8 @@ impl Requested {
         };
         let losses = source.losses(formats.tuples(), ground, &mut watch)?;
         let graph = source.graph();
-        request.tables = gathered_tables(graph, options.tables, source.remakes_tables(), &losses.tables)?;
+        let stated = options.recorded.tables;
+        request.tables = gathered_tables(graph, stated, source.remakes_tables(), &losses.tables)?;
         (request.sensitivities, request.value_sensitivities) = (losses.layers, losses.values);
         request.ranges = boundary_ranges(graph, &losses.ranges);
         if loss_goal != LossGoal::None {

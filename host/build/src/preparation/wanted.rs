@@ -69,6 +69,7 @@ impl Wanted {
 
 fn planner_options(graph: &Graph, Chosen { options, chip, .. }: &Chosen) -> Vec<PlannerOption> {
     let mut planner_options: Vec<PlannerOption> = options
+        .recorded
         .planner_options
         .iter()
         // Options that place components of other passes belong to the plans of those passes.
@@ -90,7 +91,7 @@ fn planner_options(graph: &Graph, Chosen { options, chip, .. }: &Chosen) -> Vec<
 
 fn context(graph: &Graph, options: &PlanOptions) -> Result<u32> {
     let model = u32::try_from(graph.context).unwrap_or(u32::MAX);
-    match options.context {
+    match options.recorded.context {
         None => Ok(model.min(DEFAULT_CONTEXT)),
         Some(context) if context >= 1 && context <= model => Ok(context),
         Some(context) => {

@@ -50,11 +50,9 @@ fn without_weights(folder: &Path) {
 
 /// Losses do not affect the choice, because expected losses depend on the weights.
 fn options(soc: &str) -> PlanOptions {
-    PlanOptions {
-        soc: Some(soc.to_owned()),
-        planner_options: vec![("usual-quality".to_owned(), "1000000".to_owned())],
-        ..PlanOptions::default()
-    }
+    let mut options = PlanOptions { soc: Some(soc.to_owned()), ..PlanOptions::default() };
+    options.recorded.planner_options = vec![("usual-quality".to_owned(), "1000000".to_owned())];
+    options
 }
 
 fn planned(folder: &Path, options: &PlanOptions) -> Planned {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
+use serde_json::Value;
 use shardwright_graph::ComponentKind;
 use shardwright_vocabulary::{
     ChosenSpeculation, DType, EntryKind, EntryName, FlagVerdict, FormatTuple, Pass, Result, Segment,
@@ -204,7 +205,7 @@ fn variant(variant: &Variant) -> Checked {
     cap("options", variant.options.len(), PAIRS)?;
     for (key, value) in &variant.options {
         name("options", key)?;
-        text(&format!("options.{key}"), value)?;
+        option(&format!("options.{key}"), value)?;
     }
     cap("towers", variant.towers.len(), TOWERS)?;
     // In the order of passes, which also excludes repetition.
@@ -248,6 +249,25 @@ fn variant(variant: &Variant) -> Checked {
         text(&format!("notices[{index}].text"), &notice.text)?;
     }
     Ok(())
+}
+
+/// Checks the value of an option. Names of members are printed like names of options.
+fn option(field: &str, value: &Value) -> Checked {
+    match value {
+        Value::String(value) => text(field, value),
+        Value::Array(items) => {
+            cap(field, items.len(), PAIRS)?;
+            items.iter().try_for_each(|item| option(field, item))
+        }
+        Value::Object(members) => {
+            cap(field, members.len(), PAIRS)?;
+            members.iter().try_for_each(|(key, value)| {
+                name(field, key)?;
+                option(&format!("{field}.{key}"), value)
+            })
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
+    }
 }
 
 /// Checks the text model or a tower. `names` are the names of earlier chains.

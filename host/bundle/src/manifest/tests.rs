@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use proptest::prelude::*;
+use serde_json::{Value, json};
 use shardwright_graph::{ComponentKind, State, StateKind};
 use shardwright_vocabulary::{
     ActivationFormat, ChosenSpeculation, DType, EntryKind, EntryName, ErrorKind, Flag, FlagOutcome,
@@ -94,7 +95,11 @@ fn sample() -> Manifest {
                 version: "0.1.0".to_owned(),
                 built_in: true,
             },
-            options: BTreeMap::from([("context".to_owned(), "64".to_owned())]),
+            options: BTreeMap::from([
+                ("context".to_owned(), json!(64)),
+                ("limit".to_owned(), json!({"ops": 400})),
+                ("tower".to_owned(), json!({"formats": ["stored"]})),
+            ]),
             structure: Structure {
                 hidden: 4,
                 vocabulary: 6,
@@ -287,7 +292,9 @@ fn contradictions_are_refused_by_field_on_writing_and_reading() {
         ("variants[0].soc", |m| m.variants[0].soc = "SM8750".to_owned()),
         ("variants[0].planner.name", |m| m.variants[0].planner.name.clear()),
         ("variants[0].planner.version", |m| m.variants[0].planner.version.clear()),
-        ("variants[0].options", |m| drop(m.variants[0].options.insert(String::new(), String::new()))),
+        ("variants[0].options", |m| drop(m.variants[0].options.insert(String::new(), Value::Null))),
+        ("variants[0].options.limit", |m| option(m, "limit", json!({"": 1}))),
+        ("variants[0].options.limit.a", |m| option(m, "limit", json!({"a": {"b\n": 1}}))),
         ("tokenizer_index", |m| m.texts.clear()),
         ("variants", |m| m.variants.clear()),
         ("variants[1].soc", |m| m.variants.push(m.variants[0].clone())),
@@ -445,9 +452,16 @@ fn everything_with_a_length_is_capped() {
     let mistakes: &[Mistake] = &[
         ("variants[0].soc", |m| m.variants[0].soc = "x".repeat(NAME_BYTES_MAX as usize + 1)),
         ("variants[0].options", |m| {
-            m.variants[0].options = (0..5000).map(|n| (n.to_string(), String::new())).collect()
+            m.variants[0].options = (0..5000).map(|n| (n.to_string(), Value::Null)).collect()
         }),
-        ("variants[0].options.context", |m| drop(m.variants[0].options.insert("context".to_owned(), long()))),
+        ("variants[0].options.context", |m| option(m, "context", long().into())),
+        ("variants[0].options.limit", |m| {
+            option(m, "limit", (0..5000_u32).map(|n| (n.to_string(), n)).collect())
+        }),
+        ("variants[0].options.flag.opt", |m| option(m, "flag", json!({"opt": long()}))),
+        ("variants[0].options.tower.formats", |m| {
+            option(m, "tower", json!({"formats": vec!["stored"; 5000]}))
+        }),
         ("variants[0].structure.states", |m| {
             let state = |n: u32| State { name: n.to_string(), ..m.variants[0].structure.states[0].clone() };
             m.variants[0].structure.states = (0..5000).map(state).collect();
@@ -526,6 +540,10 @@ fn long() -> String {
     "x".repeat(TEXT_BYTES_MAX as usize + 1)
 }
 
+fn option(manifest: &mut Manifest, name: &str, value: Value) {
+    manifest.variants[0].options.insert(name.to_owned(), value);
+}
+
 fn shard(manifest: &mut Manifest) -> &mut ShardEntry {
     &mut manifest.variants[0].chains[0].shards[0]
 }
@@ -563,7 +581,8 @@ fn there_is_one_spelling() {
             "\"model\":{\"name\":\"demo\",\"family\":\"gemma4\"",
             "\"model\":{\"family\":\"gemma4\",\"name\":\"demo\"",
         ),
-        other("\"context\":\"64\"", "\"context\":\"1\",\"context\":\"64\""),
+        other("\"context\":64", "\"context\":1,\"context\":64"),
+        other("\"ops\":400", "\"ops\":4e2"),
         // Values that the graph crate's types would accept.
         other("\"kind\":\"ring\"", "\"kind\":\"ring\",\"more\":1"),
         format!("{json} "),
@@ -617,7 +636,7 @@ fn anything_but_a_manifest_is_refused_with_its_offset() {
     let next = format!("{{\"shardwright-bundle\":{}", FORMAT_VERSION + 1);
     let error = read(next.as_bytes()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Incompatible);
-    assert!(error.message().ends_with("got 4") && error.help().is_some(), "{error}");
+    assert!(error.message().ends_with("got 5") && error.help().is_some(), "{error}");
     for (bytes, offset) in [(&b"{\"a\":1}"[..], 2), (b"PK\x03\x04", 0)] {
         let error = read(bytes).unwrap_err();
         assert!(error.message().ends_with(&format!("wrong first bytes at offset {offset}")), "{error}");
@@ -638,6 +657,15 @@ fn word() -> impl Strategy<Value = String> {
 
 fn sentence() -> impl Strategy<Value = String> {
     prop_oneof![Just(String::new()), any::<String>()]
+}
+
+fn option_value() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        any::<u64>().prop_map(Value::from),
+        sentence().prop_map(Value::from),
+        proptest::collection::vec(any::<u32>(), 0..3).prop_map(Value::from),
+        proptest::collection::btree_map(word(), sentence(), 0..3).prop_map(|members| json!(members)),
+    ]
 }
 
 fn one_of<T: Copy + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = T> {
@@ -832,7 +860,7 @@ prop_compose! {
             proptest::option::of(digest()),
         ),
         (planner, version, built_in) in (word(), word(), any::<bool>()),
-        options in proptest::collection::btree_map(word(), sentence(), 0..4),
+        options in proptest::collection::btree_map(word(), option_value(), 0..4),
         (hidden, vocabulary, context, per_layer_width) in any::<(u64, u64, u64, u64)>(),
         states in proptest::collection::vec((0..9_u32, 1..=u64::MAX, proptest::option::of(any::<u32>())), 0..5),
         assets in several(asset_entry, 0..3),

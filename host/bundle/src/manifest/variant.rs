@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use shardwright_graph::{ComponentKind, Graph, Segments, State};
 use shardwright_vocabulary::{
     ChosenSpeculation, EntryName, Flag, FlagOutcome, NodePlacement, Notice, Pass, PlannerIdentity, Rewrite,
@@ -26,9 +27,9 @@ pub struct Variant {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Digest>,
     pub planner: PlannerIdentity,
-    /// Further options of the request by name, such as `context`, `limit.ops`,
-    /// `planner.place.head`.
-    pub options: BTreeMap<String, String>,
+    /// Further options of the request by name, such as `context`, or `limit` with a member `ops`:
+    /// JSON of the crate that built the variant.
+    pub options: BTreeMap<String, Value>,
     /// Properties of the model that the runtime needs in addition to the shards.
     pub structure: Structure,
     /// Gathered tables, by [`AssetId`](shardwright_graph::AssetId).

@@ -1,4 +1,4 @@
-//! Interrupts writers at every step (`tests/tests/program/cli_bundle.rs` kills real ones). At any
+//! Interrupts writers at every step (`tests/tests/program/torn.rs` kills real ones). At any
 //! moment there is either no bundle or a complete one, and the next writer produces the same bytes
 //! as an undisturbed one.
 

@@ -316,7 +316,7 @@ fn an_inspection_says_what_is_there_and_has_a_json_twin() {
     let verified = inspect(&directory, Examine::Content, &Trust::off(), |_| ()).unwrap();
     assert!(verified.files.iter().all(|file| file.state == FileState::Verified));
     let json = serde_json::to_value(&verified).unwrap();
-    assert_eq!(json["format"], 3);
+    assert_eq!(json["format"], 4);
     assert_eq!(json["files"][0]["state"], "verified");
     assert_eq!(json["files"][0]["sha256"], found.files[0].file.sha256.to_string());
     assert_eq!(

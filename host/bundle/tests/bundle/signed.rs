@@ -176,7 +176,7 @@ fn a_writer_removes_the_signature_of_another_manifest_alone() {
     writer.finish(&manifest).unwrap();
     Bundle::open_trusting(&directory, &requiring()).unwrap();
     let writer = BundleWriter::create(&directory).unwrap();
-    manifest.variants[0].options.insert("another".to_owned(), "one".to_owned());
+    manifest.variants[0].options.insert("another".to_owned(), "one".into());
     writer.finish(&manifest).unwrap();
     refused(&directory, &requiring(), UNSIGNED);
 }

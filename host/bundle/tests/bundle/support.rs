@@ -122,7 +122,7 @@ pub fn fill(writer: &mut BundleWriter, recipe: Recipe) -> Result<Manifest> {
                 version: "0.1.0".to_owned(),
                 built_in: true,
             },
-            options: BTreeMap::from([("context".to_owned(), "64".to_owned())]),
+            options: BTreeMap::from([("context".to_owned(), 64.into())]),
             structure: Structure {
                 hidden: 5,
                 vocabulary: 6,

@@ -173,6 +173,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn prompts_are_lines_of_utf_8_and_there_is_one_at_least() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("prompts.txt");
+        for (bytes, words) in [(&b" \n\n"[..], "has no prompts"), (b"caf\xe9\n", "is not UTF-8")] {
+            fs::write(&path, bytes).unwrap();
+            let Some(Failure::Refused { kind, message, .. }) = prompts(Some(&path)).err() else {
+                panic!("no `{words}`")
+            };
+            assert!(kind == ErrorKind::Invalid && message.contains(words), "{message}");
+        }
+    }
+
+    #[test]
     fn a_text_that_was_begun_is_continued_and_another_s_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("own.txt");

@@ -1,5 +1,6 @@
 use std::fmt::Write;
 
+use serde_json::Value;
 use shardwright::{CompileReport, Pass};
 use shardwright_build::units;
 use shardwright_bundle as bundle;
@@ -246,6 +247,18 @@ fn chain_view(chain: &bundle::ChainEntry) -> String {
     text
 }
 
+/// Adds a line for an option. An option with members, such as `limit`, has a line for each.
+fn option_view(text: &mut String, name: &str, value: &Value) {
+    if let Value::Object(members) = value {
+        members.iter().for_each(|(member, value)| option_view(text, &format!("{name}.{member}"), value));
+        return;
+    }
+    let items = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+    let items: Vec<String> =
+        items.iter().map(|item| item.as_str().map_or_else(|| item.to_string(), str::to_owned)).collect();
+    let _ = writeln!(text, "option: {name}={}", items.join(","));
+}
+
 fn variant_view(variant: &bundle::Variant) -> String {
     let planner = &variant.planner;
     let mut text = format!("\nplanned for {} by {} {}\n", variant.soc, planner.name, planner.version);
@@ -253,7 +266,7 @@ fn variant_view(variant: &bundle::Variant) -> String {
         let _ = writeln!(text, "calibration {calibration}");
     }
     for (name, value) in &variant.options {
-        let _ = writeln!(text, "option: {name}={value}");
+        option_view(&mut text, name, value);
     }
     for model in variant.models() {
         if model.pass != Pass::Step {
@@ -335,4 +348,38 @@ fn bundle_view(inspection: &bundle::Inspection) -> String {
         let _ = writeln!(text, "not part of the bundle: {}", stray.name);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn options_are_shown_by_name_with_lists_joined() {
+        let mut text = String::new();
+        for (name, value) in [
+            ("context", json!(64)),
+            ("limit", json!({"ops": 400, "tensors": 9})),
+            ("on", json!("simulator")),
+            ("tower", json!({"formats": ["w8-per-channel/a16/a8", "stored"], "passes": []})),
+            ("without-flag", json!({"fast": true})),
+        ] {
+            option_view(&mut text, name, &value);
+        }
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "option: context=64",
+                "option: limit.ops=400",
+                "option: limit.tensors=9",
+                "option: on=simulator",
+                "option: tower.formats=w8-per-channel/a16/a8,stored",
+                "option: tower.passes=",
+                "option: without-flag.fast=true",
+            ]
+        );
+    }
 }

@@ -429,6 +429,21 @@ fn bad_files_are_named_with_line_and_reason() {
 }
 
 #[test]
+fn values_that_the_host_reads_itself_are_checked() {
+    for (field, name, value, words) in [
+        ("overheads", "colour", "5", "unknown overhead `colour`"),
+        ("facts", "polling-microseconds", r#""soon""#, "expected a number of microseconds, got `soon`"),
+    ] {
+        let entry = format!(r#"{{"name": "{name}", "value": {value}, "provenance": "user", "note": "n"}}"#);
+        let text = MINIMAL.replace("NAME", "chip");
+        let text = text.replace(r#""kind""#, &format!(r#""{field}": [{entry}], "kind""#));
+        let directory = directory_with(&[("chip.json", &text)]);
+        let error = ProfileRegistry::new().with_directory(directory.path()).find("chip").unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+#[test]
 fn profiles_survive_their_file_form() {
     for found in ProfileRegistry::new().list().unwrap().found {
         let text = serde_json::to_string(&found.profile).unwrap();

@@ -404,7 +404,8 @@ impl Loader {
         beforehand: &Beforehand,
     ) -> Result<(Chain, Compiled)> {
         let flags = self.flags.iter().map(|flag| (flag.name.clone(), flag.value.clone()));
-        let asked = PlanOptions { flags: flags.collect(), ..self.run.fill(PlanOptions::default()) };
+        let mut asked = self.run.fill(PlanOptions::default());
+        asked.recorded.flags = flags.collect();
         let bundle = self.bundle.of_variant(variant);
         let made = compile_recorded(&bundle, entry, error, self.checkpoint.as_deref(), &asked)?;
         let beforehand = Beforehand { compiled_here: Some(made.compiled_here), ..beforehand.clone() };

@@ -8,6 +8,7 @@ use shardwright_tests::checkpoints::{EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::program::{Outcome, Run, shardwright};
 
 use super::{Bench, INVALID, UNTRUSTED, refused};
+use crate::cli_options::help_of;
 
 /// The checkpoint of the bundle.
 const CHECKPOINT: &str = TEXT_FIXTURES[0];
@@ -17,8 +18,7 @@ const BUNDLE: &str = "BUNDLE";
 const EMBEDS: &str = "EMBEDS";
 const NEW: &str = "NEW";
 
-/// All commands, each with its ways to accept a bundle. The `trust` commands have none, because
-/// they work on unsigned files.
+/// All commands that accept a bundle, each with its ways.
 const COMMANDS: &[(&str, &[&[&str]])] = &[
     ("run", &[&[BUNDLE, "--prompt", "a b", "--max-tokens", "4", "--greedy"]]),
     ("bench", &[&[BUNDLE, "-p", "4", "-n", "2", "-r", "1"]]),
@@ -36,9 +36,7 @@ const COMMANDS: &[(&str, &[&[&str]])] = &[
     ("explain", &[&[BUNDLE]]),
     ("calibration-text", &[&[BUNDLE, "-o", NEW, "--tokens", "4", "--longest", "4"]]),
     ("inspect", &[&[BUNDLE], &[BUNDLE, "--verify"]]),
-    ("plan", &[]),
     ("plan diff", &[&[BUNDLE, BUNDLE]]),
-    ("sensitivity", &[]),
     (
         "perplexity",
         &[
@@ -47,7 +45,6 @@ const COMMANDS: &[(&str, &[&[&str]])] = &[
         ],
     ),
     ("tune", &[&[BUNDLE, "--checkpoint", CHECKPOINT, "--minutes", "0"]]),
-    ("show", &[]),
     ("embed", &[&[EMBEDS, "a text"]]),
     (
         "verify",
@@ -57,26 +54,16 @@ const COMMANDS: &[(&str, &[&[&str]])] = &[
         ],
     ),
     ("doctor", &[&[BUNDLE]]),
-    ("shim list", &[]),
-    ("shim hash", &[]),
-    ("shim new", &[]),
-    ("planner new", &[]),
-    ("planner build", &[]),
-    ("planner compose", &[]),
-    ("planner check", &[]),
-    ("planner replay", &[]),
-    ("planner pack", &[]),
-    ("trust key", &[]),
-    ("trust sign", &[]),
-    ("trust revoke", &[]),
-    ("trust show", &[]),
-    ("completions", &[]),
-    ("pull", &[]),
 ];
+
+/// All other commands. The `trust` commands are among them, because they work on unsigned files.
+const OTHERS: &str = "plan, sensitivity, show, shim list, shim hash, shim new, planner new, planner build, \
+    planner compose, planner check, planner replay, planner pack, trust key, trust sign, trust revoke, \
+    trust show, completions, pull";
 
 /// Adds the subcommands of a command, as the program lists them.
 pub(crate) fn listed(above: &[&str], found: &mut Vec<String>) {
-    let help = shardwright(above).argument("--help").succeeds();
+    let help = help_of(&above.join(" "));
     let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let names = lines.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
     let names: Vec<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
@@ -92,7 +79,7 @@ pub(crate) fn listed(above: &[&str], found: &mut Vec<String>) {
 fn the_table_has_every_command() {
     let mut found = Vec::new();
     listed(&[], &mut found);
-    let mut expected: Vec<&str> = COMMANDS.iter().map(|(name, _)| *name).collect();
+    let mut expected: Vec<&str> = COMMANDS.iter().map(|(name, _)| *name).chain(OTHERS.split(", ")).collect();
     found.sort();
     expected.sort_unstable();
     assert_eq!(found, expected);
@@ -141,16 +128,15 @@ fn garbled(bundle: &Path, to: PathBuf) -> PathBuf {
 #[test]
 fn every_command_that_takes_a_bundle_asks_for_its_signature_first() {
     let bench = Bench::new();
-    let compiled = [CHECKPOINT, EMBEDDING_FIXTURE].map(|from| Compiled::from(from, [] as [&str; 0]));
+    let compiled = [CHECKPOINT, EMBEDDING_FIXTURE].map(Compiled::of);
     let [text, embeds] = [compiled[0].path(), compiled[1].path()];
-    let require = |run: Run| {
+    let require = |words: &str, run: Run| {
         let run = run.arguments(["--signatures", "require", "--trust", &bench.public]);
-        run.argument("--shims").argument(bench.path("shims"))
-    };
-    // `plan diff` loads no shim.
-    let require = |words: &str, run: Run| match words.starts_with("plan diff") {
-        true => run.arguments(["--signatures", "require", "--trust", &bench.public]),
-        false => require(run),
+        // `plan diff` loads no shim.
+        match words.starts_with("plan diff") {
+            true => run,
+            false => run.argument("--shims").argument(bench.path("shims")),
+        }
     };
 
     // An unsigned bundle is refused before parsing, so its invalid manifest is not reported.
@@ -158,8 +144,7 @@ fn every_command_that_takes_a_bundle_asks_for_its_signature_first() {
     let mut taken = Taken { bench: &bench, text: nonsense.clone(), embeds: nonsense, made: 0 };
     taken.each(|words, run| {
         refused(require(words, run()), UNTRUSTED, &["garbled: not signed"]);
-        let (code, said) = run().refuses();
-        assert_eq!(code, INVALID, "{words}: {said}");
+        refused(run(), INVALID, &[]);
     });
 
     // With `warn` the bundle is used, and that is reported.
@@ -171,23 +156,58 @@ fn every_command_that_takes_a_bundle_asks_for_its_signature_first() {
         assert!(notes(&warned.stderr) || notes(&warned.stdout), "{words}: {}", warned.stderr);
     });
 
-    bench.signs(&text).succeeds();
-    bench.signs(&embeds).succeeds();
+    for bundle in [&text, &embeds] {
+        bench.signs(bundle).arguments(["--name", "demo", "--release", "1"]).succeeds();
+    }
     shardwright(["shim", "hash"]).argument(bench.manifest()).succeeds();
     bench.signs(&bench.manifest()).succeeds();
     let mut taken = Taken { bench: &bench, text, embeds, made: 200 };
     taken.each(|words, run| {
-        let Outcome { code, stdout, stderr } = require(words, run()).outcome();
+        // What is compiled or repaired has another name than the bundle that is read.
+        let named = !words.starts_with("compile") && !words.contains("--repair");
+        let expects = |name: &str| match named {
+            true => require(words, run()).arguments(["--expect", name]),
+            false => require(words, run()),
+        };
+        if named {
+            // Another bundle signed with the same key is not the expected one.
+            refused(expects("gemma"), UNTRUSTED, &["signed as `demo`, expected `gemma`"]);
+        }
+        let Outcome { code, stdout, stderr } = expects("demo").outcome();
         assert_eq!(code, Some(0), "{words}: {stdout}{stderr}");
         assert!(!stderr.contains("bundle: not signed"), "{words}: {stderr}");
     });
 }
 
+#[test]
+fn an_expected_name_needs_a_bundle() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let plan = folder.path().join("plan.json");
+    fs::write(&plan, shardwright(["plan", CHECKPOINT, "--format", "json"]).succeeds()).expect("written");
+    let (plan, others) = (plan.display().to_string(), folder.path().join("others").display().to_string());
+    let commands: [&[&str]; 11] = [
+        &["run", CHECKPOINT, "-p", "a"],
+        &["inspect", CHECKPOINT],
+        &["doctor"],
+        &["verify", CHECKPOINT],
+        &["tune", CHECKPOINT],
+        &["bench", CHECKPOINT],
+        &["embed", EMBEDDING_FIXTURE, "a text"],
+        &["calibration-text", CHECKPOINT, "-o", &others],
+        &["perplexity", CHECKPOINT, "--text", "README.md"],
+        &["perplexity", CHECKPOINT, "--text", "README.md", "--against", CHECKPOINT],
+        &["plan", "diff", &plan, &plan],
+    ];
+    for command in commands {
+        refused(shardwright(command).arguments(["--expect", "demo"]), 2, &["--expect needs a bundle"]);
+    }
+}
+
 /// JSON reports about bundles contain the warning too.
 #[test]
 fn reports_carry_what_signatures_are_warned_of() {
-    let bench = Bench::new();
-    let bundle = bench.bundle.path();
+    let compiled = Compiled::from(CHECKPOINT, ["--context", "64"]);
+    let bundle = compiled.path();
     let of_bundle = [bundle.as_path()];
     let twice = [bundle.as_path(), bundle.as_path()];
     let cases: [(&[&str], &[&Path]); 5] = [

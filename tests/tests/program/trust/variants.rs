@@ -1,11 +1,9 @@
 //! Which variant of a signed bundle runs after a change of any byte.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use shardwright::tools::ModelTools;
 use shardwright::{BundleOptions, Error, ErrorKind, Isolation, Policy};
-use shardwright_bundle::{Bundle, FileReference};
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_tests::chip::{CHIP, Chip};
@@ -48,14 +46,6 @@ impl Signed {
     }
 }
 
-/// Returns every file with the fields that name it.
-fn files(bundle: &Path) -> Vec<(String, PathBuf, FileReference)> {
-    let bundle = Bundle::open(bundle).unwrap_or_else(|error| panic!("{error}"));
-    let references = bundle.manifest().references().into_iter();
-    let placed = references.map(|(used_as, file)| (used_as, bundle.place(&file).expect("there").path, file));
-    placed.collect()
-}
-
 /// Returns the first byte, the last, one in the middle, and two near the end, where artefacts have
 /// heads.
 fn places(bytes: u64) -> Vec<u64> {
@@ -70,7 +60,7 @@ fn no_changed_byte_makes_another_variant_run() {
     let expected = (CHIP.to_owned(), "primary".to_owned());
     assert_eq!(signed.runs().unwrap_or_else(|error| panic!("{error}")), expected);
     let (mut refused, mut heads) = (0, 0);
-    for (used_as, path, file) in files(&signed.bundle.path()) {
+    for (used_as, path, file) in signed.bundle.references() {
         let whole = fs::read(&path).expect("read");
         for place in places(file.bytes) {
             let mut changed = whole.clone();

@@ -10,46 +10,11 @@ use serde_json::Value;
 use shardwright::{BundleOptions, Section};
 use shardwright_bundle::Bundle;
 use shardwright_tests::bundles::{contents, logits, some_tokens};
-use shardwright_tests::neuron::Shim;
+use shardwright_tests::neuron::A16W8;
 use shardwright_tests::program::{self, Run, shardwright};
-use shardwright_tests::{program as built, tree};
-use tempfile::TempDir;
+use shardwright_tests::tree;
 
-const CHECKPOINT: &str = "tests/fixtures/gemma3_text";
-const FORMATS: &str = "w8-per-channel/a16-symmetric/a16";
-
-/// A bundle for two MediaTek chips and any machine.
-struct Bench {
-    shim: Shim,
-    folder: TempDir,
-}
-
-impl Bench {
-    fn new() -> Self {
-        let bench = Bench { shim: Shim::with("plain"), folder: tempfile::tempdir().expect("a folder") };
-        let compile = ["compile", CHECKPOINT, "--soc", "mt6989,mt6993,generic", "--formats", FORMATS];
-        let run = bench.run(compile).arguments(["--context", "64", "--on", "simulator", "-o"]);
-        run.argument(bench.bundle()).succeeds();
-        bench
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn bundle(&self) -> PathBuf {
-        self.path("bundle")
-    }
-
-    fn run<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Run {
-        shardwright(arguments).argument("--shims").argument(self.shim.folder())
-    }
-
-    fn generates(&self, bundle: &Path, soc: &str) -> String {
-        let run = self.run(["run", "--prompt", "a b", "--max-tokens", "4", "--greedy", "--soc", soc]);
-        run.argument(bundle).succeeds()
-    }
-}
+use crate::variants::{Bench, CHECKPOINT};
 
 fn pack(bundle: &Path, to: &Path, more: &[&str]) -> Run {
     shardwright(["pack"]).argument(bundle).argument("--ai-pack").argument(to).arguments(more)
@@ -71,7 +36,7 @@ fn volumes(packs: &Path, report: &Value, group: &str) -> Vec<PathBuf> {
 
 #[test]
 fn volumes_of_ai_packs_are_found_again_and_say_the_same() {
-    let bench = Bench::new();
+    let (bench, _) = Bench::with_bundle();
     let packs = bench.path("packs");
     // The limit is small enough that a chip's variant needs several packs.
     let largest = Bundle::open(bench.bundle()).expect("a bundle").files().into_iter().map(|file| file.bytes);
@@ -121,7 +86,7 @@ fn volumes_of_ai_packs_are_found_again_and_say_the_same() {
 
 #[test]
 fn groups_are_the_chips_as_android_names_them() {
-    let bench = Bench::new();
+    let (bench, _) = Bench::with_bundle();
     let packs = bench.path("packs");
     let text = pack(&bench.bundle(), &packs, &["--delivery", "fast-follow"]).succeeds();
     assert!(text.contains("fast-follow") && text.contains("Mediatek MT6989"), "{text}");
@@ -146,15 +111,15 @@ for group in root:
     assert!(lines.contains(&"mt6993 system-on-chip Mediatek MT6993"), "{found}");
 
     // Packs that Play does not accept, and a chip without a profile.
-    let (code, said) = pack(&bench.bundle(), &packs, &[]).refuses();
-    assert!(code == 2 && said.contains("not empty"), "{code} {said}");
+    pack(&bench.bundle(), &packs, &[]).refuses_with(2, &["not empty"]);
     let to = bench.path("refused");
-    let (code, said) = pack(&bench.bundle(), &to, &["--name", "a-b"]).refuses();
-    assert!(code == 2 && said.contains("not a valid name of an AI pack"), "{code} {said}");
-    let (code, said) = pack(&bench.bundle(), &to, &["--pack-size", "10000"]).refuses();
-    assert!(code == 5 && said.contains("the limit of an AI pack is 10000"), "{code} {said}");
-    let (code, said) = pack(&bench.bundle(), &to, &["--app-size", "100KB"]).refuses();
-    assert!(code == 5 && said.contains("a version of an app may have"), "{code} {said}");
+    for (option, value, code, said) in [
+        ("--name", "a-b", 2, "not a valid name of an AI pack"),
+        ("--pack-size", "10000", 5, "the limit of an AI pack is 10000"),
+        ("--app-size", "100KB", 5, "a version of an app may have"),
+    ] {
+        pack(&bench.bundle(), &to, &[option, value]).refuses_with(code, &[said]);
+    }
     let profiles = bench.path("profiles");
     fs::create_dir(&profiles).expect("made");
     let own = tree::read(Path::new("plugins/profiles/generic.json"));
@@ -163,14 +128,13 @@ for group in root:
     let unnamed = bench.path("unnamed");
     let compile = bench.run(["compile", CHECKPOINT, "--soc", "my-chip", "--context", "64"]);
     compile.argument("--profiles").argument(&profiles).argument("-o").argument(&unnamed).succeeds();
-    let (code, said) = pack(&unnamed, &to, &[]).refuses();
-    assert!(code == 3 && said.contains("the Android names of my-chip are unknown"), "{code} {said}");
+    pack(&unnamed, &to, &[]).refuses_with(3, &["the Android names of my-chip are unknown"]);
     assert!(!to.exists());
 }
 
 #[test]
 fn a_phone_for_development_gets_what_it_needs() {
-    let bench = Bench::new();
+    let (bench, _) = Bench::with_bundle();
     let to = bench.path("phone");
     let run = shardwright(["pack"]).argument(bench.bundle()).argument("--adb").argument(&to);
     let report = run.arguments(["--soc", "mt6989"]).json();
@@ -184,7 +148,7 @@ fn a_phone_for_development_gets_what_it_needs() {
         .arg(to.join("push.sh"))
         .args(["--prompt", "a b"])
         .env("ADB", &adb)
-        .env("SHARDWRIGHT_ANDROID", built::folder())
+        .env("SHARDWRIGHT_ANDROID", program::folder())
         .status();
     assert!(status.expect("sh").success());
     let calls = fs::read_to_string(record).expect("calls");
@@ -200,20 +164,19 @@ fn a_phone_for_development_gets_what_it_needs() {
 
 #[test]
 fn a_hub_gets_a_file_for_each_chip_and_a_card() {
-    let bench = Bench::new();
+    let (bench, _) = Bench::with_bundle();
     let to = bench.path("hub");
     let hub = |more: &[&str]| {
         let run = shardwright(["pack"]).argument(bench.bundle()).argument("--hf").argument(&to);
         run.arguments(more)
     };
-    let (code, said) = hub(&[]).refuses();
-    assert!(code == 2 && said.contains("the licence of") && said.contains("--licence"), "{code} {said}");
+    hub(&[]).refuses_with(2, &["the licence of", "--licence"]);
     let report = hub(&["--licence", "gemma"]).json();
     let card = fs::read_to_string(to.join("README.md")).expect("a card");
     for file in report["files"].as_array().expect("files") {
         let (name, soc) = (file["name"].as_str().expect("a name"), file["soc"].as_str().expect("a chip"));
         assert_eq!(bench.generates(&to.join(name), soc), bench.generates(&bench.bundle(), soc));
-        assert!(card.contains(&format!("| `{name}` |")) && card.contains(FORMATS), "{card}");
+        assert!(card.contains(&format!("| `{name}` |")) && card.contains(A16W8), "{card}");
     }
     assert!(card.starts_with("---\nlicense: gemma\n") && !card.contains("base_model"), "{card}");
     assert!(card.contains("Nothing is recorded in the bundle."), "{card}");
@@ -228,14 +191,13 @@ fn a_hub_gets_a_file_for_each_chip_and_a_card() {
         &["--ai-pack", "x", "--adb", "y"],
         &[],
     ] {
-        let (code, said) = shardwright(["pack"]).argument(bench.bundle()).arguments(arguments).refuses();
-        assert_eq!(code, 2, "{arguments:?}: {said}");
+        shardwright(["pack"]).argument(bench.bundle()).arguments(arguments).refuses_with(2, &[]);
     }
 }
 
 #[test]
 fn what_a_bundle_needs_beside_it_is_listed() {
-    let bench = Bench::new();
+    let (bench, _) = Bench::with_bundle();
     let needs = |more: &[&str]| shardwright(["needs"]).argument(bench.bundle()).arguments(more);
     let report = needs(&[]).json();
     let lines = report["android"]["manifest"].as_array().expect("lines");
@@ -250,6 +212,5 @@ fn what_a_bundle_needs_beside_it_is_listed() {
     assert!(text.contains("licence:") && text.contains("== mt6989") && !text.contains("mt6993"), "{text}");
     let text = needs(&["--soc", "generic"]).succeeds();
     assert!(text.contains("an Android app declares\nno entries"), "{text}");
-    let (code, said) = needs(&["--soc", "sm8750"]).refuses();
-    assert!(code == 2 && said.contains("no variant for `sm8750`"), "{code} {said}");
+    needs(&["--soc", "sm8750"]).refuses_with(2, &["no variant for `sm8750`"]);
 }

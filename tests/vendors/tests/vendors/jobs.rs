@@ -13,7 +13,7 @@ use shardwright_bundle::Bundle;
 use shardwright_tests::bundles::contents;
 use shardwright_tests::chip::Chip;
 use shardwright_tests::program::{self, Run, shardwright};
-use shardwright_tests::{qnn, tree};
+use shardwright_tests::tree;
 use tempfile::TempDir;
 
 const CHECKPOINT: &str = "tests/fixtures/gemma3_text";
@@ -79,14 +79,12 @@ fn the_bundle_and_what_is_said_are_the_same_for_any_number_and_order() {
         report["directory"].take();
         (contents(&bench.path(jobs)), report, outcome.stderr)
     };
-    let expected = run(socs, "1");
-    assert!(expected.1["artefacts_reused"].as_u64() > Some(0), "the CPU's are made once: {}", expected.1);
-    for jobs in ["2", "4"] {
-        let (bundle, report, said) = run(socs, jobs);
-        assert!(bundle == expected.0, "{jobs} jobs");
-        assert_eq!((report, said), (expected.1.clone(), expected.2.clone()), "{jobs} jobs");
-    }
-    assert!(run("generic,beta,alpha", "3").0 == expected.0);
+    let (expected, report, said) = run(socs, "1");
+    assert!(report["artefacts_reused"].as_u64() > Some(0), "the CPU's are made once: {report}");
+    let at_once = run(socs, "4");
+    assert!(at_once.0 == expected, "four jobs");
+    assert_eq!((at_once.1, at_once.2), (report, said));
+    assert!(run("generic,beta,alpha", "2").0 == expected, "two jobs");
 }
 
 #[test]
@@ -130,6 +128,15 @@ fn chips_are_compiled_for_at_once_unless_memory_or_their_compiler_forbids_it() {
     bench.meet(2);
     assert_eq!(notes(&["--jobs", "2", "--jobs-memory", "600MB"]).len(), 4, "twice 256 MiB fit");
 
+    // Shims in this process compile for one chip at a time, which is said.
+    let run = bench.compiles("alpha,generic", "inside").arguments(["--jobs", "2", "--isolation", "off"]);
+    let outcome = run.outcome();
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    let said = "shim `alpha` compiles in this process: its chips are compiled one after another";
+    assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains("shim `cpu` compiles"), "{}", outcome.stderr);
+    bench.meet(1);
+
     // Exclusive resources, of a machine or shared by two shims.
     for index in [0, 1] {
         bench.alone(index, |manifest| manifest["exclusive"] = json!(["dsp"]));
@@ -138,17 +145,6 @@ fn chips_are_compiled_for_at_once_unless_memory_or_their_compiler_forbids_it() {
     bench.alone(0, |manifest| manifest["exclusive"] = json!(["another"]));
     bench.meet(2);
     assert_eq!(notes(&["--jobs", "2"]).len(), 4);
-}
-
-#[test]
-fn shims_in_this_process_compile_for_one_chip_at_a_time_which_is_said() {
-    let bench = Bench::new();
-    let run = bench.compiles("alpha,generic", "bundle").arguments(["--jobs", "2", "--isolation", "off"]);
-    let outcome = run.outcome();
-    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    let said = "shim `alpha` compiles in this process: its chips are compiled one after another";
-    assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
-    assert!(!outcome.stderr.contains("shim `cpu` compiles"), "{}", outcome.stderr);
 }
 
 #[test]
@@ -161,13 +157,20 @@ fn a_chip_that_fails_loses_no_other() {
     let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
     let failed: Vec<_> = report["failed"].as_array().expect("failed").iter().map(|one| &one["soc"]).collect();
     assert_eq!(failed, ["alpha", "unknown"], "{}", report["failed"]);
+    assert!(outcome.stderr.contains("not compiled for unknown") && outcome.stderr.contains("help: "));
     let bundle = Bundle::open(bench.path("bundle")).expect("a bundle");
     bundle.verify_all(|_| ()).expect("intact");
     let socs: Vec<&str> = bundle.manifest().variants.iter().map(|variant| variant.soc.as_str()).collect();
     assert_eq!(socs, ["beta", "generic"]);
-    let (code, said) = bench.compiles("alpha,beta,alpha", "twice").arguments(["--jobs", "2"]).refuses();
-    assert!(code == 2 && said.contains("asked for already"), "{code} {said}");
+    // One chip named twice, and only unknown chips.
+    bench.compiles("alpha,beta,alpha", "twice").refuses_with(2, &["asked for already"]);
     assert!(!bench.path("twice").exists(), "refused before anything is compiled");
+    bench.compiles("unknown,nobodys", "none").refuses_with(3, &["unknown"]);
+    assert!(Bundle::open(bench.path("none")).is_err());
+    // With several variants, commands that work on one require `--soc`.
+    let verify = || shardwright(["verify", CHECKPOINT, "--bundle"]).argument(bench.path("bundle"));
+    verify().refuses_with(2, &["several variants", "--soc"]);
+    verify().arguments(["--soc", "sm8750"]).refuses_with(2, &["no variant for `sm8750`"]);
 }
 
 /// Waits for a line of the notes. Panics if the program ends first.
@@ -256,23 +259,5 @@ fn no_jobs_are_refused() {
             outcome.stderr
         );
     }
-    let (code, said) = bench.compiles("alpha", "bundle").arguments(["--jobs", "2"]).refuses();
-    assert!(code == 2 && said.contains("--jobs"), "{code} {said}");
-}
-
-/// Runs two of Qualcomm's compilers at once, each in a process of its own.
-#[test]
-fn the_same_library_compiles_for_two_chips_at_once() {
-    if !qnn::library() {
-        return;
-    }
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let compile = |name: &str, jobs: &str| -> PathBuf {
-        let into = folder.path().join(name);
-        let run =
-            shardwright(["compile", CHECKPOINT, "--context", "64", "--formats", "w8-per-channel/a16/a8"]);
-        run.arguments(["--soc", "sm8750,sm8850", "--jobs", jobs, "-o"]).argument(&into).succeeds();
-        into
-    };
-    assert!(contents(&compile("one", "1")) == contents(&compile("two", "2")));
+    bench.compiles("alpha", "bundle").arguments(["--jobs", "2"]).refuses_with(2, &["--jobs"]);
 }

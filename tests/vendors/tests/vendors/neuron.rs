@@ -6,7 +6,6 @@
 use std::ops::Range;
 use std::sync::{PoisonError, RwLock};
 
-use serde_json::Value;
 use shardwright::Pass;
 use shardwright_graph::{ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, legalise_encoded};
 use shardwright_models::Checkpoint;
@@ -19,27 +18,19 @@ use shardwright_tests::checkpoints::{
 use shardwright_tests::formats::{Effort, Recorded};
 use shardwright_tests::neuron::{A16W8, Case, Shim};
 use shardwright_tests::program::shardwright;
-use shardwright_tests::qnn::{COSINE, Finding, LOSS, ROW_P95, ROW_WORST, float_nll};
+use shardwright_tests::qnn::{Finding, LOSS, float_nll};
 use shardwright_tests::tower_cases::tower;
-use shardwright_tests::{SIMULATED_CONTEXT, profiles, tree};
+use shardwright_tests::{profiles, tree};
 use shardwright_vocabulary::{EntryKind, EntryName, FormatTuple, Provenance};
 
-const EFFORT: Effort = Effort { rows: 32, steps: 2, greedy: 8 };
+use crate::{assert_close, context, cosine, vector};
 
-/// Returns a short context, because a simulator computes every masked position.
-fn context() -> Option<u32> {
-    cases(Some(SIMULATED_CONTEXT), None)
-}
+const EFFORT: Effort = Effort { rows: 32, steps: 2, greedy: 8 };
 
 /// Clients name the processor in an environment variable of the process, so tests of two processors
 /// must not run at the same time. Tests of `mt6989` share this lock. Tests of another processor
 /// lock it exclusively.
 pub static PROCESSOR: RwLock<()> = RwLock::new(());
-
-fn assert_close(finding: &Finding, case: &Case) {
-    assert!(finding.row_p95 <= ROW_P95 && finding.row_worst <= ROW_WORST, "{case:?}: {finding:?}");
-    assert!(finding.cosine >= COSINE && finding.rows > 0, "{case:?}: {finding:?}");
-}
 
 fn fixture(checkpoint: &'static str, lowering: &'static str) {
     let _usual = PROCESSOR.read().unwrap_or_else(PoisonError::into_inner);
@@ -172,19 +163,14 @@ fn on_a_simulator_little_is_run_unasked_and_that_is_said() {
 #[test]
 fn a_sentence_vector_is_that_of_the_model_in_float() {
     let shim = Shim::with("lean");
-    let vector = |arguments: &[&str]| -> Vec<f64> {
-        let run = shardwright(["embed", EMBEDDING_FIXTURE, "a text", "--context", "32"]);
-        let document = run.argument("--shims").argument(shim.folder()).arguments(arguments).json();
-        let values = find(&document, "embedding").or(find(&document, "vector")).expect("a vector");
-        let values = values.as_array().expect("numbers").iter();
-        values.map(|value| value.as_f64().expect("a number")).collect()
+    let embed = |arguments: &[&str]| {
+        let run = shardwright(["embed", EMBEDDING_FIXTURE, "a text", "--context", "32", "--shims"]);
+        vector(&run.argument(shim.folder()).arguments(arguments).json())
     };
-    let wanted = vector(&[]);
-    let found = vector(&["--soc", "mt6989", "--on", "simulator", "--formats", A16W8, "--planner", "even"]);
-    let dot: f64 = wanted.iter().zip(&found).map(|(a, b)| a * b).sum();
-    assert_eq!(wanted.len(), found.len());
-    println!("cosine {dot}");
-    assert!(dot >= 0.999, "cosine {dot}");
+    let chip = ["--soc", "mt6989", "--on", "simulator", "--formats", A16W8, "--planner", "even"];
+    let cosine = cosine(&embed(&[]), &embed(&chip));
+    println!("cosine {cosine}");
+    assert!(cosine >= 0.999, "cosine {cosine}");
 }
 
 /// A planner adds up the operation counts of single layers. For any cut, the sum must equal the
@@ -236,15 +222,4 @@ fn the_operations_of_layers_add_up_in_both_lowerings() {
         counted.push(sums);
     }
     assert!(counted[0].iter().zip(&counted[1]).all(|(lean, plain)| lean < plain), "{counted:?}");
-}
-
-/// Returns the first member of that name, at any depth.
-fn find<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
-    match value {
-        Value::Object(members) => {
-            members.get(name).or_else(|| members.values().find_map(|value| find(value, name)))
-        }
-        Value::Array(values) => values.iter().find_map(|value| find(value, name)),
-        _ => None,
-    }
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use shardwright_planning::profile::ProfileRegistry;
+use shardwright_tests::neuron::A16W8;
 use shardwright_tests::program::{self, Run, shardwright};
 use tempfile::TempDir;
 
@@ -52,14 +53,35 @@ impl Bench {
             .environment("SHARDWRIGHT_NEURON_LIB", program::folder().join("libneuron_adapter.so"))
     }
 
-    /// Compiles for a chip, with further arguments, and returns the manifest.
-    fn compile(&self, soc: &str, further: &[String]) -> Value {
-        let run = self.runs("compile").argument(CHECKPOINT).argument("-o").argument(self.file("bundle"));
+    /// Prepares a compilation for a chip.
+    fn compiles(&self, name: &str, soc: &str) -> Run {
+        let run = self.runs("compile").argument(CHECKPOINT).argument("-o").argument(self.file(name));
         let run = run.arguments(["--soc", soc, "--on", "simulator", "--context", "64"]);
-        let run = run.arguments(["--formats", "w8-per-channel/a16-symmetric/a16", "--strict"]);
-        run.argument("--calibration-text").argument(self.file("text")).arguments(further).succeeds();
-        let bytes = fs::read(self.file("bundle/bundle.json")).expect("a manifest");
+        run.arguments(["--formats", A16W8, "--calibration-text"]).argument(self.file("text"))
+    }
+
+    /// Compiles for a chip, with further arguments, and returns the variant in the manifest.
+    fn compile(&self, soc: &str, further: &[String]) -> Value {
+        self.compiles("bundle", soc).argument("--strict").arguments(further).succeeds();
+        self.variant("bundle")
+    }
+
+    fn variant(&self, name: &str) -> Value {
+        let bytes = fs::read(self.file(name).join("bundle.json")).expect("a manifest");
         serde_json::from_slice::<Value>(&bytes).expect("JSON")["manifest"]["variants"][0].clone()
+    }
+
+    /// Makes a simulator of a version write down its calls from now on.
+    fn traced(&self, version: [u8; 3]) {
+        let _ = fs::remove_file(self.file("trace"));
+        self.configure(&json!({"version": version, "soc": "mt6989", "trace": self.file("trace")}));
+    }
+
+    /// Checks that a function was called, each time with this text.
+    fn assert_called(&self, function: &str, text: &str) {
+        let trace = fs::read_to_string(self.file("trace")).expect("a trace");
+        let calls: Vec<&str> = trace.lines().filter(|line| line.contains(function)).collect();
+        assert!(!calls.is_empty() && calls.iter().all(|line| line.contains(text)), "{text}: {calls:?}");
     }
 
     fn inspected(&self) -> Value {
@@ -224,6 +246,7 @@ fn a_compiler_that_repeats_twenty_flags_and_uses_none_is_found_out() {
     let bench = Bench::new(&json!({"version": [9, 0, 3], "soc": "mt6993", "honoured": "none"}));
     let worth = worth_setting("mt6993");
     assert_eq!(worth.len(), 20);
+    // Flags of the profile may have no effect, because the user did not request them.
     let manifest = bench.compile("mt6993", &[]);
     let flags = verdicts(&manifest);
     for name in &worth {
@@ -256,6 +279,9 @@ fn a_compiler_that_repeats_twenty_flags_and_uses_none_is_found_out() {
         "153 times slower",
     ];
     assert!(has_problem(&doctor, &words), "{:#}", doctor["problems"]);
+    // One that a user sets is a fallback.
+    let set = bench.compiles("other", "mt6993").arguments(["--flag", "opt-bw=true", "--strict"]);
+    set.refuses_with(9, &["flag opt-bw=true, which you set, is inert"]);
 }
 
 /// The chip's profile names the library version that the simulator imitates, and the flags follow
@@ -279,7 +305,7 @@ fn a_simulator_plays_the_library_of_the_chip_and_the_plan_has_the_flags_of_the_c
         for on in [&["--on", "simulator"][..], &[]] {
             let run = bench.runs("plan").argument(CHECKPOINT).arguments(["--soc", soc, "--context", "64"]);
             let run = run.arguments(on.iter().copied()).environment("SHARDWRIGHT_NEURON_LIB", "");
-            let run = run.arguments(["--formats", "w8-per-channel/a16-symmetric/a16"]);
+            let run = run.arguments(["--formats", A16W8]);
             let report = run.argument("--calibration-text").argument(bench.file("text")).json();
             let mut planned: Vec<&str> = list(&report["shards"][0], "flags")
                 .into_iter()
@@ -309,106 +335,68 @@ fn a_simulator_plays_the_library_of_the_chip_and_the_plan_has_the_flags_of_the_c
 }
 
 #[test]
-fn code_of_another_major_is_refused_before_it_runs() {
-    let bench = Bench::new(&json!({"version": [8, 2, 28], "soc": "mt6989"}));
-    bench.compile("mt6989", &[]);
-    let trace = bench.file("trace");
-    bench.configure(&json!({"version": [9, 0, 3], "soc": "mt6989", "trace": trace}));
-    let outcome =
-        bench.runs("doctor").argument(bench.file("bundle")).arguments(["--format", "json"]).outcome();
-    assert_ne!(outcome.code, Some(0), "no chain runs: {}", outcome.stdout);
-    let report: Value = serde_json::from_str(&outcome.stdout).expect("a report all the same");
-    let shards: Vec<&Value> = list(&report["bundle"]["variants"][0], "chains")
-        .iter()
-        .flat_map(|chain| list(chain, "shards"))
-        .collect();
-    let refused =
-        shards.iter().find(|shard| shard["state"] == "unsupported").expect("a shard that is refused");
-    let reason = refused["reason"].as_str().expect("a reason");
-    assert!(reason.contains("8.2.28") && reason.contains("9.0.3"), "{reason}");
+fn power_and_priority_reach_the_library_and_code_of_another_major_does_not() {
+    let bench = Bench::new(&json!({}));
+    bench.traced([8, 2, 28]);
+    let plain = bench.compile("mt6989", &[]);
+    // Unasked the priority is what clients on phones set.
+    bench.assert_called("_setPriority", "priority=110");
+    bench.traced([8, 2, 28]);
+    let low = bench.compiles("low", "mt6989").arguments(["--flag", "priority=low"]).outcome();
+    assert_eq!(low.code, Some(0), "{}", low.stderr);
+    let said = format!("{}{}", low.stdout, low.stderr);
+    assert!(said.contains("flag priority=low, which you set, is inert"), "{said}");
+    bench.assert_called("_setPriority", "priority=90");
 
-    let run = bench.runs("run").argument(bench.file("bundle"));
-    let outcome = run.arguments(["--prompt", "hello", "--max-tokens", "1", "--greedy", "--strict"]).outcome();
-    assert_ne!(outcome.code, Some(0), "{}", outcome.stdout);
-    assert!(outcome.stderr.contains("8.2.28") && outcome.stderr.contains("9.0.3"), "{}", outcome.stderr);
-    let calls = fs::read_to_string(&trace).unwrap_or_default();
-    assert!(!calls.contains("NeuronExecution") && !calls.contains("restore"), "{calls}");
-}
-
-#[test]
-fn power_is_what_the_plan_says_unless_a_session_says_otherwise() {
-    let bench = Bench::new(&json!({"version": [8, 2, 28], "soc": "mt6989"}));
-    bench.compile("mt6989", &[]);
-    let trace = bench.file("trace");
-    bench.configure(&json!({"version": [8, 2, 28], "soc": "mt6989", "trace": trace}));
-    let run = |flag: &str| {
-        let run = bench.runs("run").argument(bench.file("bundle")).arguments(["--flag", flag]);
-        run.arguments(["--prompt", "hello", "--max-tokens", "1", "--greedy"]).outcome()
+    // The power is what a session asks for, or what the plan says.
+    bench.compiles("planned", "mt6989").arguments(["--flag", "power=balanced"]).succeeds();
+    let planned = bench.variant("planned");
+    let shard = |variant: &Value| variant["chains"][0]["shards"][0].clone();
+    assert_eq!(shard(&planned)["load_flags"], json!([{"name": "power", "value": "balanced"}]), "{planned}");
+    assert_eq!(shard(&planned)["work_order"], shard(&plain)["work_order"], "no artefact depends on it");
+    let shown = bench.runs("inspect").argument(bench.file("planned")).succeeds();
+    assert!(shown.contains("power=balanced at loading"), "{shown}");
+    let run = |name: &str, flags: &[&str]| {
+        let run = bench.runs("run").argument(bench.file(name)).arguments(flags);
+        run.arguments(["--prompt", "hello", "--max-tokens", "1", "--greedy"])
     };
-    let saving = run("power=saver");
-    assert_eq!(saving.code, Some(0), "{}", saving.stderr);
-    assert!(saving.stderr.contains("flag power=saver is inert"), "{}", saving.stderr);
-    let calls = fs::read_to_string(&trace).expect("a trace");
-    let boosts: Vec<_> = calls.lines().filter(|line| line.contains("NeuronExecution_setBoostHint")).collect();
-    assert!(!boosts.is_empty() && boosts.iter().all(|line| line.contains("20")), "{boosts:?}");
+    let saver = ["--flag", "power=saver"];
+    for (name, flags, hint) in
+        [("bundle", &saver[..], "20"), ("planned", &[], "50"), ("planned", &saver, "20")]
+    {
+        bench.traced([8, 2, 28]);
+        let outcome = run(name, flags).outcome();
+        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+        let is_said = outcome.stderr.contains("flag power=saver is inert");
+        assert!(is_said || name != "bundle", "{}", outcome.stderr);
+        bench.assert_called("NeuronExecution_setBoostHint", hint);
+    }
     for (flag, words) in [
         ("power=mad", "it takes one of burst, sustained, balanced, saver"),
         ("nonsense=1", "no loaded shim supports it"),
         ("opt=2", "it is fixed in the bundle"),
     ] {
-        let refused = run(flag);
+        let refused = run("bundle", &["--flag", flag]).outcome();
         assert_ne!(refused.code, Some(0), "{flag}: {}", refused.stdout);
         assert!(refused.stderr.contains(words), "{flag}: {}", refused.stderr);
     }
-    let compile = |name: &str, flags: &[&str]| {
-        let run = bench.runs("compile").argument(CHECKPOINT).argument("-o").argument(bench.file(name));
-        let run = run.arguments(["--soc", "mt6989", "--on", "simulator"]).arguments(flags.iter().copied());
-        run.argument("--calibration-text").argument(bench.file("text")).succeeds();
-    };
-    compile("plain", &[]);
-    compile("other", &["--flag", "power=balanced"]);
-    let manifest = |name: &str| {
-        let text = fs::read_to_string(bench.file(name).join("bundle.json")).expect("a manifest");
-        serde_json::from_str::<Value>(&text).expect("JSON")["manifest"]["variants"][0]["chains"][0]["shards"]
-            .clone()
-    };
-    let (plain, planned) = (manifest("plain"), manifest("other"));
-    assert_eq!(planned[0]["load_flags"], json!([{"name": "power", "value": "balanced"}]), "{planned}");
-    assert_eq!(planned[0]["work_order"], plain[0]["work_order"], "no artefact depends on it");
-    let shown = bench.runs("inspect").argument(bench.file("other")).succeeds();
-    assert!(shown.contains("power=balanced at loading"), "{shown}");
-    for (flags, hint) in [(&[][..], "50"), (&["--flag", "power=saver"], "20")] {
-        fs::remove_file(&trace).expect("an older trace");
-        let run = bench.runs("run").argument(bench.file("other")).arguments(flags.iter().copied());
-        let outcome = run.arguments(["--prompt", "hello", "--max-tokens", "1", "--greedy"]).outcome();
-        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-        let calls = fs::read_to_string(&trace).expect("a trace");
-        let boosts = calls.lines().filter(|line| line.contains("NeuronExecution_setBoostHint"));
-        let boosts: Vec<&str> = boosts.collect();
-        assert!(!boosts.is_empty() && boosts.iter().all(|line| line.contains(hint)), "{flags:?}: {boosts:?}");
-    }
-}
 
-#[test]
-fn priority_reaches_the_compilation_and_unasked_it_is_what_clients_on_phones_set() {
-    let bench = Bench::new(&json!({"version": [8, 2, 28], "soc": "mt6989"}));
-    let trace = bench.file("trace");
-    bench.configure(&json!({"version": [8, 2, 28], "soc": "mt6989", "trace": trace}));
-    for (flags, set) in [(&[][..], "priority=110"), (&["--flag", "priority=low"], "priority=90")] {
-        let run = bench.runs("compile").argument(CHECKPOINT).argument("-o").argument(bench.file("bundle"));
-        let run = run.arguments(["--soc", "mt6989", "--on", "simulator"]).arguments(flags.iter().copied());
-        let outcome = run.argument("--calibration-text").argument(bench.file("text")).outcome();
-        assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-        let calls = fs::read_to_string(&trace).expect("a trace");
-        let all: Vec<&str> = calls.lines().filter(|line| line.contains("_setPriority")).collect();
-        assert!(!all.is_empty() && all.iter().all(|line| line.contains(set)), "{flags:?}: {all:?}");
-        if !flags.is_empty() {
-            let said = format!("{}{}", outcome.stdout, outcome.stderr);
-            assert!(said.contains("flag priority=low, which you set, is inert"), "{said}");
-        }
-        fs::remove_file(&trace).expect("a trace");
-        fs::remove_dir_all(bench.file("bundle")).expect("a bundle");
-    }
+    // Code of another major is refused before it runs.
+    bench.traced([9, 0, 3]);
+    let outcome =
+        bench.runs("doctor").argument(bench.file("bundle")).arguments(["--format", "json"]).outcome();
+    assert_ne!(outcome.code, Some(0), "no chain runs: {}", outcome.stdout);
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("a report all the same");
+    let chains = list(&report["bundle"]["variants"][0], "chains");
+    let mut shards = chains.iter().flat_map(|chain| list(chain, "shards"));
+    let refused = shards.find(|shard| shard["state"] == "unsupported").expect("a shard that is refused");
+    let reason = refused["reason"].as_str().expect("a reason");
+    assert!(reason.contains("8.2.28") && reason.contains("9.0.3"), "{reason}");
+    let outcome = run("bundle", &["--strict"]).outcome();
+    assert_ne!(outcome.code, Some(0), "{}", outcome.stdout);
+    assert!(outcome.stderr.contains("8.2.28") && outcome.stderr.contains("9.0.3"), "{}", outcome.stderr);
+    let calls = fs::read_to_string(bench.file("trace")).unwrap_or_default();
+    assert!(!calls.contains("NeuronExecution") && !calls.contains("restore"), "{calls}");
 }
 
 #[test]
@@ -416,7 +404,7 @@ fn flags_of_a_user_join_the_profile_s_and_what_no_schema_knows_is_refused() {
     let bench = Bench::new(&json!({"version": [8, 2, 28], "soc": "mt6989"}));
     let plan = |further: &[&str]| {
         let run = bench.runs("plan").argument(CHECKPOINT).arguments(["--soc", "mt6989", "--on", "simulator"]);
-        let run = run.arguments(["--formats", "w8-per-channel/a16-symmetric/a16", "--strict"]);
+        let run = run.arguments(["--formats", A16W8, "--strict"]);
         run.argument("--calibration-text").argument(bench.file("text")).arguments(further)
     };
     let text = plan(&["--flag", "opt=2", "--flag", "opt-bw=true", "--without-flag", "gno", "-v"]).outcome();
@@ -445,20 +433,4 @@ fn flags_of_a_user_join_the_profile_s_and_what_no_schema_knows_is_refused() {
     // Unknown options may be passed through.
     let forced = plan(&["--flag", "options=--warp 9"]).succeeds();
     assert!(forced.contains("options=--warp 9"), "{forced}");
-}
-
-#[test]
-fn a_flag_that_a_user_sets_and_that_does_nothing_is_a_fallback() {
-    let bench = Bench::new(&json!({"version": [9, 0, 3], "soc": "mt6993", "honoured": "none"}));
-    let compile = |further: &[&str]| {
-        let run = bench.runs("compile").argument(CHECKPOINT).argument("-o").argument(bench.file("bundle"));
-        let run = run.arguments(["--soc", "mt6993", "--on", "simulator", "--context", "64"]);
-        let run = run.arguments(["--formats", "w8-per-channel/a16-symmetric/a16"]);
-        run.argument("--calibration-text").argument(bench.file("text")).arguments(further)
-    };
-    let (code, stderr) = compile(&["--flag", "opt-bw=true", "--strict"]).refuses();
-    assert_eq!(code, 9, "{stderr}");
-    assert!(stderr.contains("flag opt-bw=true, which you set, is inert"), "{stderr}");
-    // Flags of the profile may have no effect, because the user did not request them.
-    compile(&["--strict"]).succeeds();
 }

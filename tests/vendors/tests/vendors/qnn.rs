@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -15,10 +14,12 @@ use shardwright_tests::bundles::{Compiled, contents, with_goldens};
 use shardwright_tests::cache::Cache;
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURES, further_cases};
 use shardwright_tests::formats::{Effort, Recorded};
-use shardwright_tests::program::{self, shardwright};
-use shardwright_tests::qnn::{COSINE, Case, Finding, LOSS, ROW_P95, ROW_WORST, float_nll, library};
+use shardwright_tests::plans;
+use shardwright_tests::program::shardwright;
+use shardwright_tests::qnn::{Case, Finding, LOSS, float_nll, library};
 use shardwright_tests::tower_cases::tower;
-use shardwright_tests::{SIMULATED_CONTEXT, plans, tree};
+
+use crate::{assert_close, context, cosine, vector};
 
 const GEMMA3: &str = "tests/fixtures/gemma3_text";
 const GEMMA4: &str = "tests/fixtures/gemma4_text";
@@ -28,57 +29,38 @@ const FORMATS: &str = "w8-per-channel/a16/a8";
 /// them.
 const TARGET: [&str; 8] = ["--soc", "sm8850", "--formats", FORMATS, "--planner", "even", "--context", "64"];
 
-/// Returns a short context, because a simulator computes every masked position.
-fn context() -> Option<u32> {
-    cases(Some(SIMULATED_CONTEXT), None)
-}
-
 /// Returns the member of every list item that is text.
 fn texts(list: &Value, member: &str) -> Vec<String> {
     let list = list.as_array().expect("a list").iter();
     list.filter_map(|item| item[member].as_str().map(str::to_owned)).collect()
 }
 
-fn assert_close(finding: &Finding, case: &Case) {
-    assert!(finding.row_p95 <= ROW_P95 && finding.row_worst <= ROW_WORST, "{case:?}: {finding:?}");
-    assert!(finding.cosine >= COSINE && finding.rows > 0, "{case:?}: {finding:?}");
-}
-
-#[test]
-fn two_shards_of_a_random_model_give_the_reference_s_numbers() {
-    if !library() {
-        return;
-    }
+/// Verifies two shards with this many rows, which is fewer than in `cargo xtask bench qnn`, because
+/// the simulator needs seconds for a row.
+fn two_shards(checkpoint: &'static str, rows: usize) {
     let cache = Cache::for_test();
     // States of 8 bits are occasionally rounded to the neighbouring step, and a random model
     // amplifies that. With them, the error of 95 of 100 rows is 0.06, compared with 0.01 for a
     // trained model.
-    let formats = ["w8-per-channel/a16/a16", "f16/f16/f16"];
-    for formats in &formats[..cases(1, 2)] {
-        let case = Case { checkpoint: GEMMA4, formats, pieces: 2, soc: "sm8850", context: context() };
-        // Fewer rows, steps and greedy tokens than in `cargo xtask bench qnn`, because the
-        // simulator needs seconds for a row.
-        let effort = Effort { rows: cases(8, 32), steps: 1, greedy: 2 };
-        let finding = Finding::of(&case.verify(None, effort, cache.path()));
+    for formats in &["w8-per-channel/a16/a16", "f16/f16/f16"][..cases(1, 2)] {
+        let case = Case { checkpoint, formats, pieces: 2, soc: "sm8850", context: context() };
+        let finding = Finding::of(&case.verify(None, Effort { rows, steps: 1, greedy: 2 }, cache.path()));
         println!("{finding:#?}");
         assert_close(&finding, &case);
     }
 }
 
 #[test]
-fn two_shards_of_further_families_give_the_reference_s_numbers() {
-    if !library() {
-        return;
+fn two_shards_of_a_random_model_give_the_reference_s_numbers() {
+    if library() {
+        two_shards(GEMMA4, cases(8, 32));
     }
-    let cache = Cache::for_test();
-    for &checkpoint in further_cases() {
-        for formats in &["w8-per-channel/a16/a16", "f16/f16/f16"][..cases(1, 2)] {
-            let case = Case { checkpoint, formats, pieces: 2, soc: "sm8850", context: context() };
-            let effort = Effort { rows: cases(4, 32), steps: 1, greedy: 2 };
-            let finding = Finding::of(&case.verify(None, effort, cache.path()));
-            println!("{finding:#?}");
-            assert_close(&finding, &case);
-        }
+}
+
+#[test]
+fn two_shards_of_further_families_give_the_reference_s_numbers() {
+    if library() {
+        further_cases().iter().for_each(|checkpoint| two_shards(checkpoint, cases(4, 32)));
     }
 }
 
@@ -131,30 +113,14 @@ fn a_sentence_vector_is_that_of_the_model_in_float() {
     if !library() {
         return;
     }
-    let vector = |checkpoint: &str, arguments: &[&str]| -> Vec<f64> {
+    let embed = |checkpoint: &str, arguments: &[&str]| {
         let run = shardwright(["embed", checkpoint, "a text", "--context", "32"]);
-        let document = run.arguments(arguments).json();
-        let values = find(&document, "embedding").or(find(&document, "vector")).expect("a vector");
-        let values = values.as_array().expect("numbers").iter();
-        values.map(|value| value.as_f64().expect("a number")).collect()
+        vector(&run.arguments(arguments).json())
     };
     let chip = ["--soc", "sm8850", "--on", "simulator", "--formats", FORMATS, "--planner", "even"];
     for checkpoint in EMBEDDING_FIXTURES {
-        let (wanted, found) = (vector(checkpoint, &[]), vector(checkpoint, &chip));
-        let dot: f64 = wanted.iter().zip(&found).map(|(a, b)| a * b).sum();
-        assert_eq!(wanted.len(), found.len());
-        assert!(dot >= 0.99, "{checkpoint}: cosine {dot}");
-    }
-}
-
-/// Returns the first member of that name, at any depth.
-fn find<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
-    match value {
-        Value::Object(members) => {
-            members.get(name).or_else(|| members.values().find_map(|value| find(value, name)))
-        }
-        Value::Array(values) => values.iter().find_map(|value| find(value, name)),
-        _ => None,
+        let cosine = cosine(&embed(checkpoint, &[]), &embed(checkpoint, &chip));
+        assert!(cosine >= 0.99, "{checkpoint}: cosine {cosine}");
     }
 }
 
@@ -230,37 +196,13 @@ fn a_compilation_that_was_killed_is_taken_up() {
     let mut killed = 0;
     loop {
         assert!(started.elapsed() < Duration::from_secs(240), "never done; killed {killed} times");
-        let mut child = Command::new(program::executable())
-            .current_dir(tree::root())
-            .args(["compile", GEMMA4])
-            .args(TARGET)
-            .arg("-o")
-            .arg(&into)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the program starts");
+        let run = shardwright(["compile", GEMMA4]).arguments(TARGET).argument("-o").argument(&into);
         // The time increases with each try, so that the program is killed in many places and
         // finally ends.
-        let until = Instant::now() + Duration::from_millis(cases(1500, 700) * (killed + 1));
-        let status = loop {
-            match child.try_wait().expect("a child") {
-                Some(status) => break Some(status),
-                None if Instant::now() >= until => break None,
-                None => std::thread::sleep(Duration::from_millis(20)),
-            }
-        };
-        match status {
-            Some(status) => {
-                assert!(status.success(), "{status}");
-                break;
-            }
-            None => {
-                child.kill().expect("killed");
-                child.wait().expect("ended");
-                killed += 1;
-            }
+        if run.killed_after(Duration::from_millis(cases(1500, 700) * (killed + 1))) {
+            break;
         }
+        killed += 1;
     }
     assert!(killed > 0);
     assert!(contents(&into) == contents(&whole.path()), "killed {killed} times, and another bundle");
@@ -428,15 +370,22 @@ fn without_the_library_the_chip_is_judged_without_it_and_that_is_said() {
 }
 
 #[test]
-fn a_chip_without_a_variant_runs_the_nearest_if_it_says_the_same() {
+fn two_chips_are_compiled_for_at_once_and_a_third_runs_the_nearest_if_it_says_the_same() {
     if !library() {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = folder.path().join("bundle");
     let target = ["--formats", FORMATS, "--planner", "even", "--context", "32", "--on", "simulator"];
-    let compile = shardwright(["compile", GEMMA3, "--soc", "sm8750,sm8850,generic", "-o"]);
-    compile.argument(&bundle).arguments(target).succeeds();
+    let compile = |into: &Path, jobs: &str| {
+        let run = shardwright(["compile", GEMMA3, "--soc", "sm8750,sm8850,generic", "--jobs", jobs, "-o"]);
+        run.argument(into).arguments(target).succeeds();
+    };
+    compile(&bundle, "2");
+    // Two of the library's compilers at once, each in a process of its own, and one after the other.
+    let apart = folder.path().join("apart");
+    compile(&apart, "1");
+    assert!(contents(&bundle) == contents(&apart), "another bundle with one job");
 
     // Another chip number of this architecture.
     let explain = || shardwright(["explain"]).argument(&bundle).arguments(["--soc", "soc-72"]).json();
@@ -473,13 +422,10 @@ fn a_chip_without_a_variant_runs_the_nearest_if_it_says_the_same() {
     let failed = run().outcome();
     assert_eq!(failed.code, Some(0), "{}", failed.stderr);
     assert!(failed.stderr.contains("fallback: ") && failed.stderr.contains("its self-test failed"));
-    let (code, said) = run().argument("--strict").refuses();
-    assert!(code == 6 && said.contains("at most 1 nats") && said.contains("help: "), "{code} {said}");
+    run().argument("--strict").refuses_with(6, &["at most 1 nats", "help: "]);
     // Goldens of an unknown version, and a bundle without goldens.
     with_goldens(&bundle, |_| Some(serde_json::json!({ "goldens": 7, "ids": [], "rows": [] })));
-    let (code, said) = run().refuses();
-    assert!(code == 4 && said.contains("invalid goldens: they are version 7"), "{code} {said}");
+    run().refuses_with(4, &["invalid goldens: they are version 7"]);
     with_goldens(&bundle, |_| None);
-    let (code, said) = run().argument("--strict").refuses();
-    assert!(code == 6 && said.contains("no goldens to test it with"), "{code} {said}");
+    run().argument("--strict").refuses_with(6, &["no goldens to test it with"]);
 }

@@ -58,6 +58,17 @@ impl Memory for Vec<u8> {
     }
 }
 
+impl Memory for Region {
+    fn poison(_: u32, bytes: u64) -> Region {
+        Region::new(&vec![0x5a; bytes as usize])
+    }
+
+    fn place(&mut self) -> (*mut c_void, u64) {
+        let bytes = self.bytes_mut();
+        (bytes.as_mut_ptr().cast(), bytes.len() as u64)
+    }
+}
+
 /// Values for one binding, aligned to their type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Bound {

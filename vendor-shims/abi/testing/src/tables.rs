@@ -1,6 +1,6 @@
 //! Contract tables, leaked because a test process is short.
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::ptr::null;
 
 use half::f16;
@@ -54,6 +54,21 @@ pub struct Scales {
 }
 
 impl Scales {
+    pub fn per_tensor(value: f32) -> Scales {
+        let values = vec![value];
+        Scales { kind: SW_QUANTISATION_PER_TENSOR, axis: 0, block: 0, values, zero_point: 0, half: false }
+    }
+
+    /// Creates scales of the first axis.
+    pub fn per_channel(values: Vec<f32>) -> Scales {
+        Scales { kind: SW_QUANTISATION_PER_CHANNEL, axis: 0, block: 0, values, zero_point: 0, half: false }
+    }
+
+    /// Creates scales of blocks in the rows of a matrix.
+    pub fn blocks(block: u64, values: Vec<f32>) -> Scales {
+        Scales { kind: SW_QUANTISATION_PER_BLOCK, axis: 1, block, values, zero_point: 0, half: true }
+    }
+
     fn table(self, bits: u32) -> *const SwQuantisation {
         let each = self.values.iter();
         let (scale_dtype, bytes): (u32, Vec<u8>) = match self.half {
@@ -119,6 +134,20 @@ impl Weight {
         let shape = [values.len() as u64];
         let kind = (SW_QUANTISATION_PER_TENSOR, 0);
         integers(name, &shape, &stored, SW_DTYPE_U16, kind, &[scale], zero_point)
+    }
+
+    /// Creates a weight whose values are encoded like activations.
+    pub fn encoded(name: &str, shape: &[u64], encoding: Encoding, values: &[f64]) -> Weight {
+        let bytes = encoding.encode(values);
+        let values = encoding.decode_f32(&bytes);
+        let scales =
+            encoding.affine.map(|(scale, zero_point)| Scales { zero_point, ..Scales::per_tensor(scale) });
+        Weight { values, ..Weight::raw(name, shape, encoding.dtype, bytes, scales) }
+    }
+
+    pub fn name(&self) -> &'static str {
+        // SAFETY: `raw` made the struct. Its name is a C string that is never freed.
+        unsafe { CStr::from_ptr(self.raw.name) }.to_str().expect("UTF-8")
     }
 
     /// Returns the extents.

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use serde_json::json;
 use shardwright_shim_abi::raw::*;
-use shardwright_shim_testing::{Builder, Encoding, Failure, Weight, refused, values};
+use shardwright_shim_testing::{Builder, Encoding, Failure, Region, Weight, refused, values};
 
-use crate::support::{Aligned, DEVICE, Simulator};
+use crate::support::{DEVICE, Simulator};
 
 const ENTRY: &str = "decode_2@4";
 
@@ -27,9 +27,10 @@ fn whole(simulator: &Simulator) -> Result<Vec<f64>, Failure> {
     let compiled = host.compile(&[entry().build()], &[("opt", "3")])?;
     let mut loaded = host.load(&compiled.artefact, &[])?;
     let fixed = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
-    let mut bound = HashMap::from([("hidden".to_owned(), Aligned::store(fixed, &values(32, 9, 3.0)))]);
+    let hidden = Region::new(&fixed.encode_f32(&values(32, 9, 3.0)));
+    let mut bound = HashMap::from([("hidden".to_owned(), hidden)]);
     loaded.run(ENTRY, 2, &mut bound)?;
-    Ok(bound["out"].read(fixed))
+    Ok(fixed.decode(bound["out"].bytes()))
 }
 
 const CALLS: &[&str] = &[
@@ -113,7 +114,7 @@ fn what_an_artefact_was_made_for_is_known_before_the_library_is_asked() {
         let again = host.compile(&[entry().build()], &[]).expect("compiled");
         assert_eq!(compiled.artefact.bytes(), again.artefact.bytes(), "the same bytes");
         assert_eq!(host.compatibility(&compiled.head).expect("reported").0, SW_COMPATIBILITY_OPTIMAL);
-        let mut damaged = shardwright_shim_testing::Region::new(compiled.artefact.bytes());
+        let mut damaged = Region::new(compiled.artefact.bytes());
         let last = damaged.bytes().len() - 9;
         damaged.bytes_mut()[last] ^= 1;
         refused(host.load(&damaged, &[]), SW_ERROR_CORRUPT_ARTEFACT, "hash");

@@ -25,6 +25,17 @@ fn versioned(minor: u8) -> String {
     format!("int Neuron_getVersion(unsigned char *v) {{ v[0] = 8; v[1] = {minor}; v[2] = 0; return 0; }}")
 }
 
+/// Builds an entry of one operation.
+fn gelu() -> &'static SwEntry {
+    let mut entry = Builder::new("decode_1@1", SW_ENTRY_DECODE, 1, 1);
+    let fixed = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
+    entry.encoding = fixed;
+    let x = entry.input_as("x", SW_ROLE_HIDDEN, &[1, 8], fixed);
+    let y = entry.unary(SW_OP_GELU, x, vec![]);
+    entry.output("y", SW_ROLE_TAP, y);
+    entry.build()
+}
+
 #[test]
 fn the_first_place_of_the_rule_wins_and_every_step_is_said() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -106,17 +117,8 @@ fn a_missing_function_is_named_when_it_is_needed_and_not_called() {
     crate::chips::make_known(&host, "mt6991");
     let devices = host.devices(Some("mt6991")).expect("reported");
     assert_eq!((devices.len(), devices[0].kind), (1, SW_DEVICE_OFFLINE), "it says nothing of a simulator");
-    let mut entry = Builder::new("decode_1@1", SW_ENTRY_DECODE, 1, 1);
-    let fixed = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
-    entry.encoding = fixed;
-    let x = entry.input_as("x", SW_ROLE_HIDDEN, &[1, 8], fixed);
-    let y = entry.unary(SW_OP_GELU, x, vec![]);
-    entry.output("y", SW_ROLE_TAP, y);
-    let failure = refused(
-        host.compile(&[entry.build()], &[]),
-        SW_ERROR_INVALID_ARGUMENT,
-        "no function `NeuronModel_free`",
-    );
+    let compiled = host.compile(&[gelu()], &[]);
+    let failure = refused(compiled, SW_ERROR_INVALID_ARGUMENT, "no function `NeuronModel_free`");
     assert_eq!(failure.detail("adapter-version"), Some("8.2.0"));
 }
 
@@ -167,13 +169,7 @@ fn facts_are_declared_and_a_chip_under_another_name_is_the_chip_of_its_platform(
     host.chip("nobodys", &[], &[("platform", "mt6991"), ("mdla-cores", "2")]).expect("a chip");
     let devices = host.devices(Some("nobodys")).expect("reported");
     assert_eq!(devices[0].name, "nobodys.simulated");
-    let mut entry = Builder::new("decode_1@1", SW_ENTRY_DECODE, 1, 1);
-    let fixed = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
-    entry.encoding = fixed;
-    let x = entry.input_as("x", SW_ROLE_HIDDEN, &[1, 8], fixed);
-    let y = entry.unary(SW_OP_GELU, x, vec![]);
-    entry.output("y", SW_ROLE_TAP, y);
-    let compiled = host.compile(&[entry.build()], &[("num-mdla", "4")]).expect("compiled");
+    let compiled = host.compile(&[gelu()], &[("num-mdla", "4")]).expect("compiled");
     assert_eq!(compiled.made_for, [("platform".to_owned(), "mt6991".to_owned())]);
     let (outcome, evidence) = compiled.flag("num-mdla");
     assert_eq!(outcome, SW_FLAG_REFUSED, "more cores than the profile says: {evidence}");

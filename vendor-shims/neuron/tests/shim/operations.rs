@@ -6,10 +6,11 @@ use serde_json::json;
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_testing::ranges::{encode_all, observe};
 use shardwright_shim_testing::{
-    Attribute, Bound, Builder, Encoding, Random, Weight, evaluate_all, refused, values, weight,
+    Attribute, Bound, Builder, Compiled, Encoding, Random, Region, Weight, evaluate, evaluate_all, refused,
+    values, weight,
 };
 
-use crate::support::{Aligned, DEVICE, Simulator};
+use crate::support::{DEVICE, Simulator};
 
 const ROWS: u64 = 3;
 
@@ -96,22 +97,31 @@ const OPERATIONS: &[(&str, Make, (f64, f64))] = &[
     ("rms-norm of groups", |b, x, _| b.norm(x, None, 4, 0.0), (-3.0, 3.0)),
 ];
 
-/// Encodes an entry by the ranges for these inputs, runs it, and compares the result with the
-/// reference. Returns the largest error in steps of the result, and as a fraction of the result's
-/// largest magnitude.
-fn error_of(
-    simulator: &Simulator,
-    device: &str,
-    lowering: &str,
-    mut entry: Builder,
-    dtype: u32,
-    inputs: &[(&str, Vec<f32>)],
-) -> (f64, f64) {
+/// Encodes an entry by the ranges for these inputs.
+fn encoded(mut entry: Builder, dtype: u32, inputs: &[(&str, Vec<f32>)]) -> Builder {
     let plain: HashMap<String, Bound> =
         inputs.iter().map(|(name, values)| ((*name).to_owned(), Bound::F32(values.clone()))).collect();
     let mut seen = HashMap::new();
-    observe(&mut seen, &evaluate_all(&entry, ROWS as usize, &plain));
-    encode_all(&mut entry, (dtype, dtype), &seen, &HashMap::new());
+    observe(&mut seen, &evaluate_all(&entry, entry.rows as usize, &plain));
+    // The sources of a state have the encoding of the state, so it must cover both.
+    let ports = entry.inputs.iter().chain(&entry.outputs);
+    let ends = ports
+        .filter(|port| matches!(port.role, SW_ROLE_STATE | SW_ROLE_STATE_ROWS))
+        .map(|port| seen[&port.tensor])
+        .fold((0.0f64, 0.0f64), |ends, range| (ends.0.min(range.0), ends.1.max(range.1)));
+    encode_all(&mut entry, (dtype, dtype), &seen, &HashMap::from([("k".to_owned(), ends)]));
+    entry
+}
+
+/// Compiles and runs an encoded entry, and compares the result with the reference. Returns the
+/// largest error in steps of the result, and as a fraction of the result's largest magnitude.
+fn error_of(
+    simulator: &Simulator,
+    lowering: &str,
+    entry: &Builder,
+    inputs: &[(&str, Vec<f32>)],
+) -> (f64, f64, Compiled) {
+    let rows = entry.rows as usize;
     let encoding = |name: &str| {
         let port = entry.inputs.iter().chain(&entry.outputs).find(|port| port.name == name).expect("a port");
         entry.encoding_of(port.tensor)
@@ -120,19 +130,20 @@ fn error_of(
         .iter()
         .map(|(name, values)| ((*name).to_owned(), Bound::store(encoding(name), values)))
         .collect();
-    let expected = shardwright_shim_testing::evaluate(&entry, ROWS as usize, &stored);
-    let host = simulator.host(device, lowering);
+    let expected = evaluate(entry, rows, &stored);
+    let host = simulator.host(DEVICE, lowering);
     let compiled = host.compile(&[entry.build()], &[]).unwrap_or_else(|failure| panic!("{failure:?}"));
     let mut loaded = host.load(&compiled.artefact, &[]).unwrap_or_else(|failure| panic!("{failure:?}"));
-    let mut bound: HashMap<String, Aligned> = inputs
+    let mut bound: HashMap<String, Region> = inputs
         .iter()
-        .map(|(name, values)| ((*name).to_owned(), Aligned::store(encoding(name), values)))
+        .map(|(name, values)| ((*name).to_owned(), Region::new(&encoding(name).encode_f32(values))))
         .collect();
-    loaded.run(&entry.name, ROWS as usize, &mut bound).unwrap_or_else(|failure| panic!("{failure:?}"));
+    loaded.run(&entry.name, rows, &mut bound).unwrap_or_else(|failure| panic!("{failure:?}"));
+    drop(loaded);
     let (mut steps, mut part) = (0.0f64, 0.0f64);
     for (name, tensor) in expected {
         let encoding = encoding(&name);
-        let found = bound[&name].read(encoding);
+        let found = encoding.decode(bound[&name].bytes());
         assert_eq!(found.len(), tensor.data.len());
         let step = encoding.step(1.0).abs().max(1e-12);
         let reach = tensor.data.iter().fold(1e-9f64, |most, value| most.max(value.abs()));
@@ -142,57 +153,45 @@ fn error_of(
             part = part.max(error / reach);
         }
     }
-    (steps, part)
+    (steps, part, compiled)
 }
 
-#[test]
-fn every_operation_gives_the_reference_s_numbers_in_both_lowerings() {
+fn singles(random: &mut Random, count: u64, low: f64, high: f64) -> Vec<f32> {
+    random.values(count, low, high).iter().map(|value| *value as f32).collect()
+}
+
+/// Runs every operation in both lowerings. With floats, weights have the type of the activations.
+fn every_operation(dtype: u32, random: &mut Random, is_right: fn(f64, f64) -> bool) {
     let simulator = Simulator::with(json!({"strict": true}));
-    let mut random = Random(5);
     for (name, make, (low, high)) in OPERATIONS {
-        let mut draw = || -> Vec<f32> {
-            random.values(ROWS * 16, *low, *high).iter().map(|value| *value as f32).collect()
-        };
-        let (a, b) = (draw(), draw());
+        let inputs = ["a", "b"].map(|input| (input, singles(random, ROWS * 16, *low, *high)));
         for lowering in ["lean", "plain"] {
             let mut entry = Builder::new("decode_3@3", SW_ENTRY_DECODE, ROWS, ROWS);
-            let x = entry.input("a", SW_ROLE_HIDDEN, &[ROWS, 16]);
-            let y = entry.input("b", SW_ROLE_HIDDEN, &[ROWS, 16]);
-            let out = make(&mut entry, x, y);
+            let [x, y] = ["a", "b"].map(|input| entry.input(input, SW_ROLE_HIDDEN, &[ROWS, 16]));
+            let out = match dtype != SW_DTYPE_I16 && name.starts_with("linear") {
+                true => entry.linear(x, &weight("w", &[5, 16], &values(80, 7, 0.3), dtype)),
+                false => make(&mut entry, x, y),
+            };
             entry.output("out", SW_ROLE_TAP, out);
-            let inputs = [("a", a.clone()), ("b", b.clone())];
-            let (steps, part) = error_of(&simulator, DEVICE, lowering, entry, SW_DTYPE_I16, &inputs);
-            // The bound is in steps of 16-bit integers where the lowering computes in integers, and
-            // in steps of 16-bit floats elsewhere.
-            assert!(steps <= 3.0 || part <= 2e-3, "{name} {lowering}: {steps} steps, {part} of the reach");
+            let (steps, part, _) = error_of(&simulator, lowering, &encoded(entry, dtype, &inputs), &inputs);
+            let error = format!("{steps} steps, {part} of the reach");
+            assert!(is_right(steps, part), "{name} {lowering} of type {dtype}: {error}");
         }
     }
 }
 
 #[test]
+fn every_operation_gives_the_reference_s_numbers_in_both_lowerings() {
+    // The bound is in steps of 16-bit integers where the lowering computes in integers, and in
+    // steps of 16-bit floats elsewhere.
+    every_operation(SW_DTYPE_I16, &mut Random(5), |steps, part| steps <= 3.0 || part <= 2e-3);
+}
+
+#[test]
 fn floats_are_computed_as_sixteen_bits_hold_them() {
-    let simulator = Simulator::with(json!({"strict": true}));
     let mut random = Random(6);
-    for (dtype, stored) in [(SW_DTYPE_F16, SW_DTYPE_F16), (SW_DTYPE_F32, SW_DTYPE_F32)] {
-        for (name, make, (low, high)) in OPERATIONS {
-            let mut draw = || -> Vec<f32> {
-                random.values(ROWS * 16, *low, *high).iter().map(|value| *value as f32).collect()
-            };
-            let (a, b) = (draw(), draw());
-            for lowering in ["lean", "plain"] {
-                let mut entry = Builder::new("decode_3@3", SW_ENTRY_DECODE, ROWS, ROWS);
-                let x = entry.input("a", SW_ROLE_HIDDEN, &[ROWS, 16]);
-                let y = entry.input("b", SW_ROLE_HIDDEN, &[ROWS, 16]);
-                let out = match name.starts_with("linear") {
-                    true => entry.linear(x, &weight("w", &[5, 16], &values(80, 7, 0.3), stored)),
-                    false => make(&mut entry, x, y),
-                };
-                entry.output("out", SW_ROLE_TAP, out);
-                let inputs = [("a", a.clone()), ("b", b.clone())];
-                let (_, part) = error_of(&simulator, DEVICE, lowering, entry, dtype, &inputs);
-                assert!(part <= 4e-3, "{name} {lowering} of type {dtype}: {part} of the reach");
-            }
-        }
+    for dtype in [SW_DTYPE_F16, SW_DTYPE_F32] {
+        every_operation(dtype, &mut random, |_, part| part <= 4e-3);
     }
 }
 
@@ -266,99 +265,31 @@ fn attention(rows: u64, kv: u64) -> Builder {
 fn attention_with_its_states_gives_the_reference_s_numbers_with_fewer_operations_in_the_lean_lowering() {
     let simulator = Simulator::with(json!({"strict": true}));
     for (rows, kv) in [(ROWS, 2u64), (ROWS, 1), (1, 2)] {
-        let mut counts = Vec::new();
-        for lowering in ["lean", "plain"] {
-            let entry = attention(rows, kv);
-            let mut random = Random(9);
-            let mut inputs: Vec<(&str, Vec<f32>)> = Vec::new();
-            for (name, count, reach) in [
-                ("hidden", rows * kv * 16, 2.0),
-                ("k", 5 * kv * 8, 2.0),
-                ("cos", rows * 4, 1.0),
-                ("sin", rows * 4, 1.0),
-            ] {
-                let drawn = random.values(count, -reach, reach);
-                inputs.push((name, drawn.iter().map(|value| *value as f32).collect()));
-            }
-            let slots = 5 + rows;
-            let mask = (0..rows * slots).map(|at| if at % slots > at / slots + 4 { -60.0 } else { 0.0 });
-            inputs.push(("mask", mask.collect()));
-            let operations = {
-                let host = simulator.host(DEVICE, lowering);
-                let compiled = host.compile(&[encoded(&entry, &inputs).build()], &[]).expect("compiled");
-                let (_, document) =
-                    host.inspect(compiled.artefact.bytes()).expect("readable").expect("an artefact");
-                let document: serde_json::Value = serde_json::from_str(&document).expect("JSON");
-                assert_eq!(document["compilations"][0]["soc"], "mt6989", "{document}");
-                document["entries"][0]["operations"].as_u64().expect("a number")
-            };
-            counts.push(operations);
-            let rows = rows as usize;
-            let (_, part) = error_of_rows(&simulator, lowering, entry, &inputs, rows);
+        let mut random = Random(9);
+        let mut inputs = [
+            ("hidden", rows * kv * 16, 2.0),
+            ("k", 5 * kv * 8, 2.0),
+            ("cos", rows * 4, 1.0),
+            ("sin", rows * 4, 1.0),
+        ]
+        .map(|(name, count, reach)| (name, singles(&mut random, count, -reach, reach)))
+        .to_vec();
+        let slots = 5 + rows;
+        let mask = (0..rows * slots).map(|at| if at % slots > at / slots + 4 { -60.0 } else { 0.0 });
+        inputs.push(("mask", mask.collect()));
+        let entry = encoded(attention(rows, kv), SW_DTYPE_I16, &inputs);
+        let counts = ["lean", "plain"].map(|lowering| {
+            let (_, part, compiled) = error_of(&simulator, lowering, &entry, &inputs);
             assert!(part <= 4e-3, "{rows} rows, {kv} key heads, {lowering}: {part} of the reach");
-        }
+            let host = simulator.host(DEVICE, lowering);
+            let (_, document) =
+                host.inspect(compiled.artefact.bytes()).expect("readable").expect("an artefact");
+            let document: serde_json::Value = serde_json::from_str(&document).expect("JSON");
+            assert_eq!(document["compilations"][0]["soc"], "mt6989", "{document}");
+            document["entries"][0]["operations"].as_u64().expect("a number")
+        });
         assert!(counts[0] < counts[1], "{counts:?}");
     }
-}
-
-fn encoded(entry: &Builder, inputs: &[(&str, Vec<f32>)]) -> Builder {
-    let plain: HashMap<String, Bound> =
-        inputs.iter().map(|(name, values)| ((*name).to_owned(), Bound::F32(values.clone()))).collect();
-    let mut entry = rebuilt(entry);
-    let mut seen = HashMap::new();
-    let tensors = evaluate_all(&entry, entry.rows as usize, &plain);
-    observe(&mut seen, &tensors);
-    // The sources of a state have the encoding of the state, so it must cover both.
-    let ends = entry
-        .inputs
-        .iter()
-        .chain(&entry.outputs)
-        .filter(|port| matches!(port.role, SW_ROLE_STATE | SW_ROLE_STATE_ROWS))
-        .map(|port| seen[&port.tensor])
-        .fold((0.0f64, 0.0f64), |ends, range| (ends.0.min(range.0), ends.1.max(range.1)));
-    let states = HashMap::from([("k".to_owned(), ends)]);
-    encode_all(&mut entry, (SW_DTYPE_I16, SW_DTYPE_I16), &seen, &states);
-    entry
-}
-
-fn rebuilt(entry: &Builder) -> Builder {
-    attention(entry.rows, entry.shape(entry.inputs[1].tensor)[1] / 8)
-}
-
-fn error_of_rows(
-    simulator: &Simulator,
-    lowering: &str,
-    entry: Builder,
-    inputs: &[(&str, Vec<f32>)],
-    rows: usize,
-) -> (f64, f64) {
-    let entry = encoded(&entry, inputs);
-    let encoding = |name: &str| {
-        let port = entry.inputs.iter().chain(&entry.outputs).find(|port| port.name == name).expect("a port");
-        entry.encoding_of(port.tensor)
-    };
-    let stored: HashMap<String, Bound> = inputs
-        .iter()
-        .map(|(name, values)| ((*name).to_owned(), Bound::store(encoding(name), values)))
-        .collect();
-    let expected = shardwright_shim_testing::evaluate(&entry, rows, &stored);
-    let host = simulator.host(DEVICE, lowering);
-    let compiled = host.compile(&[entry.build()], &[]).expect("compiled");
-    let mut loaded = host.load(&compiled.artefact, &[]).expect("loaded");
-    let mut bound: HashMap<String, Aligned> = inputs
-        .iter()
-        .map(|(name, values)| ((*name).to_owned(), Aligned::store(encoding(name), values)))
-        .collect();
-    loaded.run(&entry.name, rows, &mut bound).expect("run");
-    let mut worst = (0.0f64, 0.0f64);
-    for (name, tensor) in expected {
-        let found = bound[&name].read(encoding(&name));
-        let reach = tensor.data.iter().fold(1e-9f64, |most, value| most.max(value.abs()));
-        for (found, expected) in found.iter().zip(&tensor.data) {
-            worst.1 = worst.1.max((found - expected).abs() / reach);
-        }
-    }
-    worst
 }
 
 #[test]

@@ -1,13 +1,12 @@
-//! The simulator, configured for one test at a time, and bindings aligned as the hardware requires.
+//! The simulator, configured for one test at a time.
 
-use std::ffi::c_void;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde_json::Value;
 use shardwright_shim_neuron::shim_entry;
-use shardwright_shim_testing::{Bound, Encoding, Host, Memory, Region};
+use shardwright_shim_testing::Host;
 
 /// Device that most tests use.
 pub const DEVICE: &str = "mt6989.simulated";
@@ -64,36 +63,5 @@ impl Simulator {
             crate::chips::make_known(&host, name);
         }
         host
-    }
-}
-
-pub struct Aligned(pub Region);
-
-impl Aligned {
-    /// Encodes values as aligned bytes.
-    pub fn store(encoding: Encoding, values: &[f32]) -> Aligned {
-        let bytes = match Bound::store(encoding, values) {
-            Bound::F32(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>(),
-            Bound::I32(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-            Bound::U16(values) => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-            Bound::U8(values) => values,
-        };
-        Aligned(Region::new(&bytes))
-    }
-
-    /// Decodes the values.
-    pub fn read(&self, encoding: Encoding) -> Vec<f64> {
-        encoding.decode(self.0.bytes())
-    }
-}
-
-impl Memory for Aligned {
-    fn poison(_: u32, bytes: u64) -> Aligned {
-        Aligned(Region::new(&vec![0x5a; bytes as usize]))
-    }
-
-    fn place(&mut self) -> (*mut c_void, u64) {
-        let bytes = self.0.bytes_mut();
-        (bytes.as_mut_ptr().cast(), bytes.len() as u64)
     }
 }

@@ -1,23 +1,20 @@
 //! Small graphs run by the real library and compared with a plain computation in f64.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+#[path = "../found/mod.rs"]
+mod found;
+
+pub use found::{library_file, skipped};
 use shardwright_shim_qnn::graph::{
     DataType, Param, QnnEncoding, QnnGraph, QnnNode, QnnTensor, ScaleOffset, StaticData, TensorIndex,
     TensorKind,
 };
 use shardwright_shim_qnn::session::{
-    Backend, CodeFor, Context, ContextOptions, Device, GraphOptions, Library, LibraryChoice, LibraryError,
-    QnnError, SocId,
+    Backend, CodeFor, Context, ContextOptions, Device, GraphOptions, Library, LibraryChoice, QnnError, SocId,
 };
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// Reports a skipped test on a conspicuous line.
-pub fn skipped(why: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "SKIPPED: {why}");
-}
 
 thread_local! {
     /// Lock of a test from opening the library to its end. The simulation has one fast memory for
@@ -32,26 +29,13 @@ fn wait_for_the_turn() {
     });
 }
 
-/// Opens the library selected by the variable, or unpacked by `cargo xtask vendor qnn`. Reports a
-/// missing library and returns `None`. Tests that use it run one at a time.
-pub fn library(test: &str) -> Option<Arc<Library>> {
+/// Opens the library of [`library_file`]. Tests that use it run one at a time.
+pub fn library() -> Option<Arc<Library>> {
     wait_for_the_turn();
-    static LIBRARY: OnceLock<Option<Arc<Library>>> = OnceLock::new();
-    let library = LIBRARY.get_or_init(|| {
-        let mut choice = LibraryChoice::new(None);
-        if choice.variable.is_none() {
-            choice.option = LibraryChoice::vendored().filter(|path| path.is_file());
-        }
-        match Library::open(&choice) {
-            Ok(library) => Some(library),
-            Err(QnnError::Library(LibraryError::NotFound { .. })) => None,
-            Err(error) => panic!("{error}"),
-        }
-    });
-    if library.is_none() {
-        skipped(&format!("{test}: no QNN library; run `cargo xtask vendor qnn` or set SHARDWRIGHT_QNN_LIB"));
-    }
-    library.clone()
+    static LIBRARY: OnceLock<Arc<Library>> = OnceLock::new();
+    let choice = LibraryChoice { option: Some(library_file()?), ..LibraryChoice::default() };
+    let open = || Library::open(&choice).unwrap_or_else(|error| panic!("{error}"));
+    Some(LIBRARY.get_or_init(open).clone())
 }
 
 /// Creates a device of a chip on the test program's common backend.
@@ -286,11 +270,6 @@ impl Case {
         &self.values[tensor.0 as usize]
     }
 
-    pub fn kind(&self, tensor: Tensor) -> Kind {
-        let tensor = &self.graph.tensors[tensor.0 as usize];
-        (tensor.dtype, tensor.encoding.clone())
-    }
-
     /// Compiles and runs the graph. Returns the outputs' values.
     pub fn run(&self, device: &Arc<Device>) -> Result<Vec<Vec<f64>>, QnnError> {
         self.run_with(device, &GraphOptions { vtcm_megabytes: Some(8), ..GraphOptions::default() })
@@ -316,17 +295,6 @@ impl Case {
     pub fn validate(&self, device: &Arc<Device>) -> Result<(), QnnError> {
         let context = Context::new(device.clone(), ContextOptions::default())?;
         self.graph.nodes.iter().try_for_each(|node| context.validate(&self.graph, node))
-    }
-}
-
-/// Returns the cosine of the angle between two lists. It is 1 for two lists of zeros.
-pub fn cosine(left: &[f64], right: &[f64]) -> f64 {
-    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
-    let norms = (dot(left, left) * dot(right, right)).sqrt();
-    if norms == 0.0 {
-        if dot(left, left) == dot(right, right) { 1.0 } else { 0.0 }
-    } else {
-        dot(left, right) / norms
     }
 }
 

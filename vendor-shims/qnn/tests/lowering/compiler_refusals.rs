@@ -1,34 +1,16 @@
 //! Tests with graphs that pass the shim's own check but that the real compiler refuses. They cover
 //! the error classes and nodes from which a planner learns, and the rules that avoid the refusals.
 
-use std::io::Write;
-use std::sync::Arc;
-
 use crate::chips;
 use crate::layers::Layer;
-use crate::tables;
-use crate::tables::Tables;
-use shardwright_shim_abi::raw::SW_DTYPE_I8;
+use crate::tables::{Encoding, Tables, over};
+use crate::vendor::driver;
+use shardwright_shim_abi::raw::{SW_DTYPE_I8, SW_DTYPE_U8, SW_ROLE_HIDDEN, SW_ROLE_STATE, SW_ROLE_TAP};
 use shardwright_shim_abi::{EntryView, Error, ErrorClass, Verdict};
-use shardwright_shim_qnn::library::{LibraryChoice, VARIABLE};
 use shardwright_shim_qnn::lower::{KeyRows, Variants, check, lower};
 use shardwright_shim_qnn::session::{Context, ContextOptions, GraphOptions};
 use shardwright_shim_qnn::soc::{CodeFor, Soc};
-use shardwright_shim_qnn::{Driver, Settings, rules};
-
-/// Opens the library. Reports a missing library conspicuously and returns `None`.
-fn driver(test: &str) -> Option<Arc<Driver>> {
-    let vendored = LibraryChoice::vendored().filter(|path| path.exists());
-    if std::env::var_os(VARIABLE).is_none() && vendored.is_none() {
-        let _ = writeln!(
-            std::io::stdout().lock(),
-            "SKIPPED: {test}: there is no libQnnHtp.so; `cargo xtask vendor qnn` fetches it"
-        );
-        return None;
-    }
-    let library = if std::env::var_os(VARIABLE).is_some() { None } else { vendored };
-    Some(Driver::open(&Settings { library, ..Settings::default() }).expect("the library opens"))
-}
+use shardwright_shim_qnn::{Driver, rules};
 
 fn options(soc: &Soc, vtcm: u32) -> GraphOptions {
     GraphOptions { vtcm_megabytes: Some(vtcm), finalize_mode: soc.finalize_mode, ..GraphOptions::default() }
@@ -77,10 +59,7 @@ fn many_keys() -> Tables {
 
 #[test]
 fn an_operation_that_fits_no_fast_memory_is_refused_by_finalize_with_its_node() {
-    let Some(driver) = driver("an_operation_that_fits_no_fast_memory_is_refused_by_finalize_with_its_node")
-    else {
-        return;
-    };
+    let Some(driver) = driver() else { return };
     let tables = many_keys();
     let joined = Variants { keys: KeyRows::Joined, ..Variants::rules(tables.view()) };
     let error = compiled(&driver, "sm8850", 1, tables.view(), &joined).expect_err("2.1 MB in one");
@@ -97,20 +76,18 @@ fn an_operation_that_fits_no_fast_memory_is_refused_by_finalize_with_its_node() 
 
 #[test]
 fn an_operation_that_older_processors_lack_is_refused_with_its_node() {
-    let Some(driver) = driver("an_operation_that_older_processors_lack_is_refused_with_its_node") else {
-        return;
-    };
+    let Some(driver) = driver() else { return };
     let product = |state| {
-        let store = tables::Store::over(-8.0, 8.0);
+        let store = over(-8.0, 8.0);
         let mut t = Tables::new("decode", 4);
-        let x = t.input("hidden", shardwright_shim_abi::raw::SW_ROLE_HIDDEN, &[4, 64], store);
-        let keys = t.input("state.k", shardwright_shim_abi::raw::SW_ROLE_STATE, &[32, 64], state);
+        let x = t.input("hidden", SW_ROLE_HIDDEN, &[4, 64], store);
+        let keys = t.input("state.k", SW_ROLE_STATE, &[32, 64], state);
         let y = t.mat_mul("scores", x, keys, true, store);
-        t.output("tap", shardwright_shim_abi::raw::SW_ROLE_TAP, y);
+        t.output("tap", SW_ROLE_TAP, y);
         t
     };
     let (wide, narrow) =
-        (product(tables::Store::over(-5.0, 5.0)), product(tables::Store::U8(5.0 / 127.0, 128)));
+        (product(over(-5.0, 5.0)), product(Encoding::integers(SW_DTYPE_U8, 5.0 / 127.0, 128)));
     let rule = Variants::default();
     let error = compiled(&driver, "sm8450", 8, wide.view(), &rule).expect_err("16 by 16 bits before v73");
     assert_eq!(error.class, ErrorClass::UnsupportedOp, "{error:?}");
@@ -139,7 +116,7 @@ fn keys_that_do_not_fit_joined_stay_apart_by_rule() {
     let owning = Layer { hidden: 64, feed_forward: 96, per_layer: 32, ..owning }.tables(true);
     let rule = rules::of(owning.view(), &options(soc, 8));
     assert_eq!(rule.keys, KeyRows::Split);
-    let Some(driver) = driver("keys_that_do_not_fit_joined_stay_apart_by_rule") else { return };
+    let Some(driver) = driver() else { return };
     let joined = Variants { keys: KeyRows::Joined, ..rule };
     assert!(
         compiled(&driver, "sm8850", 8, owning.view(), &joined).is_err(),

@@ -12,7 +12,7 @@ use shardwright_shim_qnn::lower::{KeyRows, Product, Variants};
 
 use super::layers::Layer;
 use super::shapes::{lowered, sound};
-use super::tables::{Random, Store, Tables};
+use super::tables::{Encoding, Random, Tables};
 use super::vendor::{device, run};
 
 /// Bound relative to the root mean square of a result. The largest observed value is 0.004.
@@ -57,7 +57,7 @@ fn plain(graph: &QnnGraph<'_>, inputs: &[Vec<f64>]) -> Values {
         assert_eq!(tensor.dtype, DataType::Float16, "{}", tensor.name);
         let values = match &tensor.kind {
             TensorKind::Input => arguments.next().expect("an input").clone(),
-            TensorKind::Static(StaticData::Bytes(bytes)) => Store::F16.decode(bytes),
+            TensorKind::Static(StaticData::Bytes(bytes)) => Encoding::F16.decode(bytes),
             TensorKind::Static(_) => panic!("{} is not stored as it is", tensor.name),
             TensorKind::Native | TensorKind::Output => continue,
         };
@@ -171,7 +171,7 @@ fn result(graph: &QnnGraph<'_>, node: &QnnNode, values_of: &Values) -> Vec<f64> 
 /// rows before.
 fn inputs(tables: &Tables) -> Vec<Vec<u8>> {
     let mut random = Random(11);
-    let port = |port: &super::tables::Port| {
+    let port = |port: &shardwright_shim_testing::Port| {
         let shape = tables.shape(port.tensor);
         let count = shape.iter().product();
         let values = match port.role {
@@ -184,7 +184,7 @@ fn inputs(tables: &Tables) -> Vec<Vec<u8>> {
             SW_ROLE_ROTARY_COS | SW_ROLE_ROTARY_SIN => random.values(count, -1.0, 1.0),
             _ => random.values(count, -2.0, 2.0),
         };
-        Store::F16.encode(&values)
+        Encoding::F16.encode(&values)
     };
     tables.inputs.iter().map(port).collect()
 }
@@ -198,13 +198,13 @@ fn relative(found: &[f64], right: &[f64]) -> f64 {
 }
 
 /// Checks layers with these numbers of rows and key heads, each in the requested forms.
-fn examine(test: &str, soc: u32, extents: &[(u64, u64)], forms: fn(&Tables) -> Vec<Variants>) {
-    let Some(device) = device(test, soc) else { return };
+fn examine(soc: u32, extents: &[(u64, u64)], forms: fn(&Tables) -> Vec<Variants>) {
+    let Some(device) = device(soc) else { return };
     let mut worst = 0.0f64;
     for &(rows, kv_heads) in extents {
         let tables = Layer::small(rows, kv_heads).tables(false).halved();
         let inputs = inputs(&tables);
-        let decoded: Vec<Vec<f64>> = inputs.iter().map(|bytes| Store::F16.decode(bytes)).collect();
+        let decoded: Vec<Vec<f64>> = inputs.iter().map(|bytes| Encoding::F16.decode(bytes)).collect();
         for variants in forms(&tables) {
             let graph = lowered(&tables, &variants).graph;
             sound(&graph);
@@ -213,26 +213,25 @@ fn examine(test: &str, soc: u32, extents: &[(u64, u64)], forms: fn(&Tables) -> V
             let of = (0..).map(TensorIndex).zip(&graph.tensors);
             let outputs = of.filter(|(_, tensor)| tensor.kind == TensorKind::Output);
             for ((index, tensor), found) in outputs.zip(&found) {
-                let error = relative(&Store::F16.decode(found), &right[&index]);
+                let error = relative(&Encoding::F16.decode(found), &right[&index]);
                 let shown = format!("{} of {rows} rows, {kv_heads} heads of keys", tensor.name);
                 assert!(error <= BOUND, "{shown}: {error:.1e} on chip {soc}, {variants:?}");
                 worst = worst.max(error);
             }
         }
     }
-    println!("{test} on chip {soc}: worst {worst:.1e}");
+    println!("chip {soc}: worst {worst:.1e}");
 }
 
 #[test]
 fn layers_of_floats_are_right_with_any_number_of_rows() {
-    let test = "layers_of_floats_are_right_with_any_number_of_rows";
     let extents = [1, 2, 7, 8, 9, 12, 16, 31, 32, 33, 64, 96].map(|rows| [(rows, 1), (rows, 2)]).concat();
-    examine(test, 87, &extents, |_| vec![Variants::default()]);
+    examine(87, &extents, |_| vec![Variants::default()]);
 }
 
 #[test]
 fn layers_of_floats_are_right_in_every_form() {
-    examine("layers_of_floats_are_right_in_every_form", 87, &[(12, 1), (16, 2)], |tables| {
+    examine(87, &[(12, 1), (16, 2)], |tables| {
         let mut forms = crate::candidates::candidates(tables.view());
         let rule = forms[0];
         forms.push(Variants { keys: KeyRows::Split, ..rule });
@@ -245,7 +244,6 @@ fn layers_of_floats_are_right_in_every_form() {
 #[test]
 fn layers_of_floats_are_right_on_older_and_newer_chips() {
     for soc in [43, 57, 69, 103] {
-        let test = "layers_of_floats_are_right_on_older_and_newer_chips";
-        examine(test, soc, &[(32, 1)], |_| vec![Variants::default()]);
+        examine(soc, &[(32, 1)], |_| vec![Variants::default()]);
     }
 }

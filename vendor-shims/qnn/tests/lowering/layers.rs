@@ -2,8 +2,9 @@
 //! if `rope`, `attention` and `state-update` are refused.
 
 use shardwright_shim_abi::raw::*;
+use shardwright_shim_testing::integers;
 
-use super::tables::{Attribute, Random, Scales, Store, Tables, Weight, bits_of};
+use super::tables::{Attribute, Encoding, Random, Scales, Tables, Weight, bits_of, over, random_matrix};
 
 /// Extents of a layer.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +78,7 @@ struct Builder {
     tables: Tables,
 }
 
-const A: Store = Store::U16(8.0 / 32_768.0, 32_768);
+const A: Encoding = Encoding::integers(SW_DTYPE_U16, 8.0 / 32_768.0, 32_768);
 
 impl Builder {
     fn matrix(&mut self, name: &str, shape: [u64; 2]) -> Weight {
@@ -86,24 +87,14 @@ impl Builder {
         let [outputs, inputs] = shape;
         if self.planned {
             let bytes = (inputs * u64::from(bits_of(dtype))).div_ceil(8) * outputs;
-            let values = match self.layer.blocks {
-                true => vec![0.0; (outputs * inputs / 32) as usize],
-                false => vec![0.0; outputs as usize],
+            let scales = match self.layer.blocks {
+                true => Scales::blocks(32, vec![0.0; (outputs * inputs / 32) as usize]),
+                false => Scales::per_channel(vec![0.0; outputs as usize]),
             };
-            let scales =
-                if self.layer.blocks { Scales::blocks(32, values) } else { Scales::per_channel(values) };
-            return Weight {
-                name,
-                shape: shape.to_vec(),
-                dtype,
-                bytes: vec![0; bytes as usize],
-                scales: Some(scales),
-                values: Vec::new(),
-                planned: true,
-            };
+            return Weight::planned(&name, &shape, dtype, bytes, Some(scales));
         }
         if !self.layer.blocks {
-            return Weight::matrix(&name, shape, dtype, &mut self.random);
+            return random_matrix(&name, shape, dtype, &mut self.random);
         }
         let stored: Vec<i32> = (0..outputs * inputs).map(|_| self.random.integer(-7, 7)).collect();
         let mut scales = Vec::new();
@@ -114,13 +105,13 @@ impl Builder {
                     .map(|_| half::f16::from_f32(channel * self.random.integer(5, 16) as f32).to_f32()),
             );
         }
-        Weight::integers(&name, &shape, dtype, &stored, Scales::blocks(32, scales))
+        integers(&name, &shape, &stored, dtype, (SW_QUANTISATION_PER_BLOCK, 32), &scales, 0)
     }
 
     fn scale(&mut self, name: &str, width: u64) -> Weight {
         let values = self.random.values(width, 0.8, 1.2);
-        let weight = Weight::stored(&format!("{name}.weight"), &[width], Store::over(0.0, 1.2), &values);
-        if self.planned { weight.planned() } else { weight }
+        let weight = Weight::encoded(&format!("{name}.weight"), &[width], over(0.0, 1.2), &values);
+        if self.planned { weight.without_bytes() } else { weight }
     }
 
     fn linear(&mut self, name: &str, x: u32, outputs: u64) -> u32 {
@@ -131,10 +122,10 @@ impl Builder {
 
     fn norm(&mut self, name: &str, x: u32, width: u64) -> u32 {
         let weight = self.scale(name, width);
-        self.tables.norm(name, x, Some(weight), width, Store::over(-5.0, 5.0))
+        self.tables.norm(name, x, Some(weight), width, over(-5.0, 5.0))
     }
 
-    fn rotate(&mut self, name: &str, x: u32, tables: [u32; 2], store: Store) -> u32 {
+    fn rotate(&mut self, name: &str, x: u32, tables: [u32; 2], store: Encoding) -> u32 {
         let shape = self.tables.shape(x);
         let attributes = vec![Attribute::Integer("head_dim", self.layer.head_dim as i64)];
         self.tables.node(name, SW_OP_ROTATE, &[x, tables[0], tables[1]], (&shape, store), attributes)
@@ -153,22 +144,22 @@ impl Builder {
             rows, hidden, heads, kv_heads, head_dim, feed_forward, per_layer, context, own_keys, ..
         } = self.layer;
         let key_width = kv_heads * head_dim;
-        let state = Store::U8(5.0 / 127.0, 128);
-        let unit = Store::over(-1.0, 1.0);
+        let state = Encoding::integers(SW_DTYPE_U8, 5.0 / 127.0, 128);
+        let unit = over(-1.0, 1.0);
         let t = &mut self.tables;
         let h = t.input("hidden", SW_ROLE_HIDDEN, &[rows, hidden], A);
         let state_k = t.input("state.k", SW_ROLE_STATE, &[context, key_width], state);
         let state_v = t.input("state.v", SW_ROLE_STATE, &[context, key_width], state);
         let p = t.input("per-layer", SW_ROLE_PER_LAYER, &[1, rows, per_layer], A);
         let keys = if own_keys { context + rows } else { context };
-        let mask = t.input("mask", SW_ROLE_MASK, &[rows, keys], Store::over(-100.0, 0.0));
+        let mask = t.input("mask", SW_ROLE_MASK, &[rows, keys], over(-100.0, 0.0));
         let cos = t.input("rotary-cos", SW_ROLE_ROTARY_COS, &[rows, head_dim / 2], unit);
         let sin = t.input("rotary-sin", SW_ROLE_ROTARY_SIN, &[rows, head_dim / 2], unit);
 
         let a = self.norm("input-norm", h, hidden);
         let q = self.linear("q-projection", a, heads * head_dim);
         let q = self.norm("q-norm", q, head_dim);
-        let q = self.rotate("q-rope", q, [cos, sin], Store::over(-5.0, 5.0));
+        let q = self.rotate("q-rope", q, [cos, sin], over(-5.0, 5.0));
         let (k, v) = match own_keys {
             true => {
                 let k = self.linear("k-projection", a, key_width);
@@ -191,10 +182,10 @@ impl Builder {
         let k = self.per_head("attention.k", k);
         let v = self.per_head("attention.v", v);
         let t = &mut self.tables;
-        let scores = t.mat_mul("attention.mat-mul-9", q, k, true, Store::over(-40.0, 40.0));
-        let masked = t.binary("attention.add-10", SW_OP_ADD, scores, mask, Store::over(-64.0, 40.0));
-        let weights = t.unary("attention.softmax-11", SW_OP_SOFTMAX, masked, Store::over(0.0, 1.0), vec![]);
-        let mixed = t.mat_mul("attention.mat-mul-12", weights, v, false, Store::over(-5.0, 5.0));
+        let scores = t.mat_mul("attention.mat-mul-9", q, k, true, over(-40.0, 40.0));
+        let masked = t.binary("attention.add-10", SW_OP_ADD, scores, mask, over(-64.0, 40.0));
+        let weights = t.unary("attention.softmax-11", SW_OP_SOFTMAX, masked, over(0.0, 1.0), vec![]);
+        let mixed = t.mat_mul("attention.mat-mul-12", weights, v, false, over(-5.0, 5.0));
         let mixed = t.transpose("attention.transpose-13", mixed, &[2, 0, 1, 3]);
         let mixed = t.reshape("attention", mixed, &[rows, heads * head_dim]);
         let o = self.linear("o-projection", mixed, hidden);
@@ -205,7 +196,7 @@ impl Builder {
         let gate = self.linear("gate-projection", m, feed_forward);
         let gate = self.tables.unary("gate-activation", SW_OP_GELU, gate, A, vec![]);
         let up = self.linear("up-projection", m, feed_forward);
-        let gated = self.tables.binary("gated", SW_OP_MUL, gate, up, Store::over(-20.0, 20.0));
+        let gated = self.tables.binary("gated", SW_OP_MUL, gate, up, over(-20.0, 20.0));
         let down = self.linear("down-projection", gated, hidden);
         let down = self.norm("post-feed-forward-norm", down, hidden);
         let h = self.tables.binary("feed-forward-residual", SW_OP_ADD, h, down, A);
@@ -214,11 +205,11 @@ impl Builder {
         let gate = self.tables.unary("per-layer-activation", SW_OP_GELU, gate, A, vec![]);
         let own = self.tables.slice("per-layer-slice", p, 0, 0, 1);
         let own = self.tables.reshape("per-layer-input", own, &[rows, per_layer]);
-        let gated = self.tables.binary("per-layer-gated", SW_OP_MUL, gate, own, Store::over(-20.0, 20.0));
+        let gated = self.tables.binary("per-layer-gated", SW_OP_MUL, gate, own, over(-20.0, 20.0));
         let x = self.linear("per-layer-projection", gated, hidden);
         let x = self.norm("post-per-layer-norm", x, hidden);
         let h = self.tables.binary("per-layer-residual", SW_OP_ADD, h, x, A);
-        let scalar = Weight::stored("layer_scalar", &[1], Store::over(0.0, 0.9), &[0.9]);
+        let scalar = Weight::encoded("layer_scalar", &[1], over(0.0, 0.9), &[0.9]);
         let scalar = self.tables.constant(scalar);
         let h = self.tables.binary("layer-scale", SW_OP_MUL, h, scalar, A);
         self.tables.output("hidden.out", SW_ROLE_HIDDEN, h);

@@ -6,6 +6,8 @@ mod candidates;
 #[path = "../chips/mod.rs"]
 mod chips;
 mod compiler_refusals;
+#[path = "../found/mod.rs"]
+mod found;
 mod halves;
 mod layers;
 mod layout;

@@ -7,18 +7,19 @@ use shardwright_shim_abi::raw::*;
 use shardwright_shim_qnn::lower::{
     Heads, KeyRows, Leaving, Product, Rotary, SharedMask, Variants, check, lower,
 };
+use shardwright_shim_testing::Port;
 
 use super::shapes::{soc, sound};
-use super::tables::{Attribute, Random, Store, Tables, Weight};
+use super::tables::{Attribute, Encoding, Random, Tables, random_matrix};
 
 const EXTENTS: [u64; 6] = [1, 1, 2, 4, 32, 64];
-const STORES: [Store; 6] = [
-    Store::U16(0.001, 30_000),
-    Store::U16(0.001, 30_000),
-    Store::U8(0.1, 128),
-    Store::U8(0.1, 3),
-    Store::F16,
-    Store::F32,
+const STORES: [Encoding; 6] = [
+    Encoding::integers(SW_DTYPE_U16, 0.001, 30_000),
+    Encoding::integers(SW_DTYPE_U16, 0.001, 30_000),
+    Encoding::integers(SW_DTYPE_U8, 0.1, 128),
+    Encoding::integers(SW_DTYPE_U8, 0.1, 3),
+    Encoding::F16,
+    Encoding::F32,
 ];
 
 fn shape(random: &mut Random) -> Vec<u64> {
@@ -129,7 +130,7 @@ fn entry(seed: u64) -> Tables {
             SW_OP_LINEAR | SW_OP_MAT_MUL if random.integer(0, 1) == 0 => {
                 let dtype = [SW_DTYPE_I8, SW_DTYPE_I4, SW_DTYPE_I2][random.integer(0, 2) as usize];
                 let last = *first.last().expect("an axis");
-                let weight = Weight::matrix(&format!("w{index}"), [8, last], dtype, &mut random);
+                let weight = random_matrix(&format!("w{index}"), [8, last], dtype, &mut random);
                 inputs.push(tables.constant(weight));
             }
             SW_OP_LINEAR | SW_OP_MAT_MUL | SW_OP_ADD | SW_OP_SUB | SW_OP_MUL | SW_OP_DIV | SW_OP_CONCAT => {
@@ -142,7 +143,7 @@ fn entry(seed: u64) -> Tables {
         let attributes = attributes(&mut random, &first);
         let shapes: Vec<Vec<u64>> = inputs.iter().map(|input| tables.shape(*input)).collect();
         let shape = fitting(op, &shapes, &attributes, &mut random);
-        let store = tables.store(inputs[0]);
+        let store = tables.encoding_of(inputs[0]);
         values.push(tables.node(&format!("node{index}"), op, &inputs, (&shape, store), attributes));
     }
     for index in 0..random.integer(1, 3) {
@@ -163,7 +164,7 @@ fn taken_part(mut tables: Tables) -> Option<Tables> {
         // The results of refused operations become inputs.
         for output in node.outputs {
             let name = format!("bound.{output}");
-            tables.inputs.push(super::tables::Port { name, role: SW_ROLE_HIDDEN, tensor: output });
+            tables.inputs.push(Port { name, role: SW_ROLE_HIDDEN, tensor: output, index: 0, dtype: None });
         }
     }
 }

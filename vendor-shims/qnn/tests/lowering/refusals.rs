@@ -6,12 +6,12 @@ use shardwright_shim_qnn::lower::{Variants, check, lower};
 
 use super::layers::Layer;
 use super::shapes::soc;
-use super::tables::{Attribute, Random, Scales, Store, Tables, Weight};
+use super::tables::{Attribute, Encoding, Random, Scales, Tables, Weight, bits_of, over, random_matrix};
 
-const A: Store = Store::U16(0.001, 30_000);
+const A: Encoding = Encoding::integers(SW_DTYPE_U16, 0.001, 30_000);
 
 /// Builds an entry with one operation on an input.
-fn one(op: u32, shape: &[u64], from: Store, to: Store, attributes: Vec<Attribute>) -> Tables {
+fn one(op: u32, shape: &[u64], from: Encoding, to: Encoding, attributes: Vec<Attribute>) -> Tables {
     let mut tables = Tables::new("trial", 1);
     let x = tables.input("x", SW_ROLE_HIDDEN, shape, from);
     let y = tables.unary("y", op, x, to, attributes);
@@ -19,17 +19,20 @@ fn one(op: u32, shape: &[u64], from: Store, to: Store, attributes: Vec<Attribute
     tables
 }
 
-fn product(weight: Weight, from: Store) -> Tables {
+fn product(weight: Weight, from: Encoding) -> Tables {
     let mut tables = Tables::new("trial", 5);
-    let x = tables.input("x", SW_ROLE_HIDDEN, &[5, weight.shape[1]], from);
-    let to = if from == Store::F16 { Store::F16 } else { A };
+    let x = tables.input("x", SW_ROLE_HIDDEN, &[5, weight.shape()[1]], from);
+    let to = if from == Encoding::F16 { Encoding::F16 } else { A };
     let y = tables.linear("y", x, weight, to);
     tables.output("y", SW_ROLE_HIDDEN, y);
     tables
 }
 
+/// Creates a matrix of ones.
 fn integers(dtype: u32, scales: Scales) -> Weight {
-    Weight::integers("w", &[4, 64], dtype, &[1; 256], scales)
+    let bits = bits_of(dtype);
+    let byte = (0..8 / bits).fold(0, |byte, at| byte | 1u8 << (at * bits));
+    Weight::raw("w", &[4, 64], dtype, vec![byte; 32 * bits as usize], Some(scales))
 }
 
 fn reason(tables: &Tables) -> String {
@@ -38,20 +41,20 @@ fn reason(tables: &Tables) -> String {
         Verdict::Refused(reason) => Some(reason.clone()),
         Verdict::Taken => None,
     });
-    refused.unwrap_or_else(|| panic!("taken: {tables:?}"))
+    refused.unwrap_or_else(|| panic!("taken: {:?}", tables.nodes))
 }
 
 #[test]
 fn reasons_name_shape_type_and_encoding() {
     let whole = |value| Scales::per_tensor(value);
     let along = |axis, count| Scales { axis, ..Scales::per_channel(vec![0.1; count]) };
-    let with_zero = Scales { zero: 3, ..whole(0.1) };
+    let with_zero = Scales { zero_point: 3, ..whole(0.1) };
     let uneven: Vec<f32> = (0..8).map(|block| if block % 2 == 0 { 1.0 } else { 1.37 }).collect();
     let cases: Vec<(Tables, &str)> = vec![
-        (one(SW_OP_GELU, &[1, 8], Store::F32, Store::F32, vec![]), "`x` is f32"),
-        (one(SW_OP_GELU, &[1, 8], Store::I16(0.1), A, vec![]), "i16 activations"),
-        (one(SW_OP_GELU, &[1, 8], Store::I32, A, vec![]), "`x` is i32"),
-        (one(SW_OP_GELU, &[1, 8], A, Store::F16, vec![]), "mixed with f16"),
+        (one(SW_OP_GELU, &[1, 8], Encoding::F32, Encoding::F32, vec![]), "`x` is f32"),
+        (one(SW_OP_GELU, &[1, 8], Encoding::integers(SW_DTYPE_I16, 0.1, 0), A, vec![]), "i16 activations"),
+        (one(SW_OP_GELU, &[1, 8], Encoding::I32, A, vec![]), "`x` is i32"),
+        (one(SW_OP_GELU, &[1, 8], A, Encoding::F16, vec![]), "mixed with f16"),
         (one(SW_OP_GELU, &[1, 1, 1, 1, 1, 8], A, A, vec![]), "rank 6"),
         (one(SW_OP_SQRT, &[1, 8], A, A, vec![]), "the library's root"),
         (one(SW_OP_ROUND, &[1, 8], A, A, vec![]), "no rounding"),
@@ -60,17 +63,11 @@ fn reasons_name_shape_type_and_encoding() {
         (one(SW_OP_MUL_SCALAR, &[1, 8], A, A, vec![Attribute::Float("value", f64::NAN)]), "`value` is NaN"),
         (one(SW_OP_RESHAPE, &[1, 8], A, A, vec![Attribute::Integers("shape", vec![-8])]), "cannot take"),
         (
-            one(
-                SW_OP_RESHAPE,
-                &[1, 8],
-                A,
-                Store::over(-1.0, 1.0),
-                vec![Attribute::Integers("shape", vec![1, 8])],
-            ),
+            one(SW_OP_RESHAPE, &[1, 8], A, over(-1.0, 1.0), vec![Attribute::Integers("shape", vec![1, 8])]),
             "keep their encoding",
         ),
         (one(SW_OP_TRANSPOSE, &[1, 8], A, A, vec![Attribute::Integers("perm", vec![1, 1])]), "not an order"),
-        (one(SW_OP_CONVERT, &[1, 8], Store::I32, A, vec![]), "`x` is i32"),
+        (one(SW_OP_CONVERT, &[1, 8], Encoding::I32, A, vec![]), "`x` is i32"),
         (one(SW_OP_ROPE, &[1, 8], A, A, vec![]), "follow from positions"),
         (one(SW_OP_ATTENTION, &[1, 8], A, A, vec![]), "follows from positions"),
         (one(SW_OP_STATE_UPDATE, &[1, 8], A, A, vec![]), "does not write into its inputs"),
@@ -80,18 +77,18 @@ fn reasons_name_shape_type_and_encoding() {
         (product(integers(SW_DTYPE_I4, Scales::blocks(16, vec![0.1; 16])), A), "blocks of 16"),
         (product(integers(SW_DTYPE_I4, Scales::blocks(32, uneven)), A), "not multiples 1 to 16"),
         (
-            product(integers(SW_DTYPE_I4, Scales::blocks(32, vec![0.1; 8])), Store::F16),
+            product(integers(SW_DTYPE_I4, Scales::blocks(32, vec![0.1; 8])), Encoding::F16),
             "in blocks beside f16",
         ),
         (product(integers(SW_DTYPE_I2, Scales::blocks(32, vec![0.1; 8])), A), "i2 in blocks"),
         (product(integers(SW_DTYPE_I2, whole(0.1)), A), "i2 with one scale"),
-        (product(integers(SW_DTYPE_I8, whole(0.1)), Store::F16), "i8 with one scale"),
+        (product(integers(SW_DTYPE_I8, whole(0.1)), Encoding::F16), "i8 with one scale"),
         (product(integers(SW_DTYPE_I8, with_zero), A), "zero points"),
         (product(integers(SW_DTYPE_I8, along(1, 64)), A), "along axis 1"),
         (product(integers(SW_DTYPE_I8, whole(-0.1)), A), "one of its scales"),
-        (product(Weight::stored("w", &[4, 64], Store::F16, &[0.5; 256]), A), "f16"),
-        (product(Weight::stored("w", &[4, 64], Store::F32, &[0.5; 256]), A), "`w` is f32"),
-        (product(Weight::stored("w", &[4, 64], Store::over(-1.0, 1.0), &[0.5; 256]), A), "`w` is u16"),
+        (product(Weight::encoded("w", &[4, 64], Encoding::F16, &[0.5; 256]), A), "f16"),
+        (product(Weight::encoded("w", &[4, 64], Encoding::F32, &[0.5; 256]), A), "`w` is f32"),
+        (product(Weight::encoded("w", &[4, 64], over(-1.0, 1.0), &[0.5; 256]), A), "`w` is u16"),
     ];
     for (tables, expected) in cases {
         let reason = reason(&tables);
@@ -108,9 +105,9 @@ fn reasons_name_shape_type_and_encoding() {
 #[test]
 fn reasons_name_the_operation_before_its_version() {
     for (op, part) in [(SW_OP_DYNAMIC_LINEAR, "at run time"), (SW_OP_GELU, "version 2 of its meaning")] {
-        let mut builder = one(op, &[1, 8], A, A, vec![]).builder();
-        builder.nodes[0].version = 2;
-        let verdicts = check(builder.view().expect("a view"), &soc("sm8850"));
+        let mut tables = one(op, &[1, 8], A, A, vec![]);
+        tables.nodes[0].version = 2;
+        let verdicts = check(tables.view(), &soc("sm8850"));
         let [Verdict::Refused(reason)] = &verdicts[..] else { panic!("{verdicts:?}") };
         assert!(reason.contains(part), "{reason}");
     }
@@ -122,8 +119,8 @@ fn operands_that_do_not_fit_are_refused() {
     let x = tables.input("x", SW_ROLE_HIDDEN, &[5, 64], A);
     let other = tables.input("other", SW_ROLE_HIDDEN, &[4, 64], A);
     let deep = tables.input("deep", SW_ROLE_HIDDEN, &[1, 1, 1, 5, 64], A);
-    let matrix = tables.constant(Weight::matrix("w", [16, 64], SW_DTYPE_I8, &mut Random(1)));
-    let bias = tables.constant(Weight::stored("bias", &[16], A, &[0.5; 16]));
+    let matrix = tables.constant(random_matrix("w", [16, 64], SW_DTYPE_I8, &mut Random(1)));
+    let bias = tables.constant(Weight::encoded("bias", &[16], A, &[0.5; 16]));
     let flag = |value| vec![Attribute::Integer("transpose_b", value)];
     let norm = |width| {
         vec![
@@ -181,8 +178,8 @@ fn operands_that_do_not_fit_are_refused() {
     let verdicts = check(tables.view(), &soc("sm8750"));
     assert_eq!(verdicts.len(), expected.len() + 1);
     for ((verdict, expected), node) in verdicts.iter().zip(expected).zip(&tables.nodes) {
-        let Verdict::Refused(reason) = verdict else { panic!("{} is taken", node.name) };
-        assert!(reason.contains(expected), "{}: {reason:?} does not say {expected:?}", node.name);
+        let Verdict::Refused(reason) = verdict else { panic!("{:?} is taken", node.name) };
+        assert!(reason.contains(expected), "{:?}: {reason:?} does not say {expected:?}", node.name);
     }
     assert_eq!(verdicts.last(), Some(&Verdict::Taken));
 }
@@ -190,7 +187,7 @@ fn operands_that_do_not_fit_are_refused() {
 #[test]
 fn weights_that_are_not_made_are_judged_by_kind_and_shape() {
     let uneven: Vec<f32> = (0..8).map(|block| 1.0 + block as f32 * 0.37).collect();
-    let tables = product(integers(SW_DTYPE_I4, Scales::blocks(32, uneven)).planned(), A);
+    let tables = product(integers(SW_DTYPE_I4, Scales::blocks(32, uneven)).without_bytes(), A);
     assert_eq!(check(tables.view(), &soc("sm8850")), [Verdict::Taken]);
     let lowered = lower(tables.view(), &soc("sm8850"), &Variants::default()).expect("counted");
     assert_eq!(lowered.stand_ins, 1);
@@ -200,12 +197,12 @@ fn weights_that_are_not_made_are_judged_by_kind_and_shape() {
 fn ports_and_tables_that_contradict_themselves_are_errors() {
     let variants = Variants::default();
     let mut positions = one(SW_OP_GELU, &[1, 8], A, A, vec![]);
-    positions.input("positions", SW_ROLE_POSITIONS, &[1], Store::I32);
+    positions.input("positions", SW_ROLE_POSITIONS, &[1], Encoding::I32);
     let refused = lower(positions.view(), &soc("sm8850"), &variants).expect_err("a port");
     assert_eq!((refused.class, refused.detail_of("port")), (ErrorClass::UnsupportedOp, Some("positions")));
 
     let mut early = one(SW_OP_GELU, &[1, 8], A, A, vec![]);
-    let unwritten = early.tensor("unwritten", &[1, 8], A);
+    let unwritten = early.tensor("unwritten", A, &[1, 8]);
     early.nodes[0].inputs = vec![unwritten];
     let refused = lower(early.view(), &soc("sm8850"), &variants).expect_err("an order");
     assert!(refused.class == ErrorClass::InvalidArgument && refused.message.contains("`unwritten`"));
@@ -220,8 +217,8 @@ fn ports_and_tables_that_contradict_themselves_are_errors() {
         (ErrorClass::ResourceLimit, Some("tensor-values"))
     );
 
-    let mut short = product(integers(SW_DTYPE_I8, Scales::per_channel(vec![0.1; 4])), A);
-    short.constants[0].1.bytes.pop();
+    let scales = Scales::per_channel(vec![0.1; 4]);
+    let short = product(Weight::raw("w", &[4, 64], SW_DTYPE_I8, vec![1; 255], Some(scales)), A);
     let refused = lower(short.view(), &soc("sm8850"), &variants).expect_err("a length");
     assert_eq!(refused.detail_of("weight").zip(refused.detail_of("layer")), Some(("w", "3")));
     assert!(refused.class == ErrorClass::InvalidArgument && refused.message.contains("255 bytes"));

@@ -17,7 +17,7 @@ pub use crate::chips::soc;
 pub fn lowered(tables: &Tables, variants: &Variants) -> Lowered<'static> {
     let entry = tables.view();
     for (verdict, node) in check(entry, &soc("sm8850")).iter().zip(&tables.nodes) {
-        assert_eq!(*verdict, Verdict::Taken, "{}", node.name);
+        assert_eq!(*verdict, Verdict::Taken, "{:?}", node.name);
     }
     lower(entry, &soc("sm8850"), variants).expect("it is taken whole")
 }

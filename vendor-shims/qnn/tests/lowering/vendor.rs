@@ -1,49 +1,23 @@
 //! The vendor's library, if it is available.
 
-use std::collections::HashMap;
-use std::io::Write;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use shardwright_shim_qnn::graph::QnnGraph;
-use shardwright_shim_qnn::session::{
-    Backend, CodeFor, Context, ContextOptions, Device, GraphOptions, Library, LibraryChoice, Result, SocId,
-};
+use shardwright_shim_qnn::session::{CodeFor, Context, ContextOptions, Device, GraphOptions, Result, SocId};
+use shardwright_shim_qnn::{Driver, Settings};
 
-fn backend() -> Option<Arc<Backend>> {
-    static BACKEND: OnceLock<Option<Arc<Backend>>> = OnceLock::new();
-    BACKEND
-        .get_or_init(|| {
-            let choice = LibraryChoice::new(None);
-            let choice = match choice.variable {
-                Some(_) => choice,
-                None => LibraryChoice::new(LibraryChoice::vendored().filter(|path| path.exists())),
-            };
-            if choice.variable.is_none() && choice.option.is_none() {
-                return None;
-            }
-            let library = Library::open(&choice).expect("the library opens");
-            Some(Backend::new(library).expect("a backend"))
-        })
-        .clone()
+use crate::found::library_file;
+
+/// Returns the test program's common driver. Reports a missing library and returns `None`.
+pub fn driver() -> Option<Arc<Driver>> {
+    static DRIVER: OnceLock<Arc<Driver>> = OnceLock::new();
+    let settings = Settings { library: Some(library_file()?), ..Settings::default() };
+    Some(DRIVER.get_or_init(|| Driver::open(&settings).expect("the library opens")).clone())
 }
 
-/// Creates a device of a chip. Reports a missing library conspicuously and returns `None`.
-pub fn device(test: &str, soc: u32) -> Option<Arc<Device>> {
-    static DEVICES: Mutex<Option<HashMap<u32, Arc<Device>>>> = Mutex::new(None);
-    let Some(backend) = backend() else {
-        // Bypasses the harness's capture, which would hide the line if the test passes.
-        let _ = writeln!(
-            std::io::stdout().lock(),
-            "SKIPPED: {test}: there is no libQnnHtp.so; `cargo xtask vendor qnn` fetches it"
-        );
-        return None;
-    };
-    let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
-    let devices = devices.get_or_insert_default();
-    let device = devices
-        .entry(soc)
-        .or_insert_with(|| Device::new(backend, CodeFor::Chip(SocId(soc))).expect("a device"));
-    Some(device.clone())
+/// Returns a device of a chip.
+pub fn device(soc: u32) -> Option<Arc<Device>> {
+    Some(driver()?.device(CodeFor::Chip(SocId(soc))).expect("a device"))
 }
 
 /// Compiles a graph and, if there are inputs, runs it. Returns the outputs in the order of the

@@ -88,7 +88,7 @@ fn cells_of_a_child() {
         libc::setrlimit(libc::RLIMIT_AS, &limit);
         libc::setrlimit(libc::RLIMIT_CORE, &no_core);
     }
-    let device = device(&library("cells").expect("the parent has it"), task[0] as u32);
+    let device = device(&library().expect("the parent has it"), task[0] as u32);
     for (index, cell) in table::cells().iter().enumerate().take(task[2]).skip(task[1]) {
         println!("\n{OUTCOME}{index} {}", outcome(cell, &device));
     }
@@ -170,12 +170,12 @@ fn expected(soc: u32) -> BTreeMap<String, String> {
     table
 }
 
-fn compare(test: &str, soc: u32) {
-    if library(test).is_none() {
+fn compare(soc: u32) {
+    if library_file().is_none() {
         return;
     }
     if !cfg!(target_arch = "x86_64") {
-        return skipped(&format!("{test}: nothing is simulated here"));
+        return skipped("nothing is simulated here");
     }
     let mut expected = expected(soc);
     let found = outcomes(soc);
@@ -201,17 +201,17 @@ fn compare(test: &str, soc: u32) {
 
 #[test]
 fn operations_are_as_expected_on_v79() {
-    compare("operations_are_as_expected_on_v79", 69);
+    compare(69);
 }
 
 #[test]
 #[ignore = "the table once more, for another processor; `cargo test -p shardwright-shim-qnn --test operations -- --ignored` runs it"]
 fn operations_are_as_expected_on_v73() {
-    compare("operations_are_as_expected_on_v73", 43);
+    compare(43);
 }
 
 #[test]
 #[ignore = "the table once more, for another processor; `cargo test -p shardwright-shim-qnn --test operations -- --ignored` runs it"]
 fn operations_are_as_expected_on_v81() {
-    compare("operations_are_as_expected_on_v81", 87);
+    compare(87);
 }

@@ -118,35 +118,15 @@ impl Table {
     fn product(&mut self, op: &str, act: &str, weight_name: &str, inner: u32, channels: u32) {
         let mut case = Case::new("");
         let rows = 2u32;
-        let (name, x_dims, w_dims, y_dims, axis, channels_first): (
-            &'static str,
-            Vec<u32>,
-            Vec<u32>,
-            Vec<u32>,
-            i32,
-            bool,
-        ) = match op {
-            "FullyConnected" => {
-                ("FullyConnected", vec![rows, inner], vec![channels, inner], vec![rows, channels], 0, true)
-            }
-            "MatMul" => ("MatMul", vec![rows, inner], vec![inner, channels], vec![rows, channels], 1, false),
-            "MatMul-transposed" => (
-                "MatMul",
-                vec![1, 1, rows, inner],
-                vec![1, 1, channels, inner],
-                vec![1, 1, rows, channels],
-                2,
-                true,
-            ),
-            _ => (
-                "Conv2d",
-                vec![1, 1, rows, inner],
-                vec![1, 1, inner, channels],
-                vec![1, 1, rows, channels],
-                3,
-                false,
-            ),
+        let (name, outer, axis, channels_first): (&'static str, &[u32], i32, bool) = match op {
+            "FullyConnected" => ("FullyConnected", &[], 0, true),
+            "MatMul" => ("MatMul", &[], 1, false),
+            "MatMul-transposed" => ("MatMul", &[1, 1], 2, true),
+            _ => ("Conv2d", &[1, 1], 3, false),
         };
+        let weight_dims = if channels_first { [channels, inner] } else { [inner, channels] };
+        let [x_dims, w_dims, y_dims] =
+            [[rows, inner], weight_dims, [rows, channels]].map(|dims| [outer, &dims].concat());
         let x = case.input(&x_dims, activation(act, 1.0), &random((rows * inner) as usize, 1.0, 1));
         let (kind, values) = weight(weight_name, axis, channels, &w_dims);
         let w = match weight_name {
@@ -680,66 +660,17 @@ impl Table {
         // A Reshape or Cast between elements of different sizes writes out of bounds, so only
         // plausible uses are tested.
         for (op, pairs) in [
-            (
-                "Quantize",
-                &[
-                    ("f32", "a16"),
-                    ("f32", "a8"),
-                    ("f32", "s8"),
-                    ("f32", "s16"),
-                    ("f16", "a16"),
-                    ("f16", "s16"),
-                    ("a16", "a8"),
-                ][..],
-            ),
-            (
-                "Dequantize",
-                &[
-                    ("a16", "f32"),
-                    ("a16", "f16"),
-                    ("a8", "f16"),
-                    ("s8", "f16"),
-                    ("s16", "f16"),
-                    ("a8", "f32"),
-                ],
-            ),
+            ("Quantize", "f32>a16 f32>a8 f32>s8 f32>s16 f16>a16 f16>s16 a16>a8"),
+            ("Dequantize", "a16>f32 a16>f16 a8>f16 s8>f16 s16>f16 a8>f32"),
             (
                 "Convert",
-                &[
-                    ("a16", "a8"),
-                    ("a8", "a16"),
-                    ("a16", "s8"),
-                    ("s8", "a16"),
-                    ("a16", "s16"),
-                    ("s16", "a16"),
-                    ("a16", "f16"),
-                    ("f16", "a16"),
-                    ("a16", "f32"),
-                    ("f32", "a16"),
-                    ("f16", "f32"),
-                    ("f32", "f16"),
-                    ("a8", "f16"),
-                    ("f16", "a8"),
-                    ("a8", "f32"),
-                    ("f32", "a8"),
-                ],
+                "a16>a8 a8>a16 a16>s8 s8>a16 a16>s16 s16>a16 a16>f16 f16>a16 a16>f32 f32>a16 f16>f32 f32>f16 \
+                 a8>f16 f16>a8 a8>f32 f32>a8",
             ),
-            (
-                "Cast",
-                &[
-                    ("f32", "a16"),
-                    ("f16", "a16"),
-                    ("a16", "f16"),
-                    ("f16", "f32"),
-                    ("f32", "f16"),
-                    ("i32", "f16"),
-                    ("i32", "f32"),
-                    ("i32", "a16"),
-                ],
-            ),
+            ("Cast", "f32>a16 f16>a16 a16>f16 f16>f32 f32>f16 i32>f16 i32>f32 i32>a16"),
         ] {
-            for (from, to) in pairs {
-                let values: Vec<f64> = match *from {
+            for (from, to) in pairs.split(' ').filter_map(|pair| pair.split_once('>')) {
+                let values: Vec<f64> = match from {
                     "i32" => (0..256).map(|at| f64::from(at % 7 - 3)).collect(),
                     _ => random(256, 3.0, 1),
                 };
@@ -749,15 +680,9 @@ impl Table {
         }
         let values = random(256, 3.0, 1);
         for op in ["Convert", "Cast"] {
-            self.unary(
-                format!("{op} a16 to another scale"),
-                op,
-                vec![],
-                (a16(3.0), a16(5.0)),
-                &values,
-                |x| x,
-            );
-            self.unary(format!("{op} a8 to another scale"), op, vec![], (a8(3.0), a8(5.0)), &values, |x| x);
+            for (name, kinds) in [("a16", (a16(3.0), a16(5.0))), ("a8", (a8(3.0), a8(5.0)))] {
+                self.unary(format!("{op} {name} to another scale"), op, vec![], kinds, &values, |x| x);
+            }
         }
     }
 

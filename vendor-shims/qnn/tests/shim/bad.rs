@@ -7,7 +7,7 @@ use shardwright_shim_qnn::artefact::{Artefact, FORMAT};
 
 use crate::Compiled;
 use crate::layer::HIDDEN;
-use crate::{Host, Layer, Region, inspected, library, on, open, refused, values};
+use crate::{Host, Layer, Region, host, inspected, library, on, open, refused, values};
 
 fn compiled(host: &Host) -> Compiled {
     host.compile(&[Layer::new(64, 128, 8).entry("decode_1@8", 1).build()], &[]).expect("compiled")
@@ -44,14 +44,14 @@ fn a_wrong_library_is_distinguished_from_a_missing_one() {
     let open = |path: &std::path::Path| open(&[("library", path.to_str().expect("text"))]).expect("opened");
     let devices = |path: &std::path::Path| open(path).devices(Some("sm8850"));
     refused(devices(text.path()), SW_ERROR_INVALID_ARGUMENT, "cannot be loaded");
-    let Some(library) = library("a_wrong_library_is_distinguished_from_a_missing_one") else { return };
+    let Some(library) = library() else { return };
     let system = library.with_file_name("libQnnSystem.so");
     refused(devices(&system), SW_ERROR_INVALID_ARGUMENT, "libQnnSystem.so");
 }
 
 #[test]
 fn devices_are_those_of_chips_that_were_made_known() {
-    let Some(library) = library("devices_are_those_of_chips_that_were_made_known") else { return };
+    let Some(library) = library() else { return };
     let host = on(&library, "sm8850");
     let described = |soc| {
         let devices = host.devices(Some(soc)).expect("described");
@@ -96,7 +96,7 @@ fn facts_are_declared_and_checked_against_the_library() {
         let failure = refused(host.chip("nobodys", &[], facts), SW_ERROR_INVALID_ARGUMENT, says);
         assert_eq!((failure.detail("chip"), failure.detail("fact")), (Some("nobodys"), Some(fact)));
     }
-    let Some(library) = library("facts_are_declared_and_checked_against_the_library") else { return };
+    let Some(library) = library() else { return };
     let host = on(&library, "nobodys");
     for (facts, fact, says) in [
         (&[("hexagon-arch", "v79"), ("soc-id", "87")][..], "hexagon-arch", "v81 code for soc-id 87"),
@@ -116,11 +116,7 @@ fn facts_are_declared_and_checked_against_the_library() {
 
 #[test]
 fn code_is_made_by_architecture_where_the_library_does_not_know_the_number() {
-    let Some(library) = library("code_is_made_by_architecture_where_the_library_does_not_know_the_number")
-    else {
-        return;
-    };
-    let host = on(&library, "nobodys.simulated");
+    let Some(host) = host("nobodys.simulated") else { return };
     let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
         pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     };
@@ -145,8 +141,7 @@ fn code_is_made_by_architecture_where_the_library_does_not_know_the_number() {
 
 #[test]
 fn damage_is_found_before_the_library_sees_it() {
-    let Some(library) = library("damage_is_found_before_the_library_sees_it") else { return };
-    let host = on(&library, "sm8850.simulated");
+    let Some(host) = host("sm8850.simulated") else { return };
     let bytes = compiled(&host).artefact.bytes().to_vec();
     let load = |bytes: &[u8]| {
         let region = Region::new(bytes);
@@ -179,9 +174,7 @@ fn damage_is_found_before_the_library_sees_it() {
 
 #[test]
 fn other_chips_binaries_are_refused_though_the_library_would_load_them() {
-    let Some(library) = library("other_chips_binaries_are_refused_though_the_library_would_load_them") else {
-        return;
-    };
+    let Some(library) = library() else { return };
     let older = on(&library, "sm8550.simulated");
     let newer = on(&library, "sm8750.simulated");
     let made = compiled(&older);
@@ -209,8 +202,7 @@ fn other_chips_binaries_are_refused_though_the_library_would_load_them() {
 
 #[test]
 fn a_binary_under_another_description_is_refused() {
-    let Some(library) = library("a_binary_under_another_description_is_refused") else { return };
-    let host = on(&library, "sm8850.simulated");
+    let Some(host) = host("sm8850.simulated") else { return };
     let layer = Layer::new(64, 128, 8);
     let made = |rows| host.compile(&[layer.entry("decode@8", rows).build()], &[]).expect("compiled").artefact;
     let (small, large) = (made(1), made(32));
@@ -239,8 +231,7 @@ fn a_binary_under_another_description_is_refused() {
 
 #[test]
 fn runs_end_at_their_deadline_and_a_device_can_be_made_again() {
-    let Some(library) = library("runs_end_at_their_deadline_and_a_device_can_be_made_again") else { return };
-    let host = on(&library, "sm8850.simulated");
+    let Some(host) = host("sm8850.simulated") else { return };
     let made = compiled(&host);
     let mut bound = HashMap::from([("hidden".to_owned(), HIDDEN.encode_f32(&values(64, 1, 2.0)))]);
     {

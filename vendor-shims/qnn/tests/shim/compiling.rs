@@ -5,7 +5,7 @@ use std::process::Command;
 use shardwright_shim_abi::raw::*;
 
 use crate::layer::{Layer, run};
-use crate::{Builder, Weight, a8, a16, cosine, inspected, library, on, refused, values};
+use crate::{Builder, Weight, a8, a16, cosine, host, inspected, library, on, refused, values};
 
 /// Environment variable that makes this program, started again, compile once and print the
 /// artefact's hash.
@@ -17,7 +17,7 @@ fn two_entries(layer: &Layer) -> [&'static SwEntry; 2] {
 
 #[test]
 fn the_same_order_gives_the_same_bytes() {
-    let Some(library) = library("the_same_order_gives_the_same_bytes") else { return };
+    let Some(library) = library() else { return };
     let compile = |device: &str| {
         let layer = Layer::new(64, 256, 4);
         let host = on(&library, device);
@@ -64,7 +64,7 @@ fn sha256(bytes: &[u8]) -> String {
 
 #[test]
 fn shared_and_unshared_twins_differ_in_sharing_alone() {
-    let Some(library) = library("shared_and_unshared_twins_differ_in_sharing_alone") else { return };
+    let Some(library) = library() else { return };
     let layer = Layer::new(256, 1024, 8);
     let entries = two_entries(&layer);
     let (phone, simulator) = (on(&library, "sm8850"), on(&library, "sm8850.simulated"));
@@ -146,7 +146,7 @@ fn shared_and_unshared_twins_differ_in_sharing_alone() {
 
 #[test]
 fn one_entry_is_the_same_for_phone_and_simulation() {
-    let Some(library) = library("one_entry_is_the_same_for_phone_and_simulation") else { return };
+    let Some(library) = library() else { return };
     let entry = Layer::new(64, 128, 8).entry("encode_4", 4).build();
     let compiled = on(&library, "sm8650").compile(&[entry], &[]).expect("compiled");
     let simulator = on(&library, "sm8650.simulated");
@@ -156,8 +156,7 @@ fn one_entry_is_the_same_for_phone_and_simulation() {
 
 #[test]
 fn progress_is_reported_and_cancelling_ends_it() {
-    let Some(library) = library("progress_is_reported_and_cancelling_ends_it") else { return };
-    let host = on(&library, "sm8850");
+    let Some(host) = host("sm8850") else { return };
     let entries = two_entries(&Layer::new(64, 128, 8));
     let compiled = host.compile(&entries, &[]).expect("compiled");
     for stage in
@@ -176,8 +175,7 @@ fn progress_is_reported_and_cancelling_ends_it() {
 
 #[test]
 fn what_the_lowering_refuses_names_entry_and_layer() {
-    let Some(library) = library("what_the_lowering_refuses_names_entry_and_layer") else { return };
-    let host = on(&library, "sm8850");
+    let Some(host) = host("sm8850") else { return };
     let mut b = Builder::new("decode_1@8", SW_ENTRY_DECODE, 1, 8);
     b.layer = 5;
     let x = b.input_as("hidden", SW_ROLE_HIDDEN, &[1, 64], a16(8.0));
@@ -206,8 +204,7 @@ fn what_the_lowering_refuses_names_entry_and_layer() {
 /// The run reads a state and also the rows it adds.
 #[test]
 fn states_are_read_and_new_rows_are_returned() {
-    let Some(library) = library("states_are_read_and_new_rows_are_returned") else { return };
-    let host = on(&library, "sm8750.simulated");
+    let Some(host) = host("sm8750.simulated") else { return };
     let state = a8(2.0);
     let weight = Weight::matrix("k", [64, 64], &values(64 * 64, 9, 0.1), 8);
     let mut b = Builder::new("decode_4@8", SW_ENTRY_DECODE, 4, 8);

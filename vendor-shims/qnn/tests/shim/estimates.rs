@@ -2,11 +2,11 @@
 
 use shardwright_shim_abi::raw::*;
 
-use crate::{Builder, Encoding, Host, Layer, Weight, a16, library, on, values};
+use crate::{Builder, Encoding, Host, Layer, Weight, a16, host, library, on, values};
 
 #[test]
 fn cycles_follow_the_work_and_say_where_they_are_from() {
-    let Some(library) = library("cycles_follow_the_work_and_say_where_they_are_from") else { return };
+    let Some(library) = library() else { return };
     let host = on(&library, "sm8850");
     let (wide, narrow) = (Layer::new(512, 4096, 8).without_bytes(), Layer::new(512, 4096, 4).without_bytes());
     let reported = |host: &Host, layer: &Layer, rows| {
@@ -29,8 +29,7 @@ fn cycles_follow_the_work_and_say_where_they_are_from() {
 
 #[test]
 fn a_conversion_at_the_end_is_left_out_and_said() {
-    let Some(library) = library("a_conversion_at_the_end_is_left_out_and_said") else { return };
-    let host = on(&library, "sm8850");
+    let Some(host) = host("sm8850") else { return };
     let weight = Weight::matrix("w", [1024, 512], &values(1024 * 512, 1, 0.1), 8).without_bytes();
     let entry = |is_float: bool| {
         let mut b = Builder::new("decode_1@8", SW_ENTRY_DECODE, 1, 8);
@@ -51,8 +50,7 @@ fn a_conversion_at_the_end_is_left_out_and_said() {
 
 #[test]
 fn what_has_no_cost_is_named() {
-    let Some(library) = library("what_has_no_cost_is_named") else { return };
-    let host = on(&library, "sm8850");
+    let Some(host) = host("sm8850") else { return };
     let weight = Weight::matrix("w", [1024, 512], &values(1024 * 512, 1, 0.1), 8).without_bytes();
     let mut b = Builder::new("decode_1@8", SW_ENTRY_DECODE, 1, 8);
     let x = b.input_as("hidden", SW_ROLE_HIDDEN, &[1, 512], Encoding::F16);

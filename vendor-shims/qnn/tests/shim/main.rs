@@ -7,14 +7,16 @@ mod chips;
 mod compiling;
 mod estimates;
 mod flags;
+#[path = "../found/mod.rs"]
+mod found;
 mod layer;
 mod masks;
 mod platform;
 mod running;
 
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+pub(crate) use found::library_file as library;
 pub(crate) use layer::Layer;
 use shardwright_shim_abi::raw::{SW_DTYPE_U8, SW_DTYPE_U16};
 pub(crate) use shardwright_shim_testing::{
@@ -54,24 +56,13 @@ fn on(library: &Path, device: &str) -> Host {
     open(&[("library", library)]).expect("opened").on_device(device)
 }
 
+/// Opens an instance that uses the library, if it is available.
+fn host(device: &str) -> Option<Host> {
+    Some(on(&library()?, device))
+}
+
 /// Returns format and document of a file's bytes.
 fn inspected(host: &Host, bytes: &[u8]) -> Result<Option<(String, serde_json::Value)>, Failure> {
     let description = host.inspect(bytes)?;
     Ok(description.map(|(format, document)| (format, serde_json::from_str(&document).expect("JSON"))))
-}
-
-/// Returns the vendor's library. If it is missing, reports the skipped test conspicuously and
-/// returns `None`.
-fn library(test: &str) -> Option<PathBuf> {
-    let choice = shardwright_shim_qnn::library::LibraryChoice::new(None);
-    let vendored = shardwright_shim_qnn::library::LibraryChoice::vendored();
-    let found = choice.variable.or_else(|| vendored.filter(|path| path.is_file()));
-    let found = found.map(|path| if path.is_dir() { path.join("libQnnHtp.so") } else { path });
-    if found.is_none() {
-        let _ = writeln!(
-            std::io::stdout().lock(),
-            "SKIPPED: {test}: no libQnnHtp.so; run `cargo xtask vendor qnn` or set SHARDWRIGHT_QNN_LIB"
-        );
-    }
-    found
 }

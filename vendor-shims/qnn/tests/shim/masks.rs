@@ -10,16 +10,12 @@ mod tables;
 
 use shardwright_shim_abi::raw::*;
 
-use crate::{library, on};
+use crate::host;
 use layers::Layer;
 
 #[test]
 fn a_mask_beyond_a_mebibyte_is_broadcast_and_a_flag_against_that_is_refused() {
-    let Some(library) = library("a_mask_beyond_a_mebibyte_is_broadcast_and_a_flag_against_that_is_refused")
-    else {
-        return;
-    };
-    let host = on(&library, "sm8850");
+    let Some(host) = host("sm8850") else { return };
     // 64 rows of 8 heads have 1,024 bytes per slot. The slots are the state's and 64 new ones.
     for (context, value, outcome, part) in [
         (960, "repeated", SW_FLAG_INERT, "lowered the same"),
@@ -27,7 +23,7 @@ fn a_mask_beyond_a_mebibyte_is_broadcast_and_a_flag_against_that_is_refused() {
         (992, "repeated", SW_FLAG_REFUSED, "`decode` has one of 1081344 bytes"),
         (992, "broadcast", SW_FLAG_INERT, "lowered the same"),
     ] {
-        let entry = Layer { context, heads: 8, ..Layer::small(64, 1) }.tables(false).entry();
+        let entry = Layer { context, heads: 8, ..Layer::small(64, 1) }.tables(false).build();
         let compiled = host.compile(&[entry], &[("mask", value)]).expect("compiled");
         let (found, evidence) = compiled.flag("mask");
         assert_eq!(found, outcome, "mask={value} with {context}: {evidence}");

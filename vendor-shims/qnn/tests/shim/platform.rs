@@ -7,7 +7,7 @@ use crate::library;
 
 #[test]
 fn the_library_describes_its_own_platform() {
-    let Some(path) = library("the_library_describes_its_own_platform") else { return };
+    let Some(path) = library() else { return };
     let library =
         Library::open(&LibraryChoice { option: Some(path), ..LibraryChoice::default() }).expect("opened");
     let backend = Backend::new(library).expect("started");

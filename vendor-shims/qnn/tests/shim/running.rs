@@ -5,12 +5,11 @@ use std::collections::HashMap;
 use shardwright_shim_abi::raw::*;
 
 use crate::layer::{Layer, run};
-use crate::{Builder, Encoding, cosine, library, on, values};
+use crate::{Builder, Encoding, cosine, host, library, on, values};
 
 #[test]
 fn a_layer_is_compiled_simulated_and_right() {
-    let Some(library) = library("a_layer_is_compiled_simulated_and_right") else { return };
-    let host = on(&library, "sm8850.simulated");
+    let Some(host) = host("sm8850.simulated") else { return };
     let layer = Layer::new(64, 128, 8);
     let entry = layer.entry("decode_4@8", 4).build();
     assert_eq!(host.refusals(entry).expect("checked"), []);
@@ -28,8 +27,7 @@ fn a_layer_is_compiled_simulated_and_right() {
 /// The contents of invalid rows, even NaN, must not affect valid rows.
 #[test]
 fn rows_beyond_the_valid_ones_are_not_seen() {
-    let Some(library) = library("rows_beyond_the_valid_ones_are_not_seen") else { return };
-    let host = on(&library, "sm8850.simulated");
+    let Some(host) = host("sm8850.simulated") else { return };
     let mut b = Builder::new("encode_4", SW_ENTRY_ENCODE, 4, 4);
     let x = b.input_as("hidden", SW_ROLE_HIDDEN, &[4, 64], Encoding::F16);
     b.encoding = Encoding::F16;
@@ -59,7 +57,7 @@ fn rows_beyond_the_valid_ones_are_not_seen() {
 /// invalid.
 #[test]
 fn shards_run_beside_each_other_and_beside_a_compilation() {
-    let Some(library) = library("shards_run_beside_each_other_and_beside_a_compilation") else { return };
+    let Some(library) = library() else { return };
     let layer = Layer::new(256, 1024, 8);
     let x = values(32 * 256, 5, 4.0);
     std::thread::scope(|scope| {

@@ -111,7 +111,7 @@ pub fn measure_sensitivities(
     let graph = checkpoint.graph();
     let mut notices = Vec::new();
     let tuples = offered(graph, options)?;
-    let formats = Formats::of(&tuples, options.tables);
+    let formats = Formats::of(&tuples, options.recorded.tables);
     if formats.weights.is_empty() && formats.values.is_empty() {
         return Err(Error::new(ErrorKind::Argument, "none of these formats loses anything")
             .with_help("name others with `--formats`, or a chip with `--soc`"));

@@ -7,7 +7,7 @@ use shardwright_preprocessing::ProcessorSettings;
 use shardwright_vocabulary::{Error, ErrorKind, Notice, Pass};
 
 use crate::options::placed;
-use crate::{PlanOptions, Result, TableFormats, TowerOptions, WeightRounding};
+use crate::{PlanOptions, RecordedOptions, Result, TableFormats, TowerOptions, WeightRounding};
 
 /// A tower to plan, with the settings of its front end and the sizes of its inputs.
 #[derive(Clone, Debug)]
@@ -84,14 +84,17 @@ impl TowerScope {
     /// that place components of the tower.
     pub fn options(&self, options: &PlanOptions) -> PlanOptions {
         PlanOptions {
-            context: self.rows.last().copied(),
+            recorded: RecordedOptions {
+                context: self.rows.last().copied(),
+                tables: TableFormats::default(),
+                planner_options: placements(options, self.pass),
+                rounding: WeightRounding::Nearest,
+                ..options.recorded.clone()
+            },
             encode_rows: self.rows.clone(),
-            formats: options.towers.formats.clone(),
-            tables: TableFormats::default(),
+            formats: options.recorded.towers.formats.clone(),
             planner: None,
-            planner_options: placements(options, self.pass),
             calibration_text: None,
-            rounding: WeightRounding::Nearest,
             quality_micronats: None,
             prefers: None,
             memory_bytes: None,
@@ -109,7 +112,7 @@ impl TowerScope {
 
 /// Returns the settings that place components of a pass.
 fn placements(options: &PlanOptions, pass: Pass) -> Vec<(String, String)> {
-    let settings = options.planner_options.iter();
+    let settings = options.recorded.planner_options.iter();
     settings.filter(|(name, _)| placed(name) == Some(pass)).cloned().collect()
 }
 
@@ -153,11 +156,12 @@ pub fn expect_towers(directory: &Path, towers: &TowerOptions) -> Result<()> {
 /// Fails with [`ErrorKind::Unsupported`] if a tower requested by name does not exist, like
 /// [`expect_towers`], and with errors of reading `config.json` and the processor's settings.
 pub fn towers_of(directory: &Path, options: &PlanOptions) -> Result<(Vec<TowerScope>, Option<Notice>)> {
-    let asked = options.towers.passes.as_deref();
+    let towers = &options.recorded.towers;
+    let asked = towers.passes.as_deref();
     if asked == Some(&[]) {
         return Ok((Vec::new(), None));
     }
-    expect_towers(directory, &options.towers)?;
+    expect_towers(directory, towers)?;
     let there: Vec<Pass> = passes_of(directory)?.into_iter().filter(|pass| *pass != Pass::Step).collect();
     let lacking = asked.and_then(|asked| asked.iter().find(|pass| !there.contains(pass)));
     if let Some(pass) = lacking {
@@ -185,8 +189,8 @@ pub fn towers_of(directory: &Path, options: &PlanOptions) -> Result<(Vec<TowerSc
     let is_asked = |pass: &Pass| asked.is_none_or(|asked| asked.contains(pass));
     let scopes = there.into_iter().filter(is_asked).map(|pass| {
         let sizes = match pass {
-            Pass::Picture => &options.towers.picture_tokens,
-            _ => &options.towers.clip_seconds,
+            Pass::Picture => &towers.picture_tokens,
+            _ => &towers.clip_seconds,
         };
         TowerScope::new(pass, &processor, sizes)
     });

@@ -109,7 +109,7 @@ fn calibrate(
     watch: &mut dyn Watch,
 ) -> Result<Calibration> {
     let started = Instant::now();
-    let rows = options.context.unwrap_or(u32::MAX);
+    let rows = options.recorded.context.unwrap_or(u32::MAX);
     let samples = tower_samples(scope.pass, &scope.processor, rows, SampleSet::Calibration)?;
     let hash = tower_weights(graph)?;
     let origins: Vec<u8> = samples.iter().flat_map(|(_, sample)| sample.origin).collect();

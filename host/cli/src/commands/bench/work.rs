@@ -304,7 +304,21 @@ impl Measured {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::arguments::{Arguments, Command};
+
+    #[test]
+    fn nothing_of_no_size_is_measured() {
+        for (option, sizes) in [("-p", "0"), ("-p", "8,0"), ("-n", "0"), ("-r", "0"), ("--first-tokens", "0")]
+        {
+            let parsed = Arguments::try_parse_from(["shardwright", "bench", "model", option, sizes]);
+            let Command::Bench(arguments) = parsed.unwrap().command else { panic!("another command") };
+            let refused = Work::asked(&arguments).err();
+            assert!(matches!(refused, Some(Failure::Arguments(said)) if said.contains(option)), "{option}");
+        }
+    }
 
     #[test]
     fn works_are_named_as_llama_bench_names_them() {

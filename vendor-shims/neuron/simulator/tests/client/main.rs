@@ -4,36 +4,11 @@
 
 mod flat;
 mod models;
+mod wheel;
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-
-/// The environment variable that names the folder `ai_edge_litert` of the unpacked wheel.
-const WHEEL: &str = "SHARDWRIGHT_LITERT";
-
-fn skipped(why: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "SKIPPED: {why}");
-}
-
-/// Returns the wheel's folder: from the variable, or where `cargo xtask vendor litert` unpacks it.
-/// If it is missing, the function prints this and returns `None`.
-fn wheel(test: &str) -> Option<PathBuf> {
-    let unpacked = || {
-        let cache = std::env::var_os("XDG_CACHE_HOME")
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute())
-            .or_else(|| Some(std::env::home_dir()?.join(".cache")))?;
-        Some(cache.join("shardwright/vendor/ai-edge-litert-2.3.0/ai_edge_litert"))
-    };
-    let said = std::env::var_os(WHEEL).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let found = said.or_else(unpacked).filter(|folder| folder.join("tools/apply_plugin_main").is_file());
-    if found.is_none() {
-        skipped(&format!("{test}: no Google client; run `cargo xtask vendor litert` or set {WHEEL}"));
-    }
-    found
-}
 
 /// Returns the path of the simulator that was built with this test.
 fn simulator() -> PathBuf {
@@ -58,7 +33,7 @@ struct Outcome {
 
 impl Bench {
     fn new(test: &str) -> Option<Bench> {
-        let wheel = wheel(test)?;
+        let wheel = wheel::with("tools/apply_plugin_main", test)?;
         let folder = tempfile::tempdir().expect("a temporary folder");
         // The library has a folder of its own, because the client opens every library that it finds
         // and keeps the last.
@@ -326,6 +301,9 @@ fn fails(bench: &Bench, function: &str) {
 #[test]
 fn failures_end_the_client_as_observed() {
     let Some(bench) = Bench::new("failures") else { return };
+    for function in FATAL {
+        fails(&bench, function);
+    }
     let empty = r#"{"failures": [{"function": "NeuronCompilation_getCompiledNetworkSize", "how": "empty"}]}"#;
     let outcome = bench.apply(&models::chain(), empty, &[]);
     // The client accepts it silently and writes a model with an empty blob.
@@ -335,14 +313,6 @@ fn failures_end_the_client_as_observed() {
     assert_eq!(bench.apply(&models::chain(), killed, &[]).status, None, "the client dies with the library");
     let gone = r#"{"failures": [{"function": "NeuronCompilation_finish", "how": {"exit": 7}}]}"#;
     assert_eq!(bench.apply(&models::chain(), gone, &[]).status, Some(7));
-}
-
-#[test]
-fn every_failure_ends_the_client_as_observed() {
-    let Some(bench) = Bench::new("every failure") else { return };
-    for function in FATAL {
-        fails(&bench, function);
-    }
 }
 
 #[test]

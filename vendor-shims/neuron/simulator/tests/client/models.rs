@@ -29,8 +29,9 @@ const OPTIONS: [(u8, u8); 8] = [
     (GELU, 116),
 ];
 
+/// A model file under construction.
 #[derive(Default)]
-struct Builder {
+pub struct Builder {
     tensors: Vec<Table>,
     buffers: Vec<Vec<u8>>,
     operators: Vec<Table>,
@@ -38,12 +39,23 @@ struct Builder {
 }
 
 impl Builder {
-    fn new() -> Builder {
+    pub fn new() -> Builder {
         // Buffer 0 must be empty.
         Builder { buffers: vec![Vec::new()], ..Builder::default() }
     }
 
     fn tensor(&mut self, kind: u8, shape: &[i32], scales: &[f32], data: Option<Vec<u8>>) -> i32 {
+        self.affine(kind, shape, (scales, 0), data)
+    }
+
+    /// Adds a tensor whose values have scales and one zero point.
+    pub fn affine(
+        &mut self,
+        kind: u8,
+        shape: &[i32],
+        (scales, zero): (&[f32], i32),
+        data: Option<Vec<u8>>,
+    ) -> i32 {
         let index = self.tensors.len();
         let buffer = data.map_or(0, |data| {
             self.buffers.push(data);
@@ -55,37 +67,38 @@ impl Builder {
             .with(2, Value::U32(buffer as u32))
             .with(3, Value::Text(format!("t{index}")));
         if !scales.is_empty() {
-            tensor = tensor.with(
-                4,
-                Value::Table(
-                    Table::new()
-                        .with(2, Value::Floats(scales.to_vec()))
-                        .with(3, Value::Longs(vec![0; scales.len()]))
-                        .with(6, Value::I32(0)),
-                ),
-            );
+            let quantisation = Table::new()
+                .with(2, Value::Floats(scales.to_vec()))
+                .with(3, Value::Longs(vec![i64::from(zero); scales.len()]))
+                .with(6, Value::I32(0));
+            tensor = tensor.with(4, Value::Table(quantisation));
         }
         self.tensors.push(tensor);
         index as i32
     }
 
     fn operator(&mut self, code: u8, inputs: &[i32], output: i32, options: Table) {
+        let union = OPTIONS.iter().find(|(known, _)| *known == code).expect("known").1;
+        self.operator_with(code, inputs, output, Some((union, options)));
+    }
+
+    /// Adds an operator, with the number of its options' table in the union and the table.
+    pub fn operator_with(&mut self, code: u8, inputs: &[i32], output: i32, options: Option<(u8, Table)>) {
         let place = self.codes.iter().position(|known| *known == code).unwrap_or_else(|| {
             self.codes.push(code);
             self.codes.len() - 1
         });
-        let union = OPTIONS.iter().find(|(known, _)| *known == code).expect("known").1;
-        self.operators.push(
-            Table::new()
-                .with(0, Value::U32(place as u32))
-                .with(1, Value::Ints(inputs.to_vec()))
-                .with(2, Value::Ints(vec![output]))
-                .with(3, Value::U8(union))
-                .with(4, Value::Table(options)),
-        );
+        let mut operator = Table::new()
+            .with(0, Value::U32(place as u32))
+            .with(1, Value::Ints(inputs.to_vec()))
+            .with(2, Value::Ints(vec![output]));
+        if let Some((union, options)) = options {
+            operator = operator.with(3, Value::U8(union)).with(4, Value::Table(options));
+        }
+        self.operators.push(operator);
     }
 
-    fn finish(self, inputs: &[i32], outputs: &[i32]) -> Vec<u8> {
+    pub fn finish(self, inputs: &[i32], outputs: &[i32]) -> Vec<u8> {
         let codes = self.codes.iter().map(|code| {
             Table::new()
                 .with(0, Value::U8((*code).min(127)))

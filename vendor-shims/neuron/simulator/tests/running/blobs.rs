@@ -128,38 +128,26 @@ fn honoured_options_change_the_code_and_others_the_trailer_alone() {
 }
 
 #[test]
-#[ignore = "a case"]
-fn case_no_option_is_honoured() {
-    if child::is_case() {
+fn no_option_is_honoured_where_that_is_configured() {
+    child::alone(r#"{"honoured": "none"}"#, || {
         assert_eq!(code(&layer("--opt 3 --relax-fp32 --num-mdla 4").stored()), code(&layer("").stored()));
-    }
+    });
 }
 
 #[test]
-#[ignore = "a case"]
-fn case_one_option_is_honoured_and_one_refused() {
-    if !child::is_case() {
-        return;
-    }
-    assert_ne!(code(&layer("--invented 3").stored()), code(&layer("").stored()));
-    assert_eq!(code(&layer("--opt 3").stored()), code(&layer("").stored()));
-    let compiled = layer("");
-    let mut compilation = ptr::null_mut();
-    // SAFETY: the model is alive, and the text ends with a zero byte.
-    let refused = unsafe {
-        NeuronCompilation_createWithOptions(compiled.model, &raw mut compilation, c"--gno=LTS".as_ptr())
-    };
-    assert_eq!(refused, BAD_DATA);
-    assert!(last_message().contains("`--gno` is refused"), "{}", last_message());
-}
-
-#[test]
-fn which_options_are_honoured_is_configured() {
-    child::succeeds("blobs::case_no_option_is_honoured", r#"{"honoured": "none"}"#);
-    child::succeeds(
-        "blobs::case_one_option_is_honoured_and_one_refused",
-        r#"{"honoured": ["invented"], "refused_options": ["gno"]}"#,
-    );
+fn one_option_is_honoured_and_one_refused_where_that_is_configured() {
+    child::alone(r#"{"honoured": ["invented"], "refused_options": ["gno"]}"#, || {
+        assert_ne!(code(&layer("--invented 3").stored()), code(&layer("").stored()));
+        assert_eq!(code(&layer("--opt 3").stored()), code(&layer("").stored()));
+        let compiled = layer("");
+        let mut compilation = ptr::null_mut();
+        // SAFETY: the model is alive, and the text ends with a zero byte.
+        let refused = unsafe {
+            NeuronCompilation_createWithOptions(compiled.model, &raw mut compilation, c"--gno=LTS".as_ptr())
+        };
+        assert_eq!(refused, BAD_DATA);
+        assert!(last_message().contains("`--gno` is refused"), "{}", last_message());
+    });
 }
 
 /// Stores a blob in a file, because a case runs in a process of its own and cannot receive the blob
@@ -266,26 +254,19 @@ fn a_compiled_network_is_loaded_as_a_model_of_one_operation() {
 }
 
 #[test]
-#[ignore = "a case"]
-fn case_code_imported_for_ever_takes_space() {
-    if !child::is_case() {
-        return;
-    }
-    let options = r#"--apusys-config "{ \"import_forever\": true }""#;
-    let first = layer(options);
-    let mut model = Model::new();
-    let kind = tensor(TENSOR_FLOAT32, &[1024], 0.0, 0);
-    let (x, none, out) = (model.operand(&kind), model.int(0), model.operand(&kind));
-    let weight = model.constant(&kind, vec![0; 4096]);
-    model.operation(op::ADD, &[x, weight, none], &[out]);
-    assert_eq!(model.try_finish(&[x], &[out]), NO_ERROR);
-    let refused = model.try_compile(options).map(|_| ()).expect_err("no space is left");
-    assert_eq!(refused.0, OUT_OF_MEMORY);
-    assert!(refused.1.contains("memMapDeviceVa: Out of memory"), "{}", refused.1);
-    drop(first);
-}
-
-#[test]
-fn the_devices_address_space_ends() {
-    child::succeeds("blobs::case_code_imported_for_ever_takes_space", r#"{"most_device_bytes": 4096}"#);
+fn code_imported_for_ever_takes_space_until_there_is_none() {
+    child::alone(r#"{"most_device_bytes": 4096}"#, || {
+        let options = r#"--apusys-config "{ \"import_forever\": true }""#;
+        let first = layer(options);
+        let mut model = Model::new();
+        let kind = tensor(TENSOR_FLOAT32, &[1024], 0.0, 0);
+        let (x, none, out) = (model.operand(&kind), model.int(0), model.operand(&kind));
+        let weight = model.constant(&kind, vec![0; 4096]);
+        model.operation(op::ADD, &[x, weight, none], &[out]);
+        assert_eq!(model.try_finish(&[x], &[out]), NO_ERROR);
+        let refused = model.try_compile(options).map(|_| ()).expect_err("no space is left");
+        assert_eq!(refused.0, OUT_OF_MEMORY);
+        assert!(refused.1.contains("memMapDeviceVa: Out of memory"), "{}", refused.1);
+        drop(first);
+    });
 }

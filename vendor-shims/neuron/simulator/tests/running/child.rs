@@ -1,6 +1,5 @@
-//! Cases that run with another version, on another processor or into a failure. Each case is an
-//! ignored test of this program, started in its own process with a configuration. Without a
-//! configuration a case does not run.
+//! Cases that run with another version, on another processor or into a failure. Each is a test of
+//! this program, started in its own process with a configuration.
 
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -17,7 +16,7 @@ fn command(folder: &tempfile::TempDir, case: &str, configuration: &str) -> Comma
     std::fs::write(&file, configuration).expect("written");
     let mut command = Command::new(std::env::current_exe().expect("a path"));
     command
-        .args([case, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .args([case, "--exact", "--include-ignored", "--nocapture", "--test-threads=1"])
         .env(VARIABLE, file)
         .env_remove("MTKNN_ADAPTER_DLA_PLATFORM")
         .env("RUST_BACKTRACE", "0");
@@ -36,6 +35,17 @@ pub fn succeeds(case: &str, configuration: &str) {
     let said =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.contains("1 passed"), "{case} with {configuration}:\n{said}");
+}
+
+/// Runs the body of a test in a process of its own, with this configuration.
+pub fn alone<F: FnOnce()>(configuration: &str, body: F) {
+    if is_case() {
+        return body();
+    }
+    // The closure's type is `running::rules::the_test::{{closure}}`.
+    let path = std::any::type_name::<F>().split_once("::").map(|(_, path)| path);
+    let case = path.and_then(|path| path.strip_suffix("::{{closure}}")).expect("a closure of a test");
+    succeeds(case, configuration);
 }
 
 /// Runs a case that must hang, and ends it once its trace contains `mark`.

@@ -19,8 +19,8 @@ use shardwright_neuron_adapter::operand::{
 use shardwright_neuron_adapter::operation as op;
 
 use crate::client::{Kind, Model, numbers, tensor};
-use crate::flat::{Table, Value, file};
-use crate::runtime;
+use crate::flat::{Table, Value};
+use crate::{models, runtime};
 
 /// Tensor types in a model file.
 const FLOAT32: u8 = 0;
@@ -210,64 +210,21 @@ fn stored(kind: &Kind, seed: u64) -> Vec<u8> {
 }
 
 fn file_of(case: &Case) -> Vec<u8> {
-    let mut tensors = Vec::new();
-    let mut buffers = vec![Table::new()];
-    let mut put = |kind: u8, shape: Vec<i32>, scales: &[f32], zero: i32, data: Option<&[u8]>| {
-        let index = tensors.len() as i32;
-        let buffer = data.map_or(0, |data| {
-            buffers.push(Table::new().with(0, Value::Bytes(data.to_vec())));
-            buffers.len() - 1
-        });
-        let mut table = Table::new()
-            .with(0, Value::Ints(shape))
-            .with(1, Value::U8(kind))
-            .with(2, Value::U32(buffer as u32))
-            .with(3, Value::Text(format!("t{index}")));
-        if !scales.is_empty() {
-            let quantisation = Table::new()
-                .with(2, Value::Floats(scales.to_vec()))
-                .with(3, Value::Longs(vec![i64::from(zero); scales.len()]))
-                .with(6, Value::I32(0));
-            table = table.with(4, Value::Table(quantisation));
-        }
-        tensors.push(table);
-        index
+    let mut model = models::Builder::new();
+    let mut put = |kind: &Kind| {
+        let shape: Vec<i32> = kind.dimensions.iter().map(|extent| *extent as i32).collect();
+        let scales = if kind.is_quantised() { vec![kind.scale] } else { Vec::new() };
+        model.affine(flat_type(kind), &shape, (&scales, kind.zero), None)
     };
-    let shape = |kind: &Kind| kind.dimensions.iter().map(|extent| *extent as i32).collect::<Vec<_>>();
-    let scales = |kind: &Kind| if kind.is_quantised() { vec![kind.scale] } else { Vec::new() };
-    let inputs: Vec<i32> = case
-        .inputs
-        .iter()
-        .map(|kind| put(flat_type(kind), shape(kind), &scales(kind), kind.zero, None))
-        .collect();
+    let inputs: Vec<i32> = case.inputs.iter().map(&mut put).collect();
+    let out = put(&case.out);
     let mut operands = inputs.clone();
-    for constant in &case.constants {
-        let Constant { kind, shape, scales, bytes } = constant;
-        operands.push(put(*kind, shape.clone(), scales, 0, Some(bytes)));
+    for Constant { kind, shape, scales, bytes } in &case.constants {
+        operands.push(model.affine(*kind, shape, (scales, 0), Some(bytes.clone())));
     }
-    let out = put(flat_type(&case.out), shape(&case.out), &scales(&case.out), case.out.zero, None);
-    let mut operator =
-        Table::new().with(0, Value::U32(0)).with(1, Value::Ints(operands)).with(2, Value::Ints(vec![out]));
-    if let Some((number, table)) = case.options {
-        operator = operator.with(3, Value::U8(number)).with(4, Value::Table(table()));
-    }
-    let code = Table::new()
-        .with(0, Value::U8(case.flat.min(127)))
-        .with(2, Value::I32(1))
-        .with(3, Value::I32(i32::from(case.flat)));
-    let subgraph = Table::new()
-        .with(0, Value::Tables(tensors))
-        .with(1, Value::Ints(inputs))
-        .with(2, Value::Ints(vec![out]))
-        .with(3, Value::Tables(vec![operator]))
-        .with(4, Value::Text("main".to_owned()));
-    let model = Table::new()
-        .with(0, Value::U32(3))
-        .with(1, Value::Tables(vec![code]))
-        .with(2, Value::Tables(vec![subgraph]))
-        .with(3, Value::Text("one operation".to_owned()))
-        .with(4, Value::Tables(buffers));
-    file(&model, b"TFL3")
+    let options = case.options.map(|(number, table)| (number, table()));
+    model.operator_with(case.flat, &operands, out, options);
+    model.finish(&inputs, &[out])
 }
 
 fn ours(case: &Case, inputs: &[Vec<u8>], size: usize) -> Vec<u8> {

@@ -8,6 +8,11 @@ mod client;
 mod flat;
 mod interpreter;
 mod memories;
+#[path = "../client/models.rs"]
+#[allow(dead_code, reason = "the tests of the client use the rest")]
+mod models;
 mod operations;
 mod rules;
 mod runtime;
+#[path = "../client/wheel.rs"]
+mod wheel;

@@ -1,6 +1,6 @@
 //! Memory by descriptor, padded inputs and outputs, and runs that are started and waited for.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 
 use neuron_adapter::*;
@@ -25,16 +25,10 @@ fn doubling() -> Compiled {
     model.compile(&[x], &[out])
 }
 
-fn memfd(bytes: usize) -> OwnedFd {
-    // SAFETY: a new descriptor without another owner.
-    let file = unsafe {
-        let descriptor = libc::memfd_create(c"buffers".as_ptr(), 0);
-        assert!(descriptor >= 0);
-        OwnedFd::from_raw_fd(descriptor)
-    };
-    // SAFETY: the descriptor is open.
-    assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), bytes as i64) }, 0);
-    file
+fn file_of(bytes: u64) -> OwnedFd {
+    let file = tempfile::tempfile().expect("a file");
+    file.set_len(bytes).expect("longer");
+    file.into()
 }
 
 const BOTH: i32 = libc::PROT_READ | libc::PROT_WRITE;
@@ -58,7 +52,7 @@ fn memory(
 fn runs_read_and_write_shared_memory() {
     use std::os::unix::fs::FileExt;
     let compiled = doubling();
-    let file = memfd(8192);
+    let file = file_of(8192);
     let shared = memory(&file, 4096, BOTH, 4096).expect("mapped");
     let file = std::fs::File::from(file);
     let bytes = f32s(&[6]).encode(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
@@ -82,7 +76,7 @@ fn runs_read_and_write_shared_memory() {
 
 #[test]
 fn memory_that_does_not_fit_is_refused_by_what_is_wrong() {
-    let file = memfd(4096);
+    let file = file_of(4096);
     for (length, protection, offset, problem) in [
         (64, BOTH, 32, "the offset 32 is not a multiple of 64"),
         (0, BOTH, 0, "no bytes"),
@@ -125,49 +119,39 @@ fn memory_that_does_not_fit_is_refused_by_what_is_wrong() {
 }
 
 #[test]
-#[ignore = "a case"]
-fn case_the_address_space_is_full() {
-    if !child::is_case() {
-        return;
-    }
-    let file = memfd(8192);
-    let first = memory(&file, 4096, BOTH, 0).expect("there is room for one");
-    let (code, message) = memory(&file, 4096, BOTH, 4096).expect_err("and not for two");
-    assert_eq!(code, OUT_OF_MEMORY);
-    assert!(message.contains("4096 bytes, 1904 left"), "{message}");
-    // SAFETY: no other object uses it.
-    unsafe { NeuronMemory_free(first) };
-    memory(&file, 4096, BOTH, 4096).expect("it was returned");
+fn the_address_space_is_full_at_a_configured_size() {
+    child::alone(r#"{"most_device_bytes": 6000}"#, || {
+        let file = file_of(8192);
+        let first = memory(&file, 4096, BOTH, 0).expect("there is room for one");
+        let (code, message) = memory(&file, 4096, BOTH, 4096).expect_err("and not for two");
+        assert_eq!(code, OUT_OF_MEMORY);
+        assert!(message.contains("4096 bytes, 1904 left"), "{message}");
+        // SAFETY: no other object uses it.
+        unsafe { NeuronMemory_free(first) };
+        memory(&file, 4096, BOTH, 4096).expect("it was returned");
+    });
 }
 
 #[test]
-#[ignore = "a case"]
-fn case_ends_are_padded() {
-    if !child::is_case() {
-        return;
-    }
-    let compiled = doubling();
-    let (mut bytes, mut dimensions) = (0usize, [0u32; 4]);
-    // SAFETY: four entries are written.
-    unsafe {
-        assert_eq!(NeuronCompilation_getInputPaddedSize(compiled.handle, 0, &raw mut bytes), NO_ERROR);
-        assert_eq!(
-            NeuronCompilation_getOutputPaddedDimensions(compiled.handle, 0, dimensions.as_mut_ptr()),
-            NO_ERROR
-        );
-    }
-    assert_eq!((bytes, dimensions), (64, [2, 8, 1, 1]));
-    let nine = 9.0;
-    let rows = f32s(&[16])
-        .encode(&[1.0, 2.0, 3.0, nine, nine, nine, nine, nine, 4.0, 5.0, 6.0, nine, nine, nine, nine, nine]);
-    let found = f32s(&[16]).decode(&run(compiled.handle, &[rows], &[64])[0]);
-    assert_eq!(found, [2.0, 4.0, 6.0, 0.0, 0.0, 0.0, 0.0, 0.0, 8.0, 10.0, 12.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
-}
-
-#[test]
-fn space_and_padding_are_configured() {
-    child::succeeds("memories::case_the_address_space_is_full", r#"{"most_device_bytes": 6000}"#);
-    child::succeeds("memories::case_ends_are_padded", r#"{"padded_to": 8}"#);
+fn ends_are_padded_as_configured() {
+    child::alone(r#"{"padded_to": 8}"#, || {
+        let compiled = doubling();
+        let (mut bytes, mut dimensions) = (0usize, [0u32; 4]);
+        // SAFETY: four entries are written.
+        unsafe {
+            assert_eq!(NeuronCompilation_getInputPaddedSize(compiled.handle, 0, &raw mut bytes), NO_ERROR);
+            assert_eq!(
+                NeuronCompilation_getOutputPaddedDimensions(compiled.handle, 0, dimensions.as_mut_ptr()),
+                NO_ERROR
+            );
+        }
+        assert_eq!((bytes, dimensions), (64, [2, 8, 1, 1]));
+        let padded =
+            |rows: [[f64; 3]; 2], padding: f64| rows.map(|row| [&row[..], &[padding; 5]].concat()).concat();
+        let rows = f32s(&[16]).encode(&padded([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], 9.0));
+        let found = f32s(&[16]).decode(&run(compiled.handle, &[rows], &[64])[0]);
+        assert_eq!(found, padded([[2.0, 4.0, 6.0], [8.0, 10.0, 12.0]], 0.0));
+    });
 }
 
 #[test]

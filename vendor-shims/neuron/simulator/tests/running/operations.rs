@@ -28,6 +28,10 @@ fn f32s(dimensions: &[u32]) -> Kind {
     tensor(TENSOR_FLOAT32, dimensions, 0.0, 0)
 }
 
+fn i32s(dimensions: &[u32]) -> Kind {
+    tensor(TENSOR_INT32, dimensions, 0.0, 0)
+}
+
 fn f16s(dimensions: &[u32]) -> Kind {
     tensor(TENSOR_FLOAT16, dimensions, 0.0, 0)
 }
@@ -202,16 +206,8 @@ fn fully_connected_in_real_numbers_is_the_product() {
                 .map(|(at, sum)| sum + inputs[2][at % 7])
                 .collect()
         };
-        check(
-            "FULLY_CONNECTED",
-            op::FULLY_CONNECTED,
-            &[of(&[2, 130]), of(&[7, 130]), of(&[7])],
-            &[1.0, 1.0, 1.0],
-            &no_fuse,
-            &of(&[2, 7]),
-            steps,
-            &formula,
-        );
+        let (inputs, out) = ([of(&[2, 130]), of(&[7, 130]), of(&[7])], of(&[2, 7]));
+        check("FULLY_CONNECTED", op::FULLY_CONNECTED, &inputs, &[1.0; 3], &no_fuse, &out, steps, &formula);
     }
 }
 
@@ -258,16 +254,8 @@ fn products_of_matrices_follow_their_flags_and_broadcast() {
                 out
             };
             let flags = move |model: &mut Model| vec![model.truth(adjoint_x), model.truth(adjoint_y)];
-            check(
-                "BATCH_MATMUL",
-                op::BATCH_MATMUL,
-                &[make(&x), make(&y)],
-                &[1.5, 1.5],
-                &flags,
-                &result(&[2, 3, 4, 6]),
-                steps,
-                &formula,
-            );
+            let (inputs, out) = ([make(&x), make(&y)], result(&[2, 3, 4, 6]));
+            check("BATCH_MATMUL", op::BATCH_MATMUL, &inputs, &[1.5, 1.5], &flags, &out, steps, &formula);
         }
     }
 }
@@ -284,91 +272,40 @@ fn pairs_of_elements_are_computed_within_a_step() {
         [(|d, b| i16s(d, b), 1.0), (|d, b| i8s(d, b, 4), 1.0), (|d, _| f32s(d), 2.0), (|d, _| f16s(d), 1.0)];
     for (make, steps) in makes {
         let inputs = [make(&[2, 3, 5], 3.0), make(&[3, 1], 2.0)];
-        let operations: [(i32, &str, f32, fn(f64, f64) -> f64); 4] = [
-            (op::ADD, "ADD", 6.0, |a, b| a + b),
-            (op::SUB, "SUB", 6.0, |a, b| a - b),
-            (op::MUL, "MUL", 6.0, |a, b| a * b),
-            (op::DIV, "DIV", 9.0, |a, b| a / b),
-        ];
-        for (code, what, bound, one) in operations {
-            let bounds = if code == op::DIV { [2.5, 1.9] } else { [2.5, 1.5] };
-            check(what, code, &inputs, &bounds, &no_fuse, &make(&[2, 3, 5], bound), steps, &|inputs| {
-                broadcast(inputs, one)
-            });
-        }
-        let relu = |model: &mut Model| vec![model.int(3)];
-        check(
-            "ADD and RELU6",
-            op::ADD,
-            &inputs,
-            &[2.5, 1.5],
-            &relu,
-            &make(&[2, 3, 5], 6.0),
-            steps,
-            &|inputs| broadcast(inputs, |a, b| (a + b).clamp(0.0, 6.0)),
-        );
-        let none = |_: &mut Model| Vec::new();
-        check(
-            "MAXIMUM",
-            op::MAXIMUM,
-            &inputs,
-            &[2.5, 1.5],
-            &none,
-            &make(&[2, 3, 5], 3.0),
-            steps,
-            &|inputs| broadcast(inputs, f64::max),
-        );
-        check(
-            "MINIMUM",
-            op::MINIMUM,
-            &inputs,
-            &[2.5, 1.5],
-            &none,
-            &make(&[2, 3, 5], 3.0),
-            steps,
-            &|inputs| broadcast(inputs, f64::min),
-        );
-        let name = |model: &mut Model| vec![model.extension(extension::SQUARED_DIFFERENCE).0];
-        check(
-            "SQUARED_DIFFERENCE",
-            neuron_adapter::target::GENERAL_OPERATION,
-            &inputs,
-            &[2.5, 1.5],
-            &name,
-            &make(&[2, 3, 5], 16.0),
-            steps,
-            &|inputs| broadcast(inputs, |a, b| (a - b) * (a - b)),
-        );
+        let of = |bound: f32| make(&[2, 3, 5], bound);
         let truth = tensor(TENSOR_BOOL8, &[2, 3, 5], 0.0, 0);
-        check("GREATER", op::GREATER, &inputs, &[2.5, 1.5], &none, &truth, 0.0, &|inputs| {
-            broadcast(inputs, |a, b| f64::from(a > b))
-        });
+        let relu = |model: &mut Model| vec![model.int(3)];
+        let none = |_: &mut Model| Vec::new();
+        let name = |model: &mut Model| vec![model.extension(extension::SQUARED_DIFFERENCE).0];
+        let general = neuron_adapter::target::GENERAL_OPERATION;
+        // The second operand's bound, the other arguments, the result, its tolerance, the formula.
+        let operations: [(&str, i32, f64, Arguments<'_>, Kind, f64, fn(f64, f64) -> f64); 9] = [
+            ("ADD", op::ADD, 1.5, &no_fuse, of(6.0), steps, |a, b| a + b),
+            ("SUB", op::SUB, 1.5, &no_fuse, of(6.0), steps, |a, b| a - b),
+            ("MUL", op::MUL, 1.5, &no_fuse, of(6.0), steps, |a, b| a * b),
+            ("DIV", op::DIV, 1.9, &no_fuse, of(9.0), steps, |a, b| a / b),
+            ("ADD and RELU6", op::ADD, 1.5, &relu, of(6.0), steps, |a, b| (a + b).clamp(0.0, 6.0)),
+            ("MAXIMUM", op::MAXIMUM, 1.5, &none, of(3.0), steps, f64::max),
+            ("MINIMUM", op::MINIMUM, 1.5, &none, of(3.0), steps, f64::min),
+            ("SQUARED_DIFFERENCE", general, 1.5, &name, of(16.0), steps, |a, b| (a - b) * (a - b)),
+            ("GREATER", op::GREATER, 1.5, &none, truth, 0.0, |a, b| f64::from(a > b)),
+        ];
+        for (what, code, bound, arguments, out, steps, one) in operations {
+            let formula = |inputs: &[Vec<f64>]| broadcast(inputs, one);
+            check(what, code, &inputs, &[2.5, bound], arguments, &out, steps, &formula);
+        }
     }
 }
 
 #[test]
 fn results_beyond_the_range_saturate() {
     let formula = |inputs: &[Vec<f64>]| broadcast(inputs, |a, b| a + b);
-    check(
-        "ADD",
-        op::ADD,
-        &[i16s(&[2, 3, 5], 3.0), i16s(&[3, 1], 2.0)],
-        &[3.0, 2.0],
-        &no_fuse,
-        &i16s(&[2, 3, 5], 0.5),
-        1.0,
-        &formula,
-    );
-    check(
-        "ADD",
-        op::ADD,
-        &[i8s(&[2, 3, 5], 3.0, 7), i8s(&[3, 1], 2.0, -7)],
-        &[3.0, 2.0],
-        &no_fuse,
-        &i8s(&[2, 3, 5], 0.5, 50),
-        1.0,
-        &formula,
-    );
+    for (inputs, out) in [
+        ([i16s(&[2, 3, 5], 3.0), i16s(&[3, 1], 2.0)], i16s(&[2, 3, 5], 0.5)),
+        ([i8s(&[2, 3, 5], 3.0, 7), i8s(&[3, 1], 2.0, -7)], i8s(&[2, 3, 5], 0.5, 50)),
+    ] {
+        check("ADD", op::ADD, &inputs, &[3.0, 2.0], &no_fuse, &out, 1.0, &formula);
+    }
 }
 
 fn gelu(x: f64) -> f64 {
@@ -535,20 +472,12 @@ fn elements_are_moved_and_not_changed() {
         check(what, code, std::slice::from_ref(&x), &[0.9], arguments, &out, exact, formula);
     }
     let axis = |model: &mut Model| vec![model.int(-2)];
-    check(
-        "CONCATENATION",
-        op::CONCATENATION,
-        &[of(&[2, 3, 4]), of(&[2, 2, 4])],
-        &[0.9, 0.9],
-        &axis,
-        &of(&[2, 5, 4]),
-        exact,
-        &|inputs| {
-            all([2, 5, 4], &|a, b, c| {
-                if b < 3 { at(inputs, a, b, c) } else { inputs[1][(a * 2 + b - 3) * 4 + c] }
-            })
-        },
-    );
+    let (parts, joined) = ([of(&[2, 3, 4]), of(&[2, 2, 4])], of(&[2, 5, 4]));
+    check("CONCATENATION", op::CONCATENATION, &parts, &[0.9, 0.9], &axis, &joined, exact, &|inputs| {
+        all([2, 5, 4], &|a, b, c| {
+            if b < 3 { at(inputs, a, b, c) } else { inputs[1][(a * 2 + b - 3) * 4 + c] }
+        })
+    });
     let mut model = Model::new();
     let (operand, axis, count) = (model.operand(&x), model.ints(&[2]), model.int(2));
     let parts = [model.operand(&of(&[2, 3, 2])), model.operand(&of(&[2, 3, 2]))];
@@ -568,40 +497,24 @@ fn dimensions_are_reduced() {
         [(|d, b| i16s(d, b), 1.0), (|d, b| i8s(d, b, 4), 1.0), (|d, _| f32s(d), 4.0), (|d, _| f16s(d), 1.0)];
     for (make, steps) in makes {
         let x = make(&[2, 3, 4], 3.0);
-        let over = |inputs: &[Vec<f64>], fold: fn(f64, f64) -> f64, start: f64| -> Vec<f64> {
-            (0..2)
-                .flat_map(|a| (0..4).map(move |c| (a, c)))
-                .map(|(a, c)| (0..3).map(|b| inputs[0][(a * 3 + b) * 4 + c]).fold(start, fold))
-                .collect()
-        };
         let kept = |model: &mut Model| vec![model.ints(&[1]), model.int(1)];
         let dropped = |model: &mut Model| vec![model.ints(&[-2]), model.truth(false)];
-        check("MEAN", op::MEAN, &[x.clone()], &[2.9], &kept, &make(&[2, 1, 4], 3.0), steps, &|inputs| {
-            over(inputs, |a, b| a + b, 0.0).iter().map(|sum| sum / 3.0).collect()
-        });
-        check(
-            "REDUCE_SUM",
-            op::REDUCE_SUM,
-            &[x.clone()],
-            &[2.9],
-            &dropped,
-            &make(&[2, 4], 9.0),
-            steps,
-            &|inputs| over(inputs, |a, b| a + b, 0.0),
-        );
-        check(
-            "REDUCE_MAX",
-            op::REDUCE_MAX,
-            &[x.clone()],
-            &[2.9],
-            &dropped,
-            &make(&[2, 4], 3.0),
-            steps,
-            &|inputs| over(inputs, f64::max, -1e9),
-        );
-        check("REDUCE_MIN", op::REDUCE_MIN, &[x], &[2.9], &dropped, &make(&[2, 4], 3.0), steps, &|inputs| {
-            over(inputs, f64::min, 1e9)
-        });
+        let add = |a: f64, b: f64| a + b;
+        // The arguments, the result, how three numbers become one and from which, the divisor.
+        let operations: [(&str, i32, Arguments<'_>, Kind, fn(f64, f64) -> f64, f64, f64); 4] = [
+            ("MEAN", op::MEAN, &kept, make(&[2, 1, 4], 3.0), add, 0.0, 3.0),
+            ("REDUCE_SUM", op::REDUCE_SUM, &dropped, make(&[2, 4], 9.0), add, 0.0, 1.0),
+            ("REDUCE_MAX", op::REDUCE_MAX, &dropped, make(&[2, 4], 3.0), f64::max, -1e9, 1.0),
+            ("REDUCE_MIN", op::REDUCE_MIN, &dropped, make(&[2, 4], 3.0), f64::min, 1e9, 1.0),
+        ];
+        for (what, code, arguments, out, fold, start, divisor) in operations {
+            let formula = |inputs: &[Vec<f64>]| -> Vec<f64> {
+                let three = |a: usize, c: usize| (0..3).map(move |b| inputs[0][(a * 3 + b) * 4 + c]);
+                let one = |(a, c)| three(a, c).fold(start, fold) / divisor;
+                (0..2).flat_map(|a| (0..4).map(move |c| (a, c))).map(one).collect()
+            };
+            check(what, code, &[x.clone()], &[2.9], arguments, &out, steps, &formula);
+        }
     }
 }
 
@@ -620,16 +533,8 @@ fn numbers_change_their_type() {
         (op::CAST, f32s(&[90]), f16s(&[90]), 1.0),
         (op::CAST, f16s(&[90]), f32s(&[90]), 1.0),
     ] {
-        check(
-            &format!("{code} from {} to {}", from.of, to.of),
-            code,
-            &[from],
-            &[2.5],
-            &none,
-            &to,
-            steps,
-            &same,
-        );
+        let what = format!("{code} from {} to {}", from.of, to.of);
+        check(&what, code, &[from], &[2.5], &none, &to, steps, &same);
     }
     let ints = tensor(TENSOR_INT32, &[90], 0.0, 0);
     check("CAST", op::CAST, &[f32s(&[90])], &[90.0], &none, &ints, 0.0, &|inputs| {
@@ -691,26 +596,11 @@ fn rows_are_normalised() {
             })
             .collect()
     };
-    check(
-        "L2_NORMALIZATION",
-        op::L2_NORMALIZATION,
-        &[f32s(&[2, 40])],
-        &[3.0],
-        &none,
-        &f32s(&[2, 40]),
-        1.0,
-        &unit,
-    );
-    check(
-        "L2_NORMALIZATION",
-        op::L2_NORMALIZATION,
-        &[i16s(&[2, 40], 3.0)],
-        &[3.0],
-        &none,
-        &i16s(&[2, 40], 1.0),
-        0.51,
-        &unit,
-    );
+    for (x, out, steps) in
+        [(f32s(&[2, 40]), f32s(&[2, 40]), 1.0), (i16s(&[2, 40], 3.0), i16s(&[2, 40], 1.0), 0.51)]
+    {
+        check("L2_NORMALIZATION", op::L2_NORMALIZATION, &[x], &[3.0], &none, &out, steps, &unit);
+    }
 }
 
 #[test]
@@ -744,41 +634,22 @@ fn convolutions_sum_their_windows() {
             out
         };
         let (steps, step) = (dilation as i32, stride as i32);
-        let settings = move |model: &mut Model, bias: u32| {
-            let numbers = [if same { 1 } else { 2 }, step, step, 0].map(|value| model.int(value));
-            let first = model.truth(false);
-            let dilations = [steps, steps].map(|value| model.int(value));
-            [&[bias][..], &numbers, &[first], &dilations].concat()
-        };
-        let real = |model: &mut Model| {
-            let bias = model.constant(&f32s(&[3]), vec![0; 12]);
-            settings(model, bias)
-        };
         let out = [1, height as u32, width as u32, 3];
-        check(
-            "CONV_2D",
-            op::CONV_2D,
-            &[f32s(&[1, 6, 5, 2]), f32s(&[3, 3, 3, 2])],
-            &[1.0, 1.0],
-            &real,
-            &f32s(&out),
-            10.0,
-            &formula,
-        );
-        for (x, w, y) in [
-            (i16s(&[1, 6, 5, 2], 1.0), tensor(TENSOR_QUANT8_SYMM, &[3, 3, 3, 2], 0.01, 0), i16s(&out, 12.0)),
-            (
-                i8s(&[1, 6, 5, 2], 1.0, 6),
-                tensor(TENSOR_QUANT8_SYMM, &[3, 3, 3, 2], 0.01, 0),
-                i8s(&out, 12.0, 1),
-            ),
+        let bytes = tensor(TENSOR_QUANT8_SYMM, &[3, 3, 3, 2], 0.01, 0);
+        for (x, w, bias, y, tolerance) in [
+            (f32s(&[1, 6, 5, 2]), f32s(&[3, 3, 3, 2]), f32s(&[3]), f32s(&out), 10.0),
+            (i16s(&[1, 6, 5, 2], 1.0), bytes.clone(), i32s(&[3]), i16s(&out, 12.0), 1.5),
+            (i8s(&[1, 6, 5, 2], 1.0, 6), bytes, i32s(&[3]), i8s(&out, 12.0, 1), 1.5),
         ] {
-            let scale = x.scale * w.scale;
-            let integer = |model: &mut Model| {
-                let bias = model.constant(&tensor(TENSOR_INT32, &[3], scale, 0), vec![0; 12]);
-                settings(model, bias)
+            let bias = Kind { scale: x.scale * w.scale, ..bias };
+            let arguments = |model: &mut Model| {
+                let bias = model.constant(&bias, vec![0; 12]);
+                let numbers = [if same { 1 } else { 2 }, step, step, 0].map(|value| model.int(value));
+                let first = model.truth(false);
+                let dilations = [steps, steps].map(|value| model.int(value));
+                [&[bias][..], &numbers, &[first], &dilations].concat()
             };
-            check("CONV_2D", op::CONV_2D, &[x, w], &[1.0, 1.0], &integer, &y, 1.5, &formula);
+            check("CONV_2D", op::CONV_2D, &[x, w], &[1.0, 1.0], &arguments, &y, tolerance, &formula);
         }
     }
 }
@@ -787,20 +658,12 @@ fn convolutions_sum_their_windows() {
 fn elements_are_selected() {
     let none = |_: &mut Model| Vec::new();
     let condition = tensor(TENSOR_BOOL8, &[2, 3, 5], 0.0, 0);
-    check(
-        "SELECT",
-        op::SELECT,
-        &[condition, i16s(&[2, 3, 5], 1.0), i16s(&[3, 1], 2.0)],
-        &[1.0, 1.0, 2.0],
-        &none,
-        &i16s(&[2, 3, 5], 2.0),
-        0.51,
-        &|inputs| {
-            (0..30)
-                .map(|at| if inputs[0][at] != 0.0 { inputs[1][at] } else { inputs[2][at / 5 % 3] })
-                .collect()
-        },
-    );
+    let inputs = [condition, i16s(&[2, 3, 5], 1.0), i16s(&[3, 1], 2.0)];
+    let formula = |inputs: &[Vec<f64>]| {
+        (0..30).map(|at| if inputs[0][at] != 0.0 { inputs[1][at] } else { inputs[2][at / 5 % 3] }).collect()
+    };
+    let out = i16s(&[2, 3, 5], 2.0);
+    check("SELECT", op::SELECT, &inputs, &[1.0, 1.0, 2.0], &none, &out, 0.51, &formula);
 }
 
 #[test]

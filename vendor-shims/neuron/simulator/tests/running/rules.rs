@@ -264,41 +264,31 @@ fn weighted(of: i32, scale: f32, scales: &[f32]) -> (i32, String) {
 const SCALES: [f32; 3] = [0.01, 0.02, 0.03];
 
 #[test]
-#[ignore = "a case"]
-fn case_four_bits_per_channel_need_a_version() {
-    if !child::is_case() {
-        return;
-    }
-    let (code, message) = weighted(EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL, 0.0, &SCALES);
-    assert_eq!(code, BAD_DATA);
-    assert!(message.contains("needs version 8.2.28, and this is 8.2.27"), "{message}");
-    // Google's client sends this instead: a per-tensor type whose scale is 0.
-    let (code, message) = weighted(EXT_TENSOR_QUANT4_SYMM, 0.0, &[]);
-    assert_eq!(code, UNMAPPABLE);
-    assert!(message.contains("scales were lost"), "{message}");
-    assert_eq!(weighted(EXT_TENSOR_QUANT4_SYMM, 0.01, &[]).0, NO_ERROR);
-    assert_eq!(weighted(TENSOR_QUANT8_SYMM_PER_CHANNEL, 0.0, &SCALES).0, NO_ERROR);
-    assert_eq!(Model::new().try_operand(&tensor(EXT_TENSOR_INT32_SYMM_PER_CHANNEL, &[4], 0.0, 0)), BAD_DATA);
+fn four_bits_per_channel_need_a_version() {
+    child::alone(r#"{"version": [8, 2, 27], "soc": "mt6991"}"#, || {
+        let (code, message) = weighted(EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL, 0.0, &SCALES);
+        assert_eq!(code, BAD_DATA);
+        assert!(message.contains("needs version 8.2.28, and this is 8.2.27"), "{message}");
+        // Google's client sends this instead: a per-tensor type whose scale is 0.
+        let (code, message) = weighted(EXT_TENSOR_QUANT4_SYMM, 0.0, &[]);
+        assert_eq!(code, UNMAPPABLE);
+        assert!(message.contains("scales were lost"), "{message}");
+        assert_eq!(weighted(EXT_TENSOR_QUANT4_SYMM, 0.01, &[]).0, NO_ERROR);
+        assert_eq!(weighted(TENSOR_QUANT8_SYMM_PER_CHANNEL, 0.0, &SCALES).0, NO_ERROR);
+        let bias = tensor(EXT_TENSOR_INT32_SYMM_PER_CHANNEL, &[4], 0.0, 0);
+        assert_eq!(Model::new().try_operand(&bias), BAD_DATA);
+    });
 }
 
 #[test]
-#[ignore = "a case"]
-fn case_four_bits_per_channel_are_taken() {
-    if child::is_case() {
+fn four_bits_per_channel_are_taken() {
+    child::alone(r#"{"version": [8, 2, 28], "soc": "mt6991"}"#, || {
         assert_eq!(weighted(EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL, 0.0, &SCALES), (NO_ERROR, String::new()));
-    }
+    });
 }
 
 #[test]
-fn four_bits_per_channel_follow_version_and_processor() {
-    child::succeeds(
-        "rules::case_four_bits_per_channel_need_a_version",
-        r#"{"version": [8, 2, 27], "soc": "mt6991"}"#,
-    );
-    child::succeeds(
-        "rules::case_four_bits_per_channel_are_taken",
-        r#"{"version": [8, 2, 28], "soc": "mt6991"}"#,
-    );
+fn four_bits_per_channel_are_refused_by_the_default_processor() {
     // The library's default processor was reported to refuse them in any version.
     let (code, message) = weighted(EXT_TENSOR_QUANT4_SYMM_PER_CHANNEL, 0.0, &SCALES);
     assert_eq!(code, UNMAPPABLE);
@@ -319,29 +309,22 @@ fn scales_per_channel_are_for_weights() {
 }
 
 #[test]
-#[ignore = "a case"]
-fn case_changed_constants_are_told() {
-    if !child::is_case() {
-        return;
-    }
-    let mut model = Model::new();
-    let (x, none, out) = (model.operand(&f32s(&[64])), model.int(0), model.operand(&f32s(&[64])));
-    let short = model.operand(&f32s(&[32]));
-    let mut bytes = [1; 128];
-    assert_eq!(model.short_value(short, &bytes), NO_ERROR);
-    bytes.fill(0xFF);
-    let long = model.constant(&f32s(&[64]), vec![0; 256]);
-    model.operation(op::ADD, &[x, long, none], &[out]);
-    assert_eq!(model.try_finish(&[x], &[out]), NO_ERROR);
-    model.kept().last_mut().expect("kept")[200] = 1;
-    let refused = model.try_compile("").map(|_| ()).expect_err("changed");
-    assert_eq!(refused.0, BAD_DATA);
-    assert!(refused.1.contains("the 256 bytes of operand 4 are not what they were"), "{}", refused.1);
-}
-
-#[test]
 fn strict_libraries_see_constants_change() {
-    child::succeeds("rules::case_changed_constants_are_told", r#"{"strict": true}"#);
+    child::alone(r#"{"strict": true}"#, || {
+        let mut model = Model::new();
+        let (x, none, out) = (model.operand(&f32s(&[64])), model.int(0), model.operand(&f32s(&[64])));
+        let short = model.operand(&f32s(&[32]));
+        let mut bytes = [1; 128];
+        assert_eq!(model.short_value(short, &bytes), NO_ERROR);
+        bytes.fill(0xFF);
+        let long = model.constant(&f32s(&[64]), vec![0; 256]);
+        model.operation(op::ADD, &[x, long, none], &[out]);
+        assert_eq!(model.try_finish(&[x], &[out]), NO_ERROR);
+        model.kept().last_mut().expect("kept")[200] = 1;
+        let refused = model.try_compile("").map(|_| ()).expect_err("changed");
+        assert_eq!(refused.0, BAD_DATA);
+        assert!(refused.1.contains("the 256 bytes of operand 4 are not what they were"), "{}", refused.1);
+    });
 }
 
 #[test]
@@ -358,40 +341,33 @@ fn short_constants_are_copied_at_once() {
 }
 
 #[test]
-#[ignore = "a case"]
-fn case_the_limit_of_operations() {
-    if !child::is_case() {
-        return;
-    }
-    for (count, fits) in [(10, true), (11, false)] {
-        let mut model = Model::new();
-        let (first, none) = (model.operand(&f32s(&[4])), model.int(0));
-        let mut last = first;
-        for _ in 0..count {
-            let out = model.operand(&f32s(&[4]));
-            model.operation(op::ADD, &[last, last, none], &[out]);
-            last = out;
-        }
-        assert_eq!(model.try_finish(&[first], &[last]), NO_ERROR);
-        match model.try_compile("") {
-            Ok(_) => assert!(fits),
-            Err(refused) => {
-                assert!(!fits);
-                assert_eq!(
-                    refused,
-                    (
-                        UNMAPPABLE,
-                        "NeuronCompilation_finish: no execution plan: operations=11 most=10".to_owned()
-                    )
-                );
+fn operations_are_counted_as_they_are_sent() {
+    child::alone(r#"{"most_operations": 10}"#, || {
+        for (count, fits) in [(10, true), (11, false)] {
+            let mut model = Model::new();
+            let (first, none) = (model.operand(&f32s(&[4])), model.int(0));
+            let mut last = first;
+            for _ in 0..count {
+                let out = model.operand(&f32s(&[4]));
+                model.operation(op::ADD, &[last, last, none], &[out]);
+                last = out;
+            }
+            assert_eq!(model.try_finish(&[first], &[last]), NO_ERROR);
+            match model.try_compile("") {
+                Ok(_) => assert!(fits),
+                Err(refused) => {
+                    assert!(!fits);
+                    assert_eq!(
+                        refused,
+                        (
+                            UNMAPPABLE,
+                            "NeuronCompilation_finish: no execution plan: operations=11 most=10".to_owned()
+                        )
+                    );
+                }
             }
         }
-    }
-}
-
-#[test]
-fn operations_are_counted_as_they_are_sent() {
-    child::succeeds("rules::case_the_limit_of_operations", r#"{"most_operations": 10}"#);
+    });
 }
 
 #[test]

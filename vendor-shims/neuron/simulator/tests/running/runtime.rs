@@ -5,15 +5,15 @@
 //! `ai-edge-litert`.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::io::Write;
-use std::path::PathBuf;
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
 
 use libloading::Library;
 
-/// The environment variable that names the folder `ai_edge_litert` of the unpacked wheel.
-const WHEEL: &str = "SHARDWRIGHT_LITERT";
+use crate::wheel;
+
+/// The runtime's file in the wheel.
+const FILE: &str = "libLiteRt.so";
 /// LiteRT's number of the CPU as an accelerator.
 const CPU: c_int = 1;
 /// Lock modes for reading and for writing.
@@ -87,27 +87,11 @@ unsafe impl Send for Runtime {}
 // SAFETY: as above.
 unsafe impl Sync for Runtime {}
 
-/// Opens the runtime: from the variable, or where `cargo xtask vendor litert` unpacks it. If it is
-/// missing, the function prints this and returns `None`.
+/// Opens the runtime of the wheel, if it is available.
 pub fn open(test: &str) -> Option<&'static Runtime> {
-    static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
-    let runtime = RUNTIME.get_or_init(|| {
-        let unpacked = || {
-            let cache = std::env::var_os("XDG_CACHE_HOME")
-                .map(PathBuf::from)
-                .filter(|path| path.is_absolute())
-                .or_else(|| Some(std::env::home_dir()?.join(".cache")))?;
-            Some(cache.join("shardwright/vendor/ai-edge-litert-2.3.0/ai_edge_litert"))
-        };
-        let said = std::env::var_os(WHEEL).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let file = said.or_else(unpacked)?.join("libLiteRt.so");
-        file.is_file().then(|| Runtime::new(&file))
-    });
-    if runtime.is_none() {
-        let why = format!("no LiteRT runtime; run `cargo xtask vendor litert` or set {WHEEL}");
-        let _ = writeln!(std::io::stdout().lock(), "SKIPPED: {test}: {why}");
-    }
-    runtime.as_ref()
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    let file = wheel::with(FILE, test)?.join(FILE);
+    Some(RUNTIME.get_or_init(|| Runtime::new(&file)))
 }
 
 fn fine(code: c_int, what: &str) -> Result<(), String> {
