@@ -684,7 +684,7 @@ mod tests {
         let towers = TowerOptions {
             passes: Some(vec![Pass::Picture, Pass::Clip]),
             formats: vec![
-                "w8-per-channel[head=f16][mlp-output=f16]/a16/a8".parse().unwrap(),
+                "w8-per-channel[mlp-output=f16][head=f16]/a16/a8".parse().unwrap(),
                 FormatChoice::Stored,
             ],
             picture_tokens: vec![70, 280],
@@ -713,7 +713,7 @@ mod tests {
             "table": {"embedding": "w8-per-channel"},
             "tower": {
                 "clip-seconds": [5],
-                "formats": ["w8-per-channel[head=f16][mlp-output=f16]/a16/a8", "stored"],
+                "formats": ["w8-per-channel[mlp-output=f16][head=f16]/a16/a8", "stored"],
                 "passes": ["picture", "clip"],
                 "picture-tokens": [70, 280],
             },

@@ -132,7 +132,8 @@ mod tests {
         for (bytes, (kind, words)) in [
             (text("1"), incompatible(1)),
             (text("2"), incompatible(2)),
-            (text("4"), incompatible(4)),
+            (text("3"), incompatible(3)),
+            (text("5"), incompatible(5)),
             (text("4294967295"), incompatible(u32::MAX)),
             (text("4294967296"), other(version)),
             (text("01"), other(version)),
