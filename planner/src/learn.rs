@@ -70,16 +70,20 @@ pub fn revise(request: &Request, history: &[Attempt], settings: &Settings) -> Re
             None => break,
         }
     }
-    let message = format!("every plan left was refused before, after {} attempts", history.len());
+    let message = format!("no untried plan is left after {}", attempts(history.len()));
     Err(Refusal::new(RefusalKind::Exhausted, message))
 }
 
-fn exhausted(refusal: Refusal, attempts: usize) -> Refusal {
+fn exhausted(refusal: Refusal, count: usize) -> Refusal {
     if refusal.kind == RefusalKind::InvalidRequest {
         return refusal;
     }
-    let message = format!("nothing is left after {attempts} attempts: {}", refusal.message);
+    let message = format!("no plan is left after {}: {}", attempts(count), refusal.message);
     Refusal { kind: RefusalKind::Exhausted, message, details: refusal.details }
+}
+
+fn attempts(count: usize) -> String {
+    names::count(count as u64, "attempt")
 }
 
 /// Returns the shard of a repeated solution to forbid next: one that was refused, otherwise the
@@ -142,7 +146,7 @@ fn relief_after(target: &Target, flags: &[Flag], name: &str) -> Vec<Relief> {
         known.push(match flags.contains(&relief.flag) {
             true => Relief {
                 value: None,
-                note: "the shard that was refused had it set".to_owned(),
+                note: "a shard that was compiled with it was refused".to_owned(),
                 ..relief.clone()
             },
             false => relief.clone(),
@@ -182,7 +186,7 @@ impl Lesson {
                 let first = std::mem::replace(&mut self.speculates, false);
                 if first {
                     let choice = "no proposals (learned)".to_owned();
-                    self.note(class, choice, format!("a plan that does was refused: {}", feedback.message));
+                    self.note(class, choice, format!("a plan with them was refused: {}", feedback.message));
                 }
             }
             Some(class) => {
@@ -241,10 +245,10 @@ impl Lesson {
             Some(max) => {
                 let scaled = u128::from(planned) * u128::from(max) / u128::from(refused);
                 let scaled = u64::try_from(scaled).unwrap_or(u64::MAX);
-                let because = format!("{refused} was refused, at most {max} is taken");
+                let because = format!("{refused} was refused, the maximum is {max}");
                 (scaled.min(planned.saturating_sub(1)), because)
             }
-            None => (planned / 2, format!("{refused} was refused without a maximum: half of it next")),
+            None => (planned / 2, format!("{refused} was refused without a maximum, trying half of it")),
         };
         self.learn_limit(shard, class, name, limit, because);
     }
@@ -289,9 +293,9 @@ impl Lesson {
         let ops = self.planned(shard, "ops", None).unwrap_or(0);
         let because = match detail(feedback, "worker") {
             Some(end) => {
-                format!("on a shard of {ops} operations the process that compiled {end}: half of it next")
+                format!("the process that compiled a shard of {ops} operations {end}, trying half as many")
             }
-            None => format!("a shard of {ops} operations was refused as a whole: half of it next"),
+            None => format!("a shard of {ops} operations was refused as a whole, trying half as many"),
         };
         self.learn_limit(shard, class, "ops", ops / 2, because);
     }
@@ -335,7 +339,7 @@ impl Lesson {
         if lossy.is_empty() {
             self.forbidden.push(forbid(shard));
         } else {
-            let why = format!("drifted by {drift} thousandths");
+            let why = format!("its results are off by {drift} thousandths");
             self.forbid_units(shard, &lossy, ErrorClass::Internal, &why);
         }
     }
@@ -392,8 +396,8 @@ impl Lesson {
         let target = &request.targets[target as usize].name;
         let choice = format!("{place}: {of} than in {} on {target}", request.formats_name(had));
         let because = match drift {
-            u32::MAX => "it drifted without bound".to_owned(),
-            _ => format!("it drifted by {drift} thousandths"),
+            u32::MAX => "its results are off without bound".to_owned(),
+            _ => format!("its results are off by {drift} thousandths"),
         };
         self.note(ErrorClass::Internal, choice, because);
     }
@@ -454,7 +458,7 @@ impl Lesson {
         self.note(
             class,
             format!("no more shards on {name}"),
-            format!("it failed twice, last with {}", class.name()),
+            format!("the target failed twice, last with {}", class.name()),
         );
     }
 

@@ -533,7 +533,7 @@ impl<'request> Problem<'request> {
         let invalid = |message: String| Refusal::new(RefusalKind::InvalidRequest, message);
         let caps = request.model.components.iter().any(|component| component.softcap.is_some());
         if settings.softcap == RUNTIME && !caps {
-            let message = "the runtime was asked to compute a soft-cap, and the model has none";
+            let message = "the runtime cannot compute a soft-cap, because the model has none";
             return Err(invalid(message.to_owned()));
         }
         preferences::check(request, &settings.wanted)?;
@@ -564,7 +564,9 @@ impl<'request> Problem<'request> {
                 for ((layer, position), donor) in layers.iter().zip(0_u32..).zip(&mut donors) {
                     let Some(from) = layer.donor else { continue };
                     if from >= position {
-                        return Err(invalid(format!("layer {position} reads the state of layer {from}")));
+                        return Err(invalid(format!(
+                            "layer {position} reads the state of layer {from}, which is not earlier"
+                        )));
                     }
                     *donor = Some(from);
                     last_reader[from as usize] = position + 1;

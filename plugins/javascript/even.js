@@ -2,9 +2,9 @@
 // allows, all on that target in the first formats. Refuses if that plan exceeds a limit or a goal.
 //
 // Names of the interface are in camel case here, records are plain objects, a variant is { tag, val }, and an absent
-// option is left out. A u64 is a number or a BigInt, by the engine, and large unsigned numbers may arrive as negative
-// ones. A refusal is thrown as a record; anything else that is thrown stops the planner like a crash. Every call runs in a
-// fresh instance: variables do not survive it.
+// option is left out. A u64 is a number or a BigInt, depending on the engine, and large unsigned numbers may arrive as
+// negative ones. A refusal is thrown as a record. Any other exception stops the planner like a crash. Every call runs in a
+// new instance, so variables do not keep their values.
 import { log } from 'shardwright:planner/host@0.2.0-draft';
 
 const u32 = (value) => value >>> 0;
@@ -47,7 +47,7 @@ function cut(request, component, limit) {
     const sum = ({ first, end }) => ops.slice(first, end).reduce((a, b) => a + b, 0);
     if (ranges.every((range) => sum(range) <= limit)) return ranges;
   }
-  return refuse('over-limit', `a layer of \`${component.name}\` alone is above ${limit} operations`);
+  return refuse('over-limit', `a layer of \`${component.name}\` alone exceeds ${limit} operations`);
 }
 
 function takesPart(request, component, { first, end }, entry) {
@@ -157,7 +157,7 @@ function makePlan(request) {
     })),
   );
   log('info', `${shards.length} shards on ${target.name}`);
-  // Each table in the format that is named first.
+  // Each table is in its first format.
   const plan = { shards, tables: request.tables.map(() => 0), fallback: [], reasons: [], extensions: [] };
   check(request, plan);
   return plan;
@@ -171,5 +171,5 @@ export const api = {
     options: [],
   }),
   makePlan,
-  revise: () => refuse('exhausted', 'this planner has one plan'),
+  revise: () => refuse('exhausted', 'this planner has only one plan'),
 };

@@ -1,13 +1,13 @@
 // A policy in JavaScript: preferences for a plan, as options of the built-in planner, which does
-// the rest.
+// everything else.
 //
 // It imports the same interface that it exports, from the planner that `shardwright planner
 // compose` joins it with.
 import * as solver from 'shardwright:planner/api@0.2.0-draft';
 import { log } from 'shardwright:planner/host@0.2.0-draft';
 
-// The head on the CPU, 8 bits in the first and the last layer, and between them in the second
-// matrices of the MLPs; elsewhere formats count more than fewer shards.
+// The head is on the CPU. The first and the last layer have 8 bits, and so have the second matrices
+// of the MLPs between them. Everywhere else formats are more important than fewer shards.
 function wanted({ model, targets, formats, weightFormats }) {
   const options = [['order', 'targets,formats']];
   const cpu = targets.find(({ kind }) => kind === 'cpu');
@@ -25,8 +25,8 @@ function wanted({ model, targets, formats, weightFormats }) {
   return options;
 }
 
-// The engine reads large unsigned numbers as negative ones, and does not pass those on. Only the ranges of flags and the
-// zero points of encodings are signed.
+// The engine reads large unsigned numbers as negative ones, and cannot pass negative ones on. Only the ranges of flags and
+// the zero points of encodings are signed.
 const SIGNED = ['min', 'max', 'zeroPoint'];
 function unsigned(value, name) {
   if (Array.isArray(value)) return value.map((item) => unsigned(item, name));
@@ -36,7 +36,7 @@ function unsigned(value, name) {
   return Object.fromEntries(Object.entries(value).map(([name, field]) => [name, unsigned(field, name)]));
 }
 
-// Options of the caller come last, and win.
+// Options of the caller come last, so they override these.
 const asked = (request) => ({ ...unsigned(request), options: [...wanted(request), ...request.options] });
 
 export const api = {

@@ -28,7 +28,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 use shardwright::{FormatChoice, OpenOptions, WeightFormat, WeightRounding};
-use shardwright_build::{PlanOptions, PlanReport, checkpoint_moments, open_checkpoint};
+use shardwright_build::{PlanOptions, PlanReport};
+use shardwright_checkpoints::{checkpoint_moments, open_checkpoint};
 use shardwright_graph::{ComponentKind, ConstantFormat, Graph, WeightId};
 use shardwright_planning::profile::Preference;
 use shardwright_quantisation::{Baseline, Moments, Recipe, TableFormats, places, quantise};

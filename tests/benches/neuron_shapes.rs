@@ -495,7 +495,9 @@ fn tables(cases: &[Value]) -> String {
             ["lowering", "compiling", "writing", "storing"].iter().map(|stage| seconds(case, stage)).sum();
         format!("{all:.0} s")
     });
-    row("finding out what flags did", &|case| format!("{:.0} s", seconds(case, "looking what flags did")));
+    row("checking the effect of flags", &|case| {
+        format!("{:.0} s", seconds(case, "checking the effect of flags"))
+    });
     row("peak memory of the worker that compiles", &|case| gigabytes(&case["compile_peak_bytes"]["worker"]));
     row("of the program beside it", &|case| gigabytes(&case["compile_peak_bytes"]["program"]));
     row("bundle, with the tables", &|case| gigabytes(&case["compiled"]["bundle_bytes"]));

@@ -23,7 +23,8 @@ use std::fs;
 use std::path::Path;
 
 use shardwright::OpenOptions;
-use shardwright_build::{ChainPlan, LossReport, PlanReport, Predicted, Speed};
+use shardwright_build::{LossReport, PlanReport, Predicted, Speed};
+use shardwright_checkpoints::ChainPlan;
 use shardwright_planning::profile::{GENERIC, Preference, ProfileRegistry};
 use shardwright_planning::request::DraftEstimate;
 use shardwright_runtime::{Acceptance, acceptance_of_lookup};

@@ -66,7 +66,7 @@ fn main() {
         all.into_iter().step_by(step).take(rows).map(|row| row[..row.len().min(128)].to_vec()).collect();
     let baseline = Baseline::of(&graph, &sequences).expect("the reference runs it");
     let moments = is_compensated.then(|| {
-        let checkpoint = shardwright_build::open_checkpoint(&checkpoint).expect("it opens");
+        let checkpoint = shardwright_checkpoints::open_checkpoint(&checkpoint).expect("it opens");
         // The moments that the losses were measured with.
         let identity = Moments::identity_of(checkpoint.content_hash(), &moment_texts()[0].clone());
         let folder = cache.path().join("moments").join(Digest::from(identity).to_string());

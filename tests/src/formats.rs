@@ -13,7 +13,8 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 use shardwright::{FormatChoice, Model, OpenOptions, TableFormats, WeightFormat, WeightRounding};
-use shardwright_build::{PlanOptions, calibration_text, checkpoint_moments, open_checkpoint};
+use shardwright_build::PlanOptions;
+use shardwright_checkpoints::{calibration_text, checkpoint_moments, open_checkpoint};
 use shardwright_graph::{Graph, Ranges, state_key};
 use shardwright_quantisation::{
     Calibration, Calibrator, Candidate, IntegerBits, Moments, RangeMethod, Rounding, content_hash, evaluate,
@@ -597,11 +598,11 @@ fn calibrate_on(graph: &Graph, conversations: &[Vec<u32>]) -> Calibration {
 /// own. `None` selects all texts that come with the program.
 const TEXTS: [(&str, Option<&str>); 7] = [
     ("all that come with the program", None),
-    ("turns alone", Some("host/build/src/checkpoint/texts/turns.txt")),
-    ("code alone", Some("host/build/src/checkpoint/texts/code.txt")),
-    ("numbers alone", Some("host/build/src/checkpoint/texts/numbers.txt")),
-    ("languages alone", Some("host/build/src/checkpoint/texts/languages.txt")),
-    ("long texts alone", Some("host/build/src/checkpoint/texts/long.txt")),
+    ("turns alone", Some("host/checkpoints/src/texts/turns.txt")),
+    ("code alone", Some("host/checkpoints/src/texts/code.txt")),
+    ("numbers alone", Some("host/checkpoints/src/texts/numbers.txt")),
+    ("languages alone", Some("host/checkpoints/src/texts/languages.txt")),
+    ("long texts alone", Some("host/checkpoints/src/texts/long.txt")),
     ("the model's own", Some(OWN_TEXT)),
 ];
 
@@ -633,8 +634,8 @@ pub fn by_texts(part: &Recorded) -> (f64, Vec<ByText>) {
         let calibration_text = path.map(|path| tree::root().join(path));
         let options = PlanOptions { shims, calibration_text, ..PlanOptions::default() };
         let conversations =
-            shardwright_build::calibration_text(&checkpoint, &options).expect("conversations");
-        let moved = shardwright_build::moment_text(&checkpoint, &options).expect("conversations");
+            shardwright_checkpoints::calibration_text(&checkpoint, &options).expect("conversations");
+        let moved = shardwright_checkpoints::moment_text(&checkpoint, &options).expect("conversations");
         let (moments, _) = checkpoint_moments(&checkpoint, &options, &mut ()).expect("moments");
         let of = |formats: &str, moments: Option<Moments>| Candidate {
             formats: formats.parse().expect("formats"),
@@ -673,7 +674,7 @@ pub fn moment_texts() -> [Vec<Vec<u32>>; 2] {
     let checkpoint = open_checkpoint(&tree::root().join(DEMO_MODEL)).expect("the demo model");
     [None, Some(tree::root().join(OWN_TEXT))].map(|text| {
         let options = PlanOptions { calibration_text: text, ..PlanOptions::default() };
-        shardwright_build::moment_text(&checkpoint, &options).expect("conversations")
+        shardwright_checkpoints::moment_text(&checkpoint, &options).expect("conversations")
     })
 }
 
@@ -683,7 +684,7 @@ pub fn moment_texts() -> [Vec<Vec<u32>>; 2] {
 /// If a conversation cannot be rendered.
 pub fn loss_text() -> Vec<Vec<u32>> {
     let checkpoint = open_checkpoint(&tree::root().join(DEMO_MODEL)).expect("the demo model");
-    shardwright_build::sensitivity_text(&checkpoint, &PlanOptions::default()).expect("conversations")
+    shardwright_checkpoints::sensitivity_text(&checkpoint, &PlanOptions::default()).expect("conversations")
 }
 
 /// Opens the demo model in these formats, with one layer per shard.

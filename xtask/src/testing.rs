@@ -5,6 +5,7 @@ mod durations;
 mod programs;
 mod runtime_only;
 pub mod suites;
+mod ten_lines;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -96,6 +97,7 @@ pub fn run(workspace: &Workspace, strict: bool, filters: &[String]) -> Result<()
         build::benches(workspace)?;
     }
     runtime_only::build(workspace)?;
+    ten_lines::build(workspace)?;
     let compiling = begun.elapsed();
 
     let mut arguments: Vec<OsString> = filters.iter().map(OsString::from).collect();

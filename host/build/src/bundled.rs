@@ -103,7 +103,7 @@ impl<'w> BundleStore<'w> {
                 .with_help("report this: the shim's artefact lacks required metadata")
         };
         let artefact =
-            *self.kept.get(&shard.artefact.name()).ok_or_else(|| lost("its artefact was not kept"))?;
+            *self.kept.get(&shard.artefact.name()).ok_or_else(|| lost("the artefact was not stored"))?;
         let heads = Heads::of(&shard.artefact).to_bytes().map_err(|error| lost(&error.to_string()))?;
         Ok(ShardEntry {
             name: shard.name.clone(),
@@ -119,7 +119,7 @@ impl<'w> BundleStore<'w> {
             entries: planned.entries.clone(),
             artefact,
             head: self.add(&heads)?,
-            work_order: head.work_order.parse().map_err(|_| lost("its work order has no name"))?,
+            work_order: head.work_order.parse().map_err(|_| lost("the work order has no hash"))?,
             flags: head.flags.clone(),
             load_flags: shard.load_flags.clone(),
             rewritten: shard.rewritten.clone(),
@@ -189,5 +189,6 @@ impl ArtefactStore for BundleStore<'_> {
 }
 
 fn json(value: &impl serde::Serialize) -> Result<Vec<u8>> {
-    serde_json::to_vec(value).map_err(|error| Error::internal(format!("the plan as JSON: {error}")))
+    serde_json::to_vec(value)
+        .map_err(|error| Error::internal(format!("cannot serialise the plan as JSON: {error}")))
 }

@@ -29,12 +29,12 @@ pub(crate) fn made_otherwise(shard: &BuiltShard) -> Vec<Notice> {
     let profile = head.chip.as_ref().map_or("", |chip| chip.name.as_str());
     let reported = head.made_otherwise().map(|(fact, asked, made)| match asked {
         Some(asked) => Notice::fallback(format!(
-            "shard {}: its code is made for {fact} {made}: the compiler does not know {asked}, which \
-             profile {profile} says",
+            "shard {}: compiled for {fact} {made}, because the compiler does not know {asked} of profile \
+             {profile}",
             shard.name
         )),
         None => Notice::making(format!(
-            "shard {}: its code is made for {fact} {made}; profile {profile} does not say one",
+            "shard {}: compiled for {fact} {made}, because profile {profile} does not have this fact",
             shard.name
         )),
     });

@@ -226,7 +226,7 @@ pub(crate) fn compile_shard(
             let found = counted.unwrap_or(legal.graph.nodes.len() as u64);
             if found != promised.ops {
                 let promised = promised.ops;
-                let what = format!("the cost table promised {promised} operations, the graph has {found}");
+                let what = format!("expected {promised} operations from the cost table, got {found}");
                 return Err(Error::internal(what)
                     .at(format!("shard {name} at {entry}"))
                     .with_help("report this: the cost table given to the planner was wrong")
@@ -331,8 +331,8 @@ fn promised_size(
     }
     let rests_on = cost.artefact_provenance.map_or("modelled", Provenance::name);
     Ok(Some(format!(
-        "shard {shard}: its artefact has {found} bytes where {promised} were planned ({rests_on}), which is more than \
-         {SIZE_TOLERANCE_PERCENT} % apart: limits on bytes may not hold"
+        "shard {shard}: its artefact has {found} bytes, but {promised} were planned ({rests_on}). The \
+         difference exceeds {SIZE_TOLERANCE_PERCENT} %, so limits on bytes may be exceeded"
     )))
 }
 

@@ -148,9 +148,9 @@ impl Costs {
         let microseconds = row.microseconds;
         // Rounded up, so that reading any weights needs more than 0 µs.
         let why = if microseconds < weight_bytes.div_ceil(ABSURD_BYTES) {
-            format!("{microseconds} µs for {weight_bytes} bytes of weights, more than 10 TB/s")
+            format!("{microseconds} µs for {weight_bytes} bytes of weights is faster than 10 TB/s")
         } else if microseconds > ABSURD_MICROSECONDS {
-            format!("{microseconds} µs for one run, more than an hour")
+            format!("{microseconds} µs for one run is more than an hour")
         } else {
             return Some(TimeCost { microseconds, provenance: row.provenance });
         };
@@ -168,15 +168,17 @@ impl Costs {
             notices.push(Notice::note(format!("times: {recalled} from the cache, {made} estimated now")));
         }
         for (shim, count, first) in &totals.failed {
-            notices.push(Notice::note(format!("times: shim `{shim}` failed to estimate {count}: {first}")));
+            notices.push(Notice::note(format!(
+                "times: {count} estimates of shim `{shim}` failed, first: {first}"
+            )));
         }
         for (shim, count, first) in &totals.disbelieved {
             notices.push(Notice::note(format!(
-                "times: {count} of shim `{shim}` are not believed and left out, the first: {first}"
+                "times: {count} estimates of shim `{shim}` are implausible and ignored, first: {first}"
             )));
         }
         if let Some(error) = &totals.unkept {
-            notices.push(Notice::note(format!("times are estimated again next time: {error}")));
+            notices.push(Notice::note(format!("times are not cached and will be estimated again: {error}")));
         }
         notices
     }
@@ -256,10 +258,10 @@ mod tests {
         assert_eq!(
             said,
             [
-                "times: 2 of shim `fast` are not believed and left out, the first: 99 µs for 1000000000 bytes \
-                 of weights, more than 10 TB/s",
-                "times: 1 of shim `endless` are not believed and left out, the first: 3600000001 µs for one \
-                 run, more than an hour",
+                "times: 2 estimates of shim `fast` are implausible and ignored, first: 99 µs for 1000000000 \
+                 bytes of weights is faster than 10 TB/s",
+                "times: 1 estimates of shim `endless` are implausible and ignored, first: 3600000001 µs for \
+                 one run is more than an hour",
             ]
         );
     }

@@ -123,7 +123,7 @@ fn token_microseconds(request: &Request, formats: &str) -> Option<u64> {
 }
 
 /// Returns the bytes of a row: its logits and the values that shards hand over, as 32-bit floats.
-pub(crate) fn row_bytes(graph: &Graph) -> u64 {
+pub fn row_bytes(graph: &Graph) -> u64 {
     graph.vocabulary.saturating_add(graph.hidden).saturating_mul(4)
 }
 

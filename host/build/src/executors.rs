@@ -67,10 +67,10 @@ impl OwnShim {
     /// Returns why the shim does not answer for its own target.
     pub(crate) fn why_it_does_not_answer(&self) -> String {
         match self {
-            OwnShim::Absent => "the target's shim is not at hand".to_owned(),
+            OwnShim::Absent => "the target's shim was not found".to_owned(),
             OwnShim::Unusable { .. } => "the target's shim cannot be used".to_owned(),
             OwnShim::Open { instance, .. } => {
-                format!("shim `{}` is here and has no device for the target", instance.shim().name())
+                format!("shim `{}` has no device for the target", instance.shim().name())
             }
         }
     }
@@ -136,7 +136,7 @@ pub(crate) fn demand(target: &Target, own: &OwnShim, on: Option<Executor>) -> Re
 
 /// Returns the error for a target without an executor.
 fn not_here(target: &Target, what: &str, help: Option<&str>) -> Error {
-    let instead = format!("`--on cpu` runs the plan for {} on this machine's CPU", target.name);
+    let instead = format!("use `--on cpu` to run the plan for {} on this machine's CPU", target.name);
     let help = help.map_or_else(|| instead.clone(), |help| format!("{help}; {instead}"));
     Error::new(ErrorKind::Missing, what).with_help(help)
 }
@@ -177,7 +177,7 @@ pub(crate) fn executor(
             (OwnShim::Unusable { error, .. }, on) => {
                 let stands_in = on != Some(Executor::Simulator) && shims.has_simulator(&target.shim);
                 let simulator =
-                    stands_in.then_some("`--on simulator` runs it in the one that comes with the shim");
+                    stands_in.then_some("use `--on simulator` to run it in the shim's own simulator");
                 let help: Vec<&str> = error.help().into_iter().chain(simulator).collect();
                 (unusable(target, error), (!help.is_empty()).then(|| help.join("; ")))
             }
@@ -187,24 +187,24 @@ pub(crate) fn executor(
                 (format!("target {}: {missing}", target.name), help)
             }
             (_, Some(Executor::Simulator)) => (
-                format!("{named}: no simulator of it was found"),
-                Some("`--on device` needs the chip".to_owned()),
+                format!("{named}: no simulator was found"),
+                Some("use `--on device` on a machine with the chip".to_owned()),
             ),
             (OwnShim::Open { devices, .. }, _) if devices.is_empty() => (
-                format!("{named}: the shim reports no device of that chip"),
+                format!("{named}: the shim reports no device for this chip"),
                 Some(
-                    "devices it reports without a chip (`shardwright shim list`) run under a profile whose `kind` is `cpu`"
+                    "for a device without a chip (see `shardwright shim list`), use a profile of kind `cpu`"
                         .to_owned(),
                 ),
             ),
             _ => {
                 let mut help = Vec::new();
                 if offline && purpose == Purpose::Run {
-                    help.push("`shardwright compile` makes a bundle for the device here".to_owned());
+                    help.push("use `shardwright compile` to make a bundle for the device".to_owned());
                 }
                 help.push(match simulated {
-                    true => "`--on simulator` runs it in its vendor's simulator".to_owned(),
-                    false => "`--on simulator` needs a shim that simulates it".to_owned(),
+                    true => "use `--on simulator` to run it in the vendor's simulator".to_owned(),
+                    false => "`--on simulator` requires a shim that simulates the chip".to_owned(),
                 });
                 (format!("{named}: the device was not found"), Some(help.join("; ")))
             }
@@ -215,7 +215,7 @@ pub(crate) fn executor(
     let opened = shims.open_to_compile(CPU_SHIM, &target.name, &threads, false);
     let instance = opened.map_err(|error| match error.kind() {
         ErrorKind::Missing => error.with_help(
-            "`shardwright shim list` shows where shims were looked for; `cargo xtask build` builds the CPU shim",
+            "`shardwright shim list` lists the searched places; `cargo xtask build` builds the CPU shim",
         ),
         _ => error,
     })?;

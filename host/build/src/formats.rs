@@ -104,7 +104,7 @@ impl ModelFormats {
     fn used(&self, graph: &Graph, plan: &CheckedPlan) -> Result<BTreeMap<usize, BTreeSet<WeightId>>> {
         let mut used: BTreeMap<usize, BTreeSet<WeightId>> = BTreeMap::new();
         for checked in plan.shards() {
-            for (segment, formats) in runs(checked) {
+            for (segment, formats) in format_runs(checked) {
                 used.entry(formats).or_default().extend(weights_of(graph, plan, checked, segment)?);
             }
         }
@@ -114,7 +114,7 @@ impl ModelFormats {
     /// Returns the model in the formats of one shard: the tuple of its first part, with the weights
     /// of its other parts in their own tuples.
     pub fn graph_of<'g>(&'g self, plan: &CheckedPlan, checked: &CheckedShard) -> Result<Cow<'g, Graph>> {
-        let mut runs = runs(checked).into_iter();
+        let mut runs = format_runs(checked).into_iter();
         let first = runs.next().map_or(0, |(_, formats)| formats);
         let mut graph = Cow::Borrowed(self.graph(first));
         for (segment, formats) in runs {
@@ -129,7 +129,7 @@ impl ModelFormats {
 
 /// Returns the parts of a shard with one format tuple each, by index: adjacent layers, and
 /// components without layers.
-pub(crate) fn runs(checked: &CheckedShard) -> Vec<(Segment, usize)> {
+pub fn format_runs(checked: &CheckedShard) -> Vec<(Segment, usize)> {
     let mut runs: Vec<(Segment, usize)> = Vec::new();
     for (planned, segment) in checked.planned.segments.iter().zip(checked.segments.iter()) {
         let begin = runs.len();

@@ -72,7 +72,7 @@ pub struct PrimitiveCount {
 
 impl Default for PrimitiveCount {
     fn default() -> Self {
-        PrimitiveCount { known: Vec::new(), why: "the target's shim is not at hand".to_owned() }
+        PrimitiveCount { known: Vec::new(), why: "the target's shim was not found".to_owned() }
     }
 }
 
@@ -117,7 +117,7 @@ impl Judge for PrimitiveCount {
         if self.known.is_empty() {
             return Ok(());
         }
-        let unknown = || Err(format!("nothing says that the chip takes {formats}"));
+        let unknown = || Err(format!("the profile does not list {formats} as supported"));
         self.known.iter().find(|(known, _)| known == formats).map_or_else(unknown, |(_, taken)| taken.clone())
     }
 

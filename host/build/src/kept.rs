@@ -93,8 +93,7 @@ impl KeptArtefacts {
         let folder = cache.join("artefacts");
         let own = own::create_folder(&folder).map_err(Error::from).and_then(|()| own::expect_folder(&folder));
         if let Err(error) = own {
-            let what =
-                format!("what is compiled is not kept for the next start in {}: {error}", folder.display());
+            let what = format!("artefacts cannot be cached in {}: {error}", folder.display());
             return Some(Err(Notice::note(what)));
         }
         Some(Ok(KeptArtefacts {
@@ -112,7 +111,7 @@ impl KeptArtefacts {
     fn notice(&self, took: Duration) -> Option<Notice> {
         (self.made > 0).then(|| {
             Notice::note(format!(
-                "prepared in {}; {} compiled, {}: kept in {}, from where the next start takes them",
+                "prepared in {}; {} compiled ({}), cached for the next start in {}",
                 units::seconds(took.as_secs_f64()),
                 units::count(self.made as u64, "shard"),
                 units::bytes(self.made_bytes),

@@ -96,8 +96,8 @@ pub struct LearnedLimit {
 impl LearnedLimit {
     fn note(&self) -> String {
         let how = match self.told {
-            true => format!("{} was refused, with this maximum", self.refused),
-            false => format!("{} was refused and this much taken", self.refused),
+            true => format!("{} was refused, with this as the maximum", self.refused),
+            false => format!("{} was refused and this was accepted", self.refused),
         };
         format!("{how}: {}", self.evidence)
     }
@@ -152,7 +152,7 @@ impl Learned {
             Ok(None) => return Vec::new(),
             Ok(Some(kept)) if kept.learned_of == *compiler => kept.limits,
             Ok(Some(_)) => {
-                return vec![ignored(&path, "its limits belong to another compiler")];
+                return vec![ignored(&path, "the limits belong to another compiler")];
             }
             Err(fault) => return vec![ignored(&path, &fault)],
         };
@@ -161,7 +161,7 @@ impl Learned {
             let target = &summary.target.name;
             if decided.contains(&learned.name.as_str()) {
                 said.push(format!(
-                    "target {target}: the learned limit {} ≤ {} does not count, another was asked for",
+                    "target {target}: the learned limit {} ≤ {} is ignored, because you set another",
                     learned.name, learned.value
                 ));
                 continue;
@@ -212,7 +212,7 @@ impl Learned {
                     path.display()
                 ),
                 Err(error) => format!(
-                    "target {}: {} was learned and could not be kept: {}: {error}",
+                    "target {}: {} was learned, but could not be stored: {}: {error}",
                     target.target.name,
                     words.join(", "),
                     path.display()
@@ -241,7 +241,7 @@ impl Learned {
         let file = |path: PathBuf| match read(&path) {
             Ok(Some(kept)) => {
                 let fault = (path.file_name() != Some(kept.learned_of.file_name().as_ref()))
-                    .then(|| "its name is not that of its compiler".to_owned());
+                    .then(|| "the name of the file does not match its compiler".to_owned());
                 let path = path.display().to_string();
                 Some(LearnedFile { path, learned_of: Some(kept.learned_of), limits: kept.limits, fault })
             }
@@ -260,16 +260,14 @@ impl Learned {
 }
 
 fn ignored(path: &Path, fault: &str) -> String {
-    format!("{}: {fault}; it is ignored, and what is learned next takes its place", path.display())
+    format!("{}: {fault}; the file is ignored, and the next learned limits replace it", path.display())
 }
 
 /// Returns a limit's relief by flags after a shard with `flags` was refused. These flags did not
 /// help.
 fn relief_after(limit: &Limit, flags: &[Flag]) -> Vec<Relief> {
     let after = |relief: &Relief| match flags.contains(&relief.flag) {
-        true => {
-            Relief { value: None, note: "the shard that was refused had it set".to_owned(), ..relief.clone() }
-        }
+        true => Relief { value: None, note: "the refused shard had it set".to_owned(), ..relief.clone() },
         false => relief.clone(),
     };
     limit.relief.iter().map(after).collect()
@@ -359,14 +357,15 @@ fn read(path: &Path) -> Result<Option<Kept>, String> {
     let Some(bytes) = own::read(path, FILE_BYTES).map_err(|error| error.to_string())? else {
         return Ok(None);
     };
-    let kept: Kept = serde_json::from_slice(&bytes)
-        .map_err(|error| format!("it is not a file of learned limits: {error}"))?;
+    let kept: Kept =
+        serde_json::from_slice(&bytes).map_err(|error| format!("not a file of learned limits: {error}"))?;
     if kept.version != VERSION {
-        return Err(format!("it is of version {}, not {VERSION}", kept.version));
+        return Err(format!("expected version {VERSION}, got {}", kept.version));
     }
     match kept.limits.iter().find(|limit| limit.value == 0 || limit.value >= limit.refused) {
         Some(limit) => {
-            Err(format!("{} ≤ {} does not follow from {}", limit.name, limit.value, limit.refused))
+            let LearnedLimit { name, value, refused, .. } = limit;
+            Err(format!("{name} ≤ {value} does not follow from the refused value {refused}"))
         }
         None => Ok(Some(kept)),
     }
@@ -452,7 +451,7 @@ mod tests {
 
         let mut user = summary(vec![Limit::new("ops", 5000, Provenance::User)]);
         let said = learned.offer(&compiler("8.2.28"), &mut user, &["ops"]);
-        assert!(said[0].contains("does not count"), "{said:?}");
+        assert!(said[0].contains("because you set another"), "{said:?}");
         assert_eq!(user.limits.len(), 1);
 
         for other in [

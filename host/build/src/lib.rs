@@ -3,31 +3,11 @@
 //! **Job.** Owns the loop. It makes the planner's request ([`make_request`]), calls the planner,
 //! and carries out the checked plan ([`compile_plan`]: entry graphs, legalisation, work orders,
 //! `compile`). It returns a compiler's refusals to the planner and tries again ([`settle`]), and
-//! reports the decisions ([`report_plan`]). With feature `checkpoints` (on by default) models come
-//! from checkpoints (`CheckpointSource`) and can be compiled into bundles (`compile`). Plans do not
-//! need weights (`OutlineSource`). Without the feature a [`ModelSource`] supplies the model, and no
-//! checkpoint reader, quantiser or WebAssembly compiler is linked.
+//! reports the decisions ([`report_plan`]). A [`ModelSource`] supplies the model: a checkpoint
+//! (the crate `checkpoints`), or a program that brings its own constants.
 //!
-//! **Not its job.** It makes no decision that a planner could make, does not parse checkpoint
-//! formats, and runs no shards: loaded shards ([`Settled::load`]) go to `runtime`.
-//!
-//! ```
-//! use shardwright_build::{CheckpointSource, PlanOptions, PlanReport, open_checkpoint, plan};
-//! use shardwright_shims::ShimRegistry;
-//! use shardwright_vocabulary::Result;
-//!
-//! /// The plan of a checkpoint for a chip, made without its shim.
-//! fn planned(checkpoint: &std::path::Path, soc: &str) -> Result<PlanReport> {
-//!     let options = PlanOptions {
-//!         soc: Some(soc.to_owned()),
-//!         shims: ShimRegistry::builder(),
-//!         ..PlanOptions::default()
-//!     };
-//!     let checkpoint = open_checkpoint(checkpoint)?;
-//!     let planned = plan(&mut CheckpointSource::new(&checkpoint, &options), &options, &mut ())?;
-//!     Ok(planned.report)
-//! }
-//! ```
+//! **Not its job.** It makes no decision that a planner could make, reads no checkpoints, quantises
+//! no weights, and runs no shards: loaded shards ([`Settled::load`]) go to `runtime`.
 
 mod bundled;
 mod chips;
@@ -58,33 +38,25 @@ mod tables;
 mod times;
 mod trying;
 
-#[cfg(feature = "checkpoints")]
-mod builder;
-#[cfg(feature = "checkpoints")]
-mod checkpoint;
-#[cfg(feature = "checkpoints")]
-mod compiling;
-#[cfg(feature = "checkpoints")]
-mod recorded;
-
 pub use bundled::{BundleStore, artefact_key};
 pub use chips::{chip_of, in_its_words};
 pub use compile::{
     BuildError, BuildSite, BuiltShard, CompiledGraphs, Stage, TargetExecutor, compile_plan, feedback_of,
 };
 pub use costs::{Costs, Row};
-pub use drafts::{DraftTimes, StatedDraft};
+pub use drafts::{DraftTimes, StatedDraft, row_bytes};
 pub use fallback::FallbackChain;
-pub use formats::{ModelFormats, needs_ranges};
+pub use formats::{ModelFormats, format_runs, needs_ranges};
 pub use judge::{ArtefactCost, Costing, Judge, PrimitiveCount};
 pub use kept::Keeping;
 pub use learned::{Compiler, Learned, LearnedFile, LearnedLimit};
 pub use menu::EntryMenu;
+pub use offers::offered_formats;
 pub use options::{
     Executor, FormatChoice, PlanMeasuring, PlanOptions, Purpose, RecordedOptions, TableFormats, TowerOptions,
-    WeightRounding,
+    USUAL_QUALITY, WeightRounding, placed_pass,
 };
-pub use places::LoadedPart;
+pub use places::{LoadedPart, thread_options};
 pub use planners::{PlannerTools, find_planner};
 pub use proving::{Candidate, Prover, Proving};
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
@@ -107,23 +79,6 @@ pub use store::{ArtefactStore, Compilations, NoArtefactStore};
 pub use tables::TableLoss;
 pub use times::{MeasuredTimes, TIMES, Times, Unmeasured};
 pub use trying::{BundleTrying, RecordedPlan, Trying};
-
-#[cfg(feature = "checkpoints")]
-pub use {
-    builder::Builder,
-    checkpoint::{
-        ChainPlan, CheckpointSource, DRAFTS, DraftIdentity, DraftRecords, FormatShare, LossRow,
-        MeasuredDraft, OutlineSource, PRIMARY_CHAIN, SampleSet, SensitivityReport, StoredAnswers, TowerScope,
-        TowerSource, calibration_prompts, calibration_text, checkpoint_moments, expect_checkpoint,
-        expect_towers, measure_sensitivities, messages_of, moment_text, open_checkpoint, plan_all_chains,
-        plan_checkpoint, sensitivity_text, tower_samples, tower_weights, towers_of, turns_of, unseen_text,
-    },
-    compiling::{
-        CompileReport, CompiledVariant, FailedVariant, Jobs, compile, compile_trying, compile_variants,
-    },
-    recorded::{CompiledAnew, compile_recorded, may_compile_here, options_of},
-    shardwright_quantisation::FeatureSample,
-};
 
 use shardwright_vocabulary::Result;
 

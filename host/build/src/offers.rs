@@ -23,7 +23,7 @@ use crate::{CPU_SHIM, Costing, FormatChoice, Judge, PlanOptions, Result, stored_
 /// request. Weights stay as stored there, unless losses count or the user states a preference.
 /// Integers are then offered after the stored formats. Other floats are not offered, because their
 /// rounding is not counted as a loss.
-pub(crate) fn offered_formats(
+pub fn offered_formats(
     graph: &Graph,
     profile: &Profile,
     options: &PlanOptions,
@@ -90,7 +90,7 @@ fn is_wide(format: WeightFormat) -> bool {
 
 /// Returns the formats assumed to be supported by a chip whose shim is not available: the formats
 /// in its profile, and other formats that the user names, with a notice.
-#[expect(clippy::type_complexity, reason = "what `PrimitiveCount` takes, beside the notices")]
+#[expect(clippy::type_complexity, reason = "the argument of `PrimitiveCount`, and the notices")]
 pub(crate) fn known_formats(
     profile: &Profile,
     offered: &[FormatTuple],
@@ -100,7 +100,7 @@ pub(crate) fn known_formats(
         .formats
         .iter()
         .map(|known| {
-            let refused = || Err(format!("profile {} says it is refused: {}", profile.name, known.note));
+            let refused = || Err(format!("profile {} lists it as refused: {}", profile.name, known.note));
             (known.formats.clone(), if known.legal { Ok(()) } else { refused() })
         })
         .collect();
@@ -109,7 +109,7 @@ pub(crate) fn known_formats(
         for tuple in offered {
             if known.iter().all(|(existing, _)| existing != tuple) {
                 notices.push(Notice::making(format!(
-                    "profile {} does not say whether the chip takes {tuple}; it is taken at your word",
+                    "profile {} does not list {tuple}; assuming that the chip supports it, as you named it",
                     profile.name
                 )));
                 known.push((tuple.clone(), Ok(())));
@@ -256,14 +256,14 @@ pub(crate) fn complete(
         } else if !is_left_out && !summary.schema.iter().any(|known| known.name == flag.name) {
             let (flag, name) = (flag.flag(), &profile.name);
             notices.push(Notice::fallback(format!(
-                "flag {flag} of profile {name} is left out: shim `{}` does not know it",
+                "flag {flag} of profile {name} is left out: shim `{}` does not have it",
                 summary.target.shim
             )));
             continue;
         }
         if is_left_out {
             let (flag, name) = (flag.flag(), &profile.name);
-            notices.push(Notice::making(format!("flag {flag} of profile {name} is left out, as you ask")));
+            notices.push(Notice::making(format!("flag {flag} of profile {name} is left out, as requested")));
             continue;
         }
         summary.recommended.push(flag.flag());
@@ -272,8 +272,8 @@ pub(crate) fn complete(
         if profile.flags.iter().all(|flag| flag.name != *name) {
             let set: Vec<&str> = profile.flags.iter().map(|flag| flag.name.as_str()).collect();
             let help = match set.as_slice() {
-                [] => "it sets none".to_owned(),
-                set => format!("it sets {}", set.join(", ")),
+                [] => "the profile sets no flags".to_owned(),
+                set => format!("the profile sets {}", set.join(", ")),
             };
             let what = format!("flag {name} cannot be left out: profile {} does not set it", profile.name);
             return Err(Error::new(ErrorKind::Argument, what).with_help(help));
@@ -290,7 +290,7 @@ pub(crate) fn complete(
             return Err(refused(why).with_help(available(&summary.schema)));
         };
         let takes = |expected: String| {
-            refused(format!("it takes {expected}")).with_help("`shardwright shim list` lists every flag")
+            refused(format!("expected {expected}")).with_help("`shardwright shim list` lists every flag")
         };
         known.accepts(value).map_err(takes)?;
         match summary.recommended.iter_mut().find(|existing| existing.name == *name) {
@@ -298,14 +298,15 @@ pub(crate) fn complete(
             Some(existing) => {
                 let name = &profile.name;
                 notices.push(Notice::making(format!(
-                    "flag {flag}, as you ask, in place of {existing} of profile {name}"
+                    "flag {flag} replaces {existing} of profile {name}, as requested"
                 )));
                 *existing = flag;
             }
             None => {
                 let name = &profile.name;
-                notices
-                    .push(Notice::making(format!("flag {flag}, as you ask, beside those of profile {name}")));
+                notices.push(Notice::making(format!(
+                    "flag {flag} is added to the flags of profile {name}, as requested"
+                )));
                 summary.recommended.push(flag);
             }
         }
@@ -334,7 +335,7 @@ pub(crate) fn unchecked_flags(
         let is = |verdict: &FlagVerdict| format!("flag {flag}, which you set, is {}", verdict.name());
         let Some(schema) = &schema else {
             let is = is(&FlagVerdict::Unknown);
-            return Some(Notice::making(format!("{is}: {why}, and only it can list its flags")));
+            return Some(Notice::making(format!("{is}: {why}, so the flag cannot be checked")));
         };
         let simulated = format!("shim `{}` with its own simulator", target.shim);
         let text = match schema.iter().find(|known| known.name == *name) {

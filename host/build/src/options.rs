@@ -7,16 +7,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use shardwright_bundle::Digest;
 use shardwright_files::{read_named, room};
 use shardwright_graph::Graph;
-#[cfg(feature = "checkpoints")]
-use shardwright_graph::Weight;
 use shardwright_planning::profile::{GENERIC, Preference, Profile};
-use shardwright_planning::request::{DraftEstimate, PromptLength};
-#[cfg(feature = "checkpoints")]
-use shardwright_quantisation::Compensated;
+use shardwright_planning::request::{DraftEstimate, PromptLength, Request};
 use shardwright_shims::RegistryBuilder;
 use shardwright_trust::{Trust, TrustOptions};
 use shardwright_vocabulary::{
-    ComponentKind, Error, ErrorKind, FormatTuple, Notice, Pass, Result, TargetKind, UnknownName, WeightFormat,
+    ComponentKind, Error, ErrorKind, FormatTuple, Notice, Pass, Result, TargetKind, UnknownName, Watch,
+    WeightFormat,
 };
 use shardwright_worker::{Isolation, Shims};
 
@@ -331,39 +328,7 @@ pub struct PlanOptions {
     pub alter: Option<fn(&mut Graph)>,
 }
 
-/// Largest number of weights that are rounded with compensation by default. For Gemma 3 270M (268
-/// million weights), moments, layers in 4 bits and a run of the plan needed 271 s of processor
-/// time.
-#[cfg(feature = "checkpoints")]
-const COMPENSATED_WEIGHTS: u64 = 512_000_000;
-
-/// Largest number of weights of a model whose plan is measured by default. Gemma 3 270M (268
-/// million weights) in 8 bits needed 19 s of processor time.
-#[cfg(feature = "checkpoints")]
-pub(crate) const MEASURED_WEIGHTS: u64 = 2_000_000_000;
-
-/// Returns the number of weights of a model, without gathered tables.
-#[cfg(feature = "checkpoints")]
-pub(crate) fn weights_of(graph: &Graph) -> u64 {
-    let count = |weight: &Weight| weight.shape.iter().copied().fold(1, u64::saturating_mul);
-    graph.weights.iter().map(count).fold(0, u64::saturating_add)
-}
-
 impl PlanOptions {
-    /// Returns which matrices of a model are rounded with compensation, or `None` if there are
-    /// none.
-    #[cfg(feature = "checkpoints")]
-    pub(crate) fn compensated(&self, graph: &Graph) -> Option<Compensated> {
-        match self.recorded.rounding {
-            WeightRounding::Nearest => None,
-            WeightRounding::Compensated => Some(Compensated::All),
-            WeightRounding::Usual => {
-                let suits = graph.is_generative() && weights_of(graph) <= COMPENSATED_WEIGHTS;
-                suits.then_some(Compensated::FourBits)
-            }
-        }
-    }
-
     /// Returns the most bytes of the cache's files that can be made again.
     pub fn cache_bytes_max(&self) -> u64 {
         self.cache_limit.unwrap_or(room::CACHE_BYTES_MAX)
@@ -434,7 +399,7 @@ impl PlanOptions {
 const PLACE_OPTION: &str = "place.";
 
 /// Returns the pass of the component that a planner's option of this name places, if it places one.
-pub(crate) fn placed(name: &str) -> Option<Pass> {
+pub fn placed_pass(name: &str) -> Option<Pass> {
     let component: ComponentKind = name.strip_prefix(PLACE_OPTION)?.parse().ok()?;
     Some(component.pass())
 }
@@ -456,7 +421,7 @@ pub(crate) const SPECULATION_OPTION: &str = "speculation";
 pub(crate) const NO_FALLBACKS: (&str, &str) = ("fallbacks", "none");
 
 /// KL divergence per token in millinats of the goal `good`.
-pub(crate) const USUAL_QUALITY: u32 = 150;
+pub const USUAL_QUALITY: u32 = 150;
 
 /// KL divergence per token in millinats of the goal `near-lossless`.
 pub(crate) const NEAR_LOSSLESS: u32 = 5;
@@ -574,6 +539,7 @@ impl PlanOptions {
         source: &dyn PlanSource,
         soc: &str,
         context: u32,
+        watch: &dyn Watch,
     ) -> Result<(Vec<StatedDraft>, Vec<Notice>)> {
         if !source.graph().is_generative() {
             return Ok((Vec::new(), Vec::new()));
@@ -584,11 +550,10 @@ impl PlanOptions {
         let lookup = match &self.usual_text {
             None => drafts::lookup(source.graph(), context),
             Some(path) => {
-                let found = source.accepted(&read_text(path)?)?.ok_or_else(|| {
-                    let what =
-                        format!("{} cannot be read as tokens: the tokenizer is not here", path.display());
+                let found = source.accepted(&read_text(path)?, watch)?.ok_or_else(|| {
+                    let what = format!("cannot encode {}: the tokenizer is missing", path.display());
                     Error::new(ErrorKind::Missing, what)
-                        .with_help("plan the checkpoint with its tokenizer beside it")
+                        .with_help("put the tokenizer next to the checkpoint's other files")
                 })?;
                 drafts::measured(source.graph(), context, found)
             }
@@ -598,38 +563,12 @@ impl PlanOptions {
         for draft in lookup.map(StatedDraft::from).into_iter().chain(models) {
             let name = &draft.estimate.name;
             if all.iter().any(|other| other.estimate.name == *name) {
-                let what = format!("two drafts are called `{name}`, as the last folder of a path");
-                return Err(Error::new(ErrorKind::Argument, what).with_help("give each another name"));
+                let what = format!("two drafts have the name `{name}`, the last folder of their paths");
+                return Err(Error::new(ErrorKind::Argument, what).with_help("rename one of the folders"));
             }
             all.push(draft);
         }
         Ok((all, notices))
-    }
-
-    /// Returns the options for a draft model of a model that these options plan: the same chip, a
-    /// context of at most `context`, and defaults for all goals.
-    #[cfg(feature = "checkpoints")]
-    pub(crate) fn of_a_draft(&self, context: u32) -> PlanOptions {
-        PlanOptions {
-            shims: self.shims.clone(),
-            planners: self.planners.clone(),
-            profiles: self.profiles.clone(),
-            isolation: self.isolation,
-            strict: self.strict,
-            threads: self.threads,
-            cache: self.cache.clone(),
-            trust: self.trust.clone(),
-            soc: self.soc.clone(),
-            elsewhere: self.elsewhere,
-            recorded: RecordedOptions {
-                on: self.recorded.on,
-                context: Some(context),
-                towers: TowerOptions { passes: Some(Vec::new()), ..TowerOptions::default() },
-                ..RecordedOptions::default()
-            },
-            drafts: Some(Vec::new()),
-            ..PlanOptions::default()
-        }
     }
 
     /// Reads the text of usual conversations, if one was named.
@@ -641,9 +580,8 @@ impl PlanOptions {
         self.usual_text.as_deref().map(read_text).transpose()
     }
 
-    /// Returns prompt lengths for which [`PlanOptions::usual_prompts`] gives the same request.
-    #[cfg(feature = "checkpoints")]
-    pub(crate) fn prompts_of(request: &shardwright_planning::request::Request) -> Vec<PromptLength> {
+    /// Returns prompt lengths that lead to the prompts of this request.
+    pub fn prompts_of(request: &Request) -> Vec<PromptLength> {
         let tokens = request.goals.prompt_tokens;
         if request.prompts.is_empty() && tokens != USUAL_PROMPT.min(request.goals.context) {
             return vec![PromptLength { tokens, count: 1 }];
@@ -652,13 +590,12 @@ impl PlanOptions {
     }
 
     /// Returns the hash of the user's calibration text, if one was named.
-    #[cfg(feature = "checkpoints")]
-    pub(crate) fn calibration_digest(&self) -> Result<Option<Digest>> {
+    pub fn calibration_digest(&self) -> Result<Option<Digest>> {
         Ok(self.read_calibration_text()?.map(|text| Digest::of(text.as_bytes())))
     }
 
     /// Reads the user's calibration text, if one was named.
-    pub(crate) fn read_calibration_text(&self) -> Result<Option<String>> {
+    pub fn read_calibration_text(&self) -> Result<Option<String>> {
         self.calibration_text.as_deref().map(read_text).transpose()
     }
 }
@@ -674,7 +611,7 @@ fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read_named(path, CALIBRATION_TEXT_BYTES)?).map_err(fault)
 }
 
-#[cfg(all(test, feature = "checkpoints"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -751,7 +688,7 @@ mod tests {
             ("place.nothing", None),
             ("format", None),
         ] {
-            assert_eq!(placed(name), pass, "{name}");
+            assert_eq!(placed_pass(name), pass, "{name}");
         }
     }
 

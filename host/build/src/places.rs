@@ -60,7 +60,7 @@ struct RunPlace {
 }
 
 /// Returns the thread option of the CPU shim, if `threads` is set. Other shims get no option.
-pub(crate) fn thread_options(shim: &str, threads: Option<u32>) -> Vec<(String, String)> {
+pub fn thread_options(shim: &str, threads: Option<u32>) -> Vec<(String, String)> {
     match threads {
         Some(threads) if shim == CPU_SHIM => vec![("threads".to_owned(), threads.to_string())],
         _ => Vec::new(),

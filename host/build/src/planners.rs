@@ -172,7 +172,7 @@ impl PlannerTools {
         #[cfg(feature = "compiler")]
         if let (EngineKind::Native, Some(cache)) = (self.sandbox.kind(), &self.cache) {
             return builtin::load(&self.sandbox, Some(cache)).or_else(|error| {
-                let notice = format!("{error}; it is interpreted, which takes longer and plans the same");
+                let notice = format!("{error}; the planner is interpreted, which only takes longer");
                 Ok(builtin::open()?.loaded_with(notice))
             });
         }
@@ -209,7 +209,7 @@ mod tests {
         let interpreted = PlannerTools { sandbox, ..tools }.built_in().unwrap();
         assert_eq!(interpreted.engine(), EngineKind::Pulley);
         let notice = interpreted.load_notice().unwrap();
-        assert!(notice.contains("units of fuel") && notice.contains("it is interpreted"), "{notice}");
+        assert!(notice.contains("units of fuel") && notice.contains("is interpreted"), "{notice}");
         let request = recorded().unwrap();
         let [one, other] = [compiled, interpreted].map(|planner| planner.make_plan(&request).plan.unwrap());
         assert_eq!(one, other);

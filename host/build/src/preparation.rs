@@ -76,7 +76,7 @@ impl Preparation {
         let chosen = Chosen::of(source, options, &mut notices)?;
         let candidates = Candidates::of(source.graph(), &chosen);
         let offers = Offers::of(&candidates, &chosen, purpose, &mut notices)?;
-        let wanted = Wanted::of(source, &chosen, &candidates.tuples, &mut notices)?;
+        let wanted = Wanted::of(source, &chosen, &candidates.tuples, &mut notices, watch)?;
         let graph = source.graph();
         let weighed = Weighed::of(graph, stored_formats(graph), source.making(), source.download());
         let requested = Requested::of(source, &chosen, &offers, wanted, &mut notices, watch)?;

@@ -43,7 +43,6 @@ pub struct Candidate<'c> {
 }
 
 impl<'c> Candidate<'c> {
-    /// Returns the plan.
     pub fn plan(&self) -> &'c CheckedPlan {
         self.plan
     }

@@ -130,8 +130,8 @@ fn with_less_context(
         options.recorded.context = Some(context);
         let Ok(preparation) = Preparation::new(source, &options, Purpose::Plan, watch) else { break };
         if preparation.session.plan(&preparation.request).is_ok() {
-            let holds = format!("it holds with `--context {context}`");
-            let help = refused.help().map_or_else(|| holds.clone(), |help| format!("{holds}; {help}"));
+            let fits = format!("`--context {context}` meets the goal");
+            let help = refused.help().map_or_else(|| fits.clone(), |help| format!("{fits}; {help}"));
             return refused.with_help(help);
         }
     }
@@ -156,8 +156,8 @@ fn with_other_tables(
     if asked.is_empty() {
         return refused;
     }
-    let holds = format!("it holds with {}", asked.join(" "));
-    let help = refused.help().map_or_else(|| holds.clone(), |help| format!("{holds}; {help}"));
+    let other = format!("the goal can be met with {}", asked.join(" "));
+    let help = refused.help().map_or_else(|| other.clone(), |help| format!("{other}; {help}"));
     refused.with_help(help)
 }
 
@@ -299,7 +299,7 @@ pub fn settle_trying(
     let first = first.and_then(|first| first.for_request(&preparation.request));
     if is_recorded && first.is_none() {
         preparation.passing.push(Notice::note(
-            "the recorded plan is of other targets, formats or tables than there are here: it is planned anew",
+            "the recorded plan does not match this machine's targets, formats or tables, so it was replanned",
         ));
     }
     let uncounted = Compilations::at_most(usize::MAX);
@@ -406,7 +406,7 @@ fn revised_notice(history: &[Attempt]) -> Option<Notice> {
 fn rewritten_notice(shard: &BuiltShard) -> Option<Notice> {
     let first = shard.rewritten.first()?;
     Some(Notice::making(format!(
-        "shard {}: {} operations run in another form than the graph has them, first `{}`: {}",
+        "shard {}: {} operations run in another form than in the graph, first `{}`: {}",
         shard.name,
         shard.rewritten.len(),
         first.name,

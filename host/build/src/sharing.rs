@@ -25,7 +25,6 @@ impl SharedWriter {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the writer.
     pub fn into_inner(self) -> BundleWriter {
         self.writer.into_inner().unwrap_or_else(PoisonError::into_inner)
     }

@@ -8,8 +8,8 @@ use shardwright_vocabulary::{FormatTuple, Ignored, Notice, Watch};
 
 use crate::{ModelFormats, ModelName, Result, StatedDraft, TableFormats, TableLoss};
 
-/// A model that plans are made for, with or without its constants. Examples are a checkpoint's
-/// outline (`OutlineSource`) and every [`ModelSource`].
+/// A model that plans are made for, with or without its constants. Examples are a checkpoint
+/// without its weights and every [`ModelSource`].
 pub trait PlanSource {
     /// Returns the name of the model.
     fn name(&self) -> ModelName;
@@ -43,8 +43,9 @@ pub trait PlanSource {
     ///
     /// # Errors
     ///
-    /// Fails if the model's text files cannot be read, or if the text contains no reply.
-    fn accepted(&self, conversations: &str) -> Result<Option<AcceptedSteps>>;
+    /// Fails if the model's text files cannot be read, if the text contains no reply, or if it was
+    /// interrupted.
+    fn accepted(&self, conversations: &str, watch: &dyn Watch) -> Result<Option<AcceptedSteps>>;
 
     /// Returns estimates of the smaller models that the options name as drafts, for a plan for the
     /// chip of that profile in this context, and notices about them.
@@ -78,8 +79,8 @@ pub trait PlanSource {
     fn take_notices(&mut self) -> Vec<Notice>;
 }
 
-/// A model that plans are also compiled from. A checkpoint is one (`CheckpointSource`). A device
-/// supplies one that needs neither a checkpoint nor a quantiser.
+/// A model that plans are also compiled from. A checkpoint is one. A device supplies one that needs
+/// neither a checkpoint nor a quantiser.
 pub trait ModelSource: PlanSource {
     /// Returns the model as the shards of `plan` need it: constants in their formats, and ranges if
     /// their integers need them. Constants made for an earlier plan are reused.

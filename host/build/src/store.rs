@@ -80,7 +80,7 @@ impl ArtefactStore for RevisedStore<'_> {
     fn place(&self) -> Result<Place<'_>> {
         let &Compilations { ref made, limit } = self.compilations;
         if made.get() >= limit {
-            let what = format!("no plan was carried out within {limit} compilations");
+            let what = format!("no plan succeeded within {limit} compilations");
             return Err(Error::new(ErrorKind::Planning, what).with_help(
                 "allow more with `--compilations`, or offer only wider formats with `--formats`",
             ));

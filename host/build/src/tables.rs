@@ -26,7 +26,7 @@ pub struct TableLoss {
 impl TableFormats {
     /// Returns the requested format of a table, by its position in [`Graph::assets`]: first the
     /// embedding, then the others.
-    pub(crate) fn of(&self, table: usize) -> Option<WeightFormat> {
+    pub fn of(&self, table: usize) -> Option<WeightFormat> {
         if table == 0 { self.embedding } else { self.per_layer }
     }
 
@@ -41,8 +41,7 @@ impl TableFormats {
 
     /// Returns the formats into which tables may have to be converted: the requested ones and the
     /// offered ones.
-    #[cfg(feature = "checkpoints")]
-    pub(crate) fn to_make(self) -> Vec<WeightFormat> {
+    pub fn to_make(self) -> Vec<WeightFormat> {
         let mut formats = OFFERED.to_vec();
         for asked in [self.embedding, self.per_layer].into_iter().flatten() {
             if !formats.contains(&asked) {

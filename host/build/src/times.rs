@@ -100,11 +100,11 @@ fn apply_kept(times: &Times, request: &mut Request, keys: &[Option<Digest>]) -> 
     let mut notices = Vec::new();
     if measured > 0 {
         notices.push(Notice::note(format!(
-            "times: {measured} of {of} were measured by `shardwright tune`, the others are scaled by how far \
-             these are from their estimates; remove {folder} to forget them"
+            "times: {measured} of {of} were measured by `shardwright tune`, and the other estimates are \
+             scaled by the same ratio; remove {folder} to forget them"
         )));
     }
-    notices.extend(damaged.map(|fault| Notice::note(format!("times: {fault}; it counts as not measured"))));
+    notices.extend(damaged.map(|fault| Notice::note(format!("times: {fault}; the file is ignored"))));
     notices
 }
 

@@ -48,9 +48,13 @@ impl RecordedPlan {
         Ok(RecordedPlan { plan, request })
     }
 
-    /// Returns the plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Returns the request that the plan answers.
+    pub fn request(&self) -> &Request {
+        &self.request
     }
 
     /// Converts the plan for another request. Returns `None` unless the targets are the same, the
@@ -76,11 +80,7 @@ impl RecordedPlan {
 }
 
 /// Reads a JSON file of a bundle.
-pub(crate) fn read<T: serde::de::DeserializeOwned>(
-    bundle: &Bundle,
-    file: &FileReference,
-    what: &str,
-) -> Result<T> {
+fn read<T: serde::de::DeserializeOwned>(bundle: &Bundle, file: &FileReference, what: &str) -> Result<T> {
     let bytes = bundle.read(file)?;
     serde_json::from_slice(&bytes).map_err(|error| {
         let error = Error::invalid(error.to_string()).at(what).at(bundle.path().display());

@@ -22,8 +22,8 @@ use crate::signer::Signer;
 use crate::store::{Checked, Store};
 use crate::{Digest, Proofs, file, packed};
 
-/// Files up to this length are hashed when the bundle is opened. So the small files that a start
-/// needs in addition to the manifest (heads of artefacts, plans, settings) are known to be intact.
+/// Largest size in bytes of files that are hashed when the bundle is opened. This verifies the
+/// small files that a start needs in addition to the manifest: heads of artefacts, plans, settings.
 pub const TINY_FILE_BYTES: u64 = 64 << 10;
 
 /// Largest number of bytes that [`Bundle::begin_of`] returns: the longest magic number of a file
@@ -161,7 +161,6 @@ impl Bundle {
         matches!(self.opened.store, Store::Packed(_))
     }
 
-    /// Returns the manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.opened.manifest
     }

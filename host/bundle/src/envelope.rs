@@ -24,7 +24,7 @@ const DIGITS: usize = 64;
 /// The file belongs to another program. `offset` is that of the first wrong byte.
 pub(crate) fn not_a_manifest(offset: usize) -> Error {
     Error::invalid(format!("not the manifest of a bundle: wrong first bytes at offset {offset}"))
-        .with_help("check which directory this is")
+        .with_help("check the path")
 }
 
 /// Returns the bytes before the hash.

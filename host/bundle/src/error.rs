@@ -11,7 +11,7 @@ use crate::{Digest, Manifest};
 /// Help for a manifest that this program would not write.
 pub(crate) const FOREIGN: &str = "the bundle was not written by this program; compile it again";
 
-/// Help for anything but a regular file.
+/// Help for entries other than regular files.
 const PLAIN_FILES: &str = "a bundle consists of regular files; copy it again without links";
 
 /// Adds the path to an error of the operating system.

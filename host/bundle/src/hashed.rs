@@ -54,14 +54,14 @@ pub enum Forgotten {
 impl fmt::Display for Forgotten {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Forgotten::NoPlace => f.write_str("there is no place for proofs"),
+            Forgotten::NoPlace => f.write_str("no directory for proofs is set"),
             Forgotten::Unknown => f.write_str(
-                "the system cannot say who writes to its files: they lie in memory, in layers or on another \
-                 system's disk, are another user's, or are open for writing",
+                "the system does not report who writes to the files: they are on an in-memory, layered or \
+                 network file system, belong to another user, or are open for writing",
             ),
-            Forgotten::Lately => f.write_str("its files were written just now"),
+            Forgotten::Lately => f.write_str("the files were written just now"),
             Forgotten::Unwritable { directory, reason } => {
-                write!(f, "proofs cannot be kept in {}: {reason}", directory.display())
+                write!(f, "cannot store proofs in {}: {reason}", directory.display())
             }
         }
     }

@@ -33,7 +33,6 @@ pub enum Kind {
     Planner,
     /// A directory with a published model, or a GGUF file.
     Checkpoint,
-    /// Anything else.
     Unknown,
 }
 

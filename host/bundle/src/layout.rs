@@ -1,7 +1,7 @@
 //! Layout of a bundle's directory.
 //!
 //! ```text
-//! DIR/bundle.json      the manifest; there only when the bundle is complete
+//! DIR/bundle.json      the manifest; exists only when the bundle is complete
 //! DIR/bundle.json.sig  its signature, if it has one
 //! DIR/files/<sha256>   every other file, named by its content
 //! DIR/.unfinished      while it is written: the journal

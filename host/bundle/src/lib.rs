@@ -11,7 +11,7 @@
 //! # The format
 //!
 //! ```text
-//! DIR/bundle.json      one line of JSON, every byte of it covered by the SHA-256 near its beginning:
+//! DIR/bundle.json      one line of JSON; the SHA-256 near its beginning covers every other byte:
 //!                      {"shardwright-bundle":4,"sha256":"<64 digits>","manifest":{ … }}⏎
 //! DIR/bundle.json.sig  its signature, if it is signed
 //! DIR/files/<sha256>   every other file, named by the SHA-256 of its bytes
@@ -59,14 +59,14 @@
 //!     let mut writer = BundleWriter::create(directory)?;
 //!     let assets = vec![writer.add_asset(table)?];
 //!
-//!     // What is dear to make is made under a key, so that an interrupted build need not make it again.
+//!     // Record expensive results under a key, so that an interrupted build can reuse them.
 //!     let work_order = Digest::of(b"the bytes of the work order");
 //!     let key = format!("artefact {work_order} by cpu 0.1.0");
 //!     let artefact = match writer.recall(&key) {
 //!         Some(artefact) => artefact,
 //!         None => {
 //!             let compiled = writer.staging()?.join("compiled.swa");
-//!             std::fs::write(&compiled, b"what a shim's compile streamed").unwrap();
+//!             std::fs::write(&compiled, b"the output of a shim's compiler").unwrap();
 //!             let artefact = writer.adopt(&compiled)?;
 //!             writer.remember(&key, artefact)?;
 //!             artefact
@@ -124,7 +124,7 @@
 //!             calibration: None,
 //!             planner: PlannerIdentity { name: "generic".to_owned(), version: "0.1.0".to_owned(), built_in: true },
 //!             options: BTreeMap::from([("context".to_owned(), 512.into())]),
-//!             // Of a real model: `Structure::of(&graph)`.
+//!             // For a real model, use `Structure::of(&graph)`.
 //!             structure: Structure {
 //!                 hidden: 2,
 //!                 vocabulary: 3,

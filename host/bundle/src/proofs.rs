@@ -73,7 +73,6 @@ impl Proofs {
         Proofs { directory: directory.into() }
     }
 
-    /// Returns the directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -266,7 +265,7 @@ mod tests {
     fn remembered(path: &Path) -> bool {
         let remembered = shows_writers(&File::open(path).unwrap());
         if !remembered {
-            println!("{}: of a file system on which no proof is remembered", path.display());
+            println!("{}: this file system does not support proofs", path.display());
         }
         remembered
     }

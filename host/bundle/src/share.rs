@@ -109,7 +109,6 @@ impl Share {
         }
     }
 
-    /// Returns the manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }

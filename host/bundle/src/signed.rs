@@ -20,7 +20,6 @@ use crate::{Bundle, Progress, Share, file, manifest};
 pub struct SignatureReport {
     /// The key that the signature names.
     pub key: PublicKey,
-    /// The signed statement.
     #[serde(flatten)]
     pub statement: Statement,
     /// Whether that key signed exactly this bundle. The host decides whether the key is trusted.

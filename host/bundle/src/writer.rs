@@ -200,13 +200,14 @@ impl BundleWriter {
         let path = self.layout.manifest();
         let invalid = |reason| inconsistent(&path, format_args!("table `{}`", asset.name), reason);
         if asset.table.shape.len() != 2 {
-            return Err(invalid(format!("the shape {:?} is not that of a table", asset.table.shape)));
+            let shape = &asset.table.shape;
+            return Err(invalid(format!("expected a table of two dimensions, got the shape {shape:?}")));
         }
         let mut table = asset.to_table();
         let scales = table.quantisation.as_ref().map(|existing| (&existing.scales, "scales"));
         for (data, what) in std::iter::once((&table.table, "values")).chain(scales) {
             if !data.is_present() {
-                return Err(invalid(format!("the {what} were planned, but never made")));
+                return Err(invalid(format!("the {what} were planned, but not computed")));
             }
         }
         // If a token has several redirects, the first one counts.

@@ -345,17 +345,7 @@ fn open_for(
     bundled: &BundledArguments,
     (drafts, input): (&[DraftArgument], Input),
 ) -> Result<Model, Failure> {
-    let BundledArguments { compiled_from, memory_budget, expected } = bundled;
-    if !is_bundle(checkpoint, compiled_from.as_deref())? {
-        no_name_expected(checkpoint, expected)?;
-        if memory_budget.is_some() {
-            return Err(Failure::Refused {
-                kind: ErrorKind::Argument,
-                message: format!("--memory-budget needs a bundle, and {} is not one", checkpoint.display()),
-                help: "bound the plan of a checkpoint with `--memory`, or compile it and run the bundle"
-                    .to_owned(),
-            });
-        }
+    if !expect_applicable(target, execution, checkpoint, bundled)? {
         let mut watch = views::Progress::new("preparing", checkpoint);
         let options = open_options(target, execution)?.tokenizer_when_asked(input == Input::Ids);
         let options = draft::stating(drafts, options);
@@ -363,7 +353,7 @@ fn open_for(
         interrupted("opening the model")?;
         return Ok(model);
     }
-    nothing_decided_before(checkpoint, target, execution)?;
+    let BundledArguments { compiled_from, memory_budget, expected } = bundled;
     let mut watch = views::Progress::new("loading", checkpoint);
     let mut options = BundleOptions::new()
         .search_path(target_path(target)?)
@@ -400,6 +390,30 @@ fn open_for(
     let model = options.open_watched(checkpoint, &mut watch)?;
     interrupted("opening the model")?;
     Ok(model)
+}
+
+/// Checks whether a path is a bundle, and rejects options that do not apply to it. Reads no file
+/// that is only needed later.
+fn expect_applicable(
+    target: &TargetArguments,
+    execution: &ExecutionArguments,
+    path: &Path,
+    bundled: &BundledArguments,
+) -> Result<bool, Failure> {
+    if is_bundle(path, bundled.compiled_from.as_deref())? {
+        nothing_decided_before(path, target, execution)?;
+        return Ok(true);
+    }
+    no_name_expected(path, &bundled.expected)?;
+    match bundled.memory_budget {
+        None => Ok(false),
+        Some(_) => Err(Failure::Refused {
+            kind: ErrorKind::Argument,
+            message: format!("--memory-budget needs a bundle, and {} is not one", path.display()),
+            help: "bound the plan of a checkpoint with `--memory`, or compile it and run the bundle"
+                .to_owned(),
+        }),
+    }
 }
 
 /// Adds the name that a bundle must be signed as.

@@ -203,9 +203,12 @@ pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> 
             return ExitCode::from(code(ErrorKind::Argument));
         }
     }
-    // An error on a closed stream is ignored.
-    let _ = error.print();
-    if error.use_stderr() { ExitCode::from(code(ErrorKind::Argument)) } else { ExitCode::SUCCESS }
+    let printed = error.print();
+    if error.use_stderr() {
+        // An error on a closed standard error is ignored.
+        return ExitCode::from(code(ErrorKind::Argument));
+    }
+    exit(printed.map(|()| Outcome::Done).map_err(io("standard output")), Format::Text)
 }
 
 #[cfg(test)]

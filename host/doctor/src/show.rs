@@ -75,7 +75,7 @@ pub struct AssetReport {
 
 /// Reads a checkpoint and describes it, without computing anything.
 pub fn show(checkpoint: &Path) -> Result<ShowReport> {
-    let checkpoint = shardwright_build::open_checkpoint(checkpoint)?;
+    let checkpoint = shardwright_checkpoints::open_checkpoint(checkpoint)?;
     let graph = checkpoint.graph();
     let point = |kind| EntryPoint { kind, rows: 1, context: 1, largest_rows: 1 };
     let (step, prefill) = match graph.is_generative() {

@@ -62,7 +62,7 @@ pub use layer_kind::{LayerKinds, layer_kinds};
 pub use legalise::{LegaliseError, Legalised, RefusedWhole, Verdict, legalise, legalise_encoded};
 pub use op::{Attention, Attribute, AttributeValue, AxialRope, KeySource, Op, RelativeAttention, Rope};
 pub use operations::{OPERAND_LIMIT, RANK_LIMIT, infer_shape};
-pub use quantisation::{WeightQuantisation, nearest_value, too_large};
+pub use quantisation::{WeightQuantisation, nearest_bound_value, nearest_value, too_large};
 pub use role::{GridAxis, INVISIBLE, Keys, Mask, Role, Rotary};
 pub use shardwright_vocabulary::{ComponentKind, Pass, Segment, Segments};
 pub use state::{State, StateId, StateKind};

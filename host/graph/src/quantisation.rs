@@ -9,18 +9,27 @@ use shardwright_vocabulary::{DType, Encoding, Error, Granularity, Quantisation, 
 
 use crate::{Weight, WeightData};
 
-/// Returns the value that is nearest to `value` in this encoding. `f16` saturates like the
-/// integers.
+/// Returns the result of an operation whose exact result is `value`, in the encoding of its tensor:
+/// the nearest value. Integers saturate. Floats are rounded as in IEEE 754, so results beyond the
+/// range of `f16` become infinite, as on chips.
 pub fn nearest_value(encoding: &Encoding, value: f32) -> f32 {
     let unit = encoding.scale.get();
     match encoding.element {
         DType::F32 => value,
-        // Saturates, because an infinity would turn masked scores and overflowed values into NaN.
-        DType::F16 => {
-            f16::from_f32((value / unit).clamp(f16::MIN.to_f32(), f16::MAX.to_f32())).to_f32() * unit
-        }
+        DType::F16 => f16::from_f32(value / unit).to_f32() * unit,
         DType::Bf16 => bf16::from_f32(value / unit).to_f32() * unit,
         _ => encoding.value(encoding.raw(value)),
+    }
+}
+
+/// Returns the value that the host stores for `value` in this encoding when it binds a tensor. Like
+/// [`nearest_value`], but `f16` saturates at the ends of its range, because an infinity in a mask
+/// would turn scores into NaN. Infinite values stay infinite.
+pub fn nearest_bound_value(encoding: &Encoding, value: f32) -> f32 {
+    let largest = f16::MAX.to_f32() * encoding.scale.get();
+    match encoding.element {
+        DType::F16 if value.is_finite() => nearest_value(encoding, value.clamp(-largest, largest)),
+        _ => nearest_value(encoding, value),
     }
 }
 
@@ -428,6 +437,26 @@ mod tests {
         let encoding = Encoding::affine_over(-1.0, 1.0, 8);
         assert_eq!((encoding.raw(f32::NAN), encoding.raw(-9e9), encoding.raw(9e9)), (0, 0, 255));
         assert_eq!(nearest_value(&Encoding::F16, 1.0 / 3.0), f16::from_f32(1.0 / 3.0).to_f32());
+    }
+
+    #[test]
+    fn results_in_f16_overflow_and_bound_values_saturate() {
+        let divided = Encoding { scale: ScaleBits::power_of_two(4), ..Encoding::F16 };
+        for (encoding, unit) in [(Encoding::F16, 1.0), (divided, 16.0)] {
+            for (value, result, bound) in [
+                (65_519.0, 65_504.0, 65_504.0),
+                (65_520.0, f32::INFINITY, 65_504.0),
+                (-1e30, f32::NEG_INFINITY, -65_504.0),
+                (f32::INFINITY, f32::INFINITY, f32::INFINITY),
+            ] {
+                let (value, result, bound) = (value * unit, result * unit, bound * unit);
+                assert_eq!(nearest_value(&encoding, value), result, "{value} in {encoding}");
+                assert_eq!(nearest_bound_value(&encoding, value), bound, "{value} in {encoding}");
+            }
+            assert!(nearest_bound_value(&encoding, f32::NAN).is_nan());
+        }
+        let bytes = Encoding::affine_over(-1.0, 1.0, 8);
+        assert_eq!(nearest_bound_value(&bytes, 9e9), nearest_value(&bytes, 9e9));
     }
 
     #[test]

@@ -161,9 +161,9 @@ pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan> {
     Ok(CheckedPlan { shards, tables, speculation, plan, loss })
 }
 
-/// Creates the error of an invalid plan. Unless the caller sets other help, the planner is wrong.
+/// Creates the error of an invalid plan. The default help blames the planner.
 fn fault(message: impl Into<String>) -> Error {
-    let help = "this is a mistake of the planner; the built-in planner is `generic`";
+    let help = "report this to the planner's author, or use the built-in planner `generic`";
     Error::new(ErrorKind::Planning, message).with_help(help)
 }
 
@@ -180,13 +180,13 @@ pub(crate) fn invalid_encoding(shard: u32, name: &str, encoding: Encoding) -> Er
 /// Creates the error of a limit that is exceeded.
 fn over_limit(value: u64, limit: &Limit) -> Error {
     let Limit { name, value: max, provenance, .. } = limit;
-    let help = "the planner must cut into smaller shards; `--limit NAME=VALUE` replaces a limit that is \
-                known to be wrong";
+    let help = "the planner must cut into smaller shards; if the limit is wrong, replace it with \
+                `--limit NAME=VALUE`";
     fault(format!("{name} is {value}, the limit is {max} ({provenance})")).with_help(help)
 }
 
 /// Advice for an unknown loss and a quality goal.
-const MEASURE: &str = "measure sensitivities, or drop the quality goal";
+const MEASURE: &str = "measure the losses with `shardwright sensitivity`, or drop the quality goal";
 
 /// Converts a position to the index type of plans. Counts are capped before any index is made.
 fn index(position: usize) -> u32 {
@@ -345,7 +345,7 @@ fn unknown_component(shard: u32, component: u32) -> Error {
 
 fn invalid_range(shard: u32, segment: &PlannedSegment, layers: u32) -> Error {
     let (first, end) = (segment.first, segment.end);
-    fault_in(shard, format!("layers {first}..{end} are not a range of the {layers} layers"))
+    fault_in(shard, format!("expected layers within 0..{layers}, got {first}..{end}"))
 }
 
 fn layer_skipped(component: &str, layer: u32) -> Error {
@@ -364,7 +364,7 @@ fn coverage(plan: &Plan, request: &Request) -> Result<()> {
         }
         for (place, segment) in shard.segments.iter().enumerate() {
             if segment.component < current {
-                let message = format!("component {} comes after a later one", segment.component);
+                let message = format!("component {} is out of order", segment.component);
                 return Err(fault_in(position, message));
             }
             current = segment.component;
@@ -406,7 +406,10 @@ fn coverage(plan: &Plan, request: &Request) -> Result<()> {
     }
     for (component, done) in request.model.components.iter().zip(covered) {
         match done {
-            None => return Err(fault("it has no shard").at(format!("component `{}`", component.name))),
+            None => {
+                let place = format!("component `{}`", component.name);
+                return Err(fault("no shard has this component").at(place));
+            }
             Some(end) if end < component.layer_count() => {
                 return Err(layer_skipped(&component.name, end));
             }
@@ -521,7 +524,7 @@ fn entries(plan: &Plan, request: &Request) -> Result<()> {
         });
         let unexpected = |kind: EntryKind| own.get(&kind).and_then(|entries| entries.first()).copied();
         let missing = |needed: &str| fault_in(position, format!("no {needed} entry point"));
-        let idle = |entry: EntryName| fault_in(position, format!("no work at {entry}"));
+        let idle = |entry: EntryName| fault_in(position, format!("no layer runs in {entry}"));
         if has_states {
             if let Some(entry) = unexpected(EntryKind::Encode) {
                 return Err(idle(entry));
@@ -541,7 +544,7 @@ fn entries(plan: &Plan, request: &Request) -> Result<()> {
         for (kind, entries) in own {
             let (other, expected) = chain.entry(kind).or_insert_with(|| (position, entries.clone()));
             if *expected != entries {
-                let message = format!("its {kind} entry points differ from those of shard {other}");
+                let message = format!("the {kind} entry points differ from those of shard {other}");
                 return Err(fault_in(position, message));
             }
         }
@@ -564,7 +567,7 @@ fn speculation(plan: &Plan, request: &Request) -> Result<Option<ChosenSpeculatio
     }
     let verifies = |entry: &EntryName| entry.kind == EntryKind::Decode && entry.rows == rows;
     match shards(plan).find(|(_, shard)| !shard.entries.iter().any(verifies)) {
-        Some((shard, _)) => Err(fault_in(shard, format!("no decode_{rows} to verify proposals with"))),
+        Some((shard, _)) => Err(fault_in(shard, format!("no decode_{rows} entry point to verify proposals"))),
         None => Ok(Some(ChosenSpeculation {
             draft: planned.draft.clone(),
             rows,
@@ -617,7 +620,7 @@ fn boundaries(plan: &Plan, request: &Request) -> Result<()> {
             {
                 let name = &boundary.name;
                 let written = format!("shard {writer} writes it as {encoding}");
-                return Err(fault_in(position, format!("it reads `{name}` as {read}, and {written}")));
+                return Err(fault_in(position, format!("reads `{name}` as {read}, but {written}")));
             }
         }
         for boundary in &shard.outputs {
@@ -660,7 +663,8 @@ fn flags(plan: &Plan, request: &Request) -> Result<()> {
         for flag in &shard.flags {
             let Some(schema) = target.schema.iter().find(|schema| schema.name == flag.name) else {
                 let message = format!("`{}` has no flag `{}`", target.target.name, flag.name);
-                return Err(fault_in(position, message).with_help("see the shim's schema for its flags"));
+                let help = "use a flag that the request lists for this target";
+                return Err(fault_in(position, message).with_help(help));
             };
             if let Err(expected) = schema.accepts(&flag.value) {
                 return Err(fault_in(position, format!("flag `{flag}`: expected {expected}")));
@@ -896,7 +900,7 @@ fn quality(plan: &Plan, request: &Request, tables: &[CheckedTable]) -> Result<Lo
                     let name = component(request, segment).map_or("?", |known| known.name.as_str());
                     let part = if segment.end == 0 { name.to_owned() } else { format!("layer {layer}") };
                     let message = format!(
-                        "no sensitivity of {part} to {tuple} was measured, and there is a quality goal"
+                        "the loss of {part} in {tuple} was not measured, but there is a quality goal"
                     );
                     return Err(fault_in(position, message).with_help(MEASURE));
                 }
@@ -929,7 +933,7 @@ fn quality(plan: &Plan, request: &Request, tables: &[CheckedTable]) -> Result<Lo
     match request.goals.quality_micronats {
         Some(max) if loss.micronats > max => {
             let value = loss.micronats;
-            Err(fault(format!("the plan loses {value} millionths of quality, the goal is {max}"))
+            Err(fault(format!("the quality loss is {value} millionths of a nat, the goal is {max}"))
                 .with_help("allow a larger loss, or wider weight formats"))
         }
         _ => Ok(loss),

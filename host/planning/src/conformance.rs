@@ -32,14 +32,14 @@ pub const RULES: [Rule; 13] = [
     Rule { id: "P3", sentence: "Machine code and the portable interpreter give the same answer." },
     Rule { id: "P4", sentence: "It plans a model of one layer." },
     Rule { id: "P5", sentence: "It plans a model of 200 layers." },
-    Rule { id: "P6", sentence: "Where the cost table has no row it plans around the gap, or refuses." },
-    Rule { id: "P7", sentence: "It plans where no times are known." },
-    Rule { id: "P8", sentence: "Goals and limits that contradict each other end in a refusal." },
-    Rule { id: "P9", sentence: "An option that it does not know leads to no plan that fails." },
-    Rule { id: "P10", sentence: "Extreme numbers and names end in a plan that holds, or in a refusal." },
-    Rule { id: "P11", sentence: "After a refusal for a limit `revise` gives another plan, or refuses." },
+    Rule { id: "P6", sentence: "If the cost table lacks rows, it plans around the gaps, or refuses." },
+    Rule { id: "P7", sentence: "It plans without known times." },
+    Rule { id: "P8", sentence: "It refuses goals and limits that contradict each other." },
+    Rule { id: "P9", sentence: "With an unknown option, it returns a valid plan, or refuses." },
+    Rule { id: "P10", sentence: "With extreme numbers and names, it returns a valid plan, or refuses." },
+    Rule { id: "P11", sentence: "After a refusal for a limit, `revise` returns another plan, or refuses." },
     Rule { id: "P12", sentence: "It never traps." },
-    Rule { id: "P13", sentence: "It stays within fuel, memory, output and log." },
+    Rule { id: "P13", sentence: "It stays within the bounds of fuel, memory, output and log." },
 ];
 
 /// Number of layers of the large model.
@@ -118,7 +118,7 @@ impl Conformance {
             let mut report = Reporter::default();
             report.add(Verdict::Broken, short(&error.kind.to_string()));
             while report.rules.len() < RULES.len() {
-                report.add(Verdict::NotApplicable, "it did not load".to_owned());
+                report.add(Verdict::NotApplicable, "the planner did not load".to_owned());
             }
             Conformance { rules: report.rules, fuel: None, memory: None }
         })
@@ -154,7 +154,7 @@ pub fn run(planner: &Planner, portable: Option<&Planner>, base: &Request) -> Con
     report.differences(&twice);
     match portable {
         Some(_) => report.differences(&engines),
-        None => report.add(Verdict::NotApplicable, "it is for the interpreter alone".to_owned()),
+        None => report.add(Verdict::NotApplicable, "the planner runs only in the interpreter".to_owned()),
     }
 
     let groups = [
@@ -172,7 +172,7 @@ pub fn run(planner: &Planner, portable: Option<&Planner>, base: &Request) -> Con
     }
     report.outcomes(&asked.revise(&requests::plain(base)), Wanted::Answer);
 
-    report.stops(&asked, "nothing stopped", |kind| stops_in_a_call(kind) && !exceeds_a_bound(kind));
+    report.stops(&asked, "no call stopped", |kind| stops_in_a_call(kind) && !exceeds_a_bound(kind));
     report.stops(&asked, &asked.spent(), exceeds_a_bound);
     Conformance { rules: report.rules, fuel: asked.fuel, memory: asked.memory }
 }
@@ -275,18 +275,18 @@ impl<'planner> Asked<'planner> {
             return vec![];
         };
         let tried = plan.into_plan();
-        let told = [("a limit that was told", Some(ops / 2)), ("a limit that was not told", None)];
+        let limits = [("a reported limit", Some(ops / 2)), ("an unreported limit", None)];
         let revision = |(name, max): (&'static str, Option<u64>)| {
             let feedback = vec![Feedback::over_limit(shard, limit_names::OPS, ops, max)];
             let history = [Attempt { plan: tried.clone(), feedback }];
             let answer = self.planner.revise(&case.request, &history);
             self.note(name, &answer);
             if answer.plan.as_ref().is_ok_and(|plan| plan.builds_same(&tried)) {
-                return (name, Outcome::Failed("`revise` gives the plan that was refused".to_owned()));
+                return (name, Outcome::Failed("`revise` returned the refused plan".to_owned()));
             }
             (name, outcome(answer, &case.request))
         };
-        told.map(revision).into()
+        limits.map(revision).into()
     }
 
     fn note(&mut self, name: &'static str, answer: &Answer) {
@@ -315,7 +315,7 @@ impl<'planner> Asked<'planner> {
         };
         let all = [share("fuel", &self.fuel), share("memory", &self.memory)];
         let all = all.into_iter().flatten().collect::<Vec<_>>().join(", ");
-        format!("most of {} calls: {all}", self.calls)
+        format!("maximum of {} calls: {all}", self.calls)
     }
 }
 
@@ -358,7 +358,7 @@ impl Reporter {
                 let refusals = outcomes.len() - plans;
                 let text = match outcomes {
                     [only] => seen(only),
-                    _ => format!("{plans} plans that hold, {refusals} refusals"),
+                    _ => format!("{plans} valid plans, {refusals} refusals"),
                 };
                 self.add(Verdict::Held, text);
             }

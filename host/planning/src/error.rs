@@ -54,11 +54,11 @@ pub enum RefusalKind {
     OverSize,
     /// No plan meets the quality goal.
     OverQuality,
-    /// No plan meets a goal in time.
+    /// No plan meets a goal for times.
     TooSlow,
     /// A layer that reads a state would be on another device than its donor.
     StateNotShareable,
-    /// Every remaining plan was refused before.
+    /// Every remaining plan has already been refused.
     Exhausted,
     /// The request or an option is invalid.
     InvalidRequest,
@@ -83,15 +83,19 @@ impl RefusalKind {
     /// Returns advice for a `help:` line.
     const fn help(self) -> &'static str {
         match self {
-            RefusalKind::Unsupported => "add a target that may support it, such as the CPU as a second one",
-            RefusalKind::OverLimit => "`--limit NAME=VALUE` replaces a limit that is known to be wrong",
+            RefusalKind::Unsupported => "add a target that may support it, such as the CPU",
+            RefusalKind::OverLimit => "if the limit is wrong, replace it with `--limit NAME=VALUE`",
             RefusalKind::OverMemory => "allow more memory, or less context",
             RefusalKind::OverSize => "allow more bytes, or offer narrower weight formats",
             RefusalKind::TooSlow => "allow more time, or offer faster formats",
-            RefusalKind::OverQuality => "allow a larger loss, or measure sensitivities",
+            RefusalKind::OverQuality => {
+                "allow a larger loss, or measure losses with `shardwright sensitivity`"
+            }
             RefusalKind::StateNotShareable => "layers that share a state must be on one device",
-            RefusalKind::Exhausted => "see the reasons of the last plan for the plans that were tried",
-            RefusalKind::InvalidRequest => "see the planner's description for its options",
+            RefusalKind::Exhausted => {
+                "offer more formats or targets, or replace a limit with `--limit NAME=VALUE`"
+            }
+            RefusalKind::InvalidRequest => "`shardwright planner check` lists the options of a planner",
         }
     }
 }
@@ -107,7 +111,7 @@ pub enum PlannerErrorKind {
     #[error(transparent)]
     Trust(Error),
     /// A host without a compiler runs only packs.
-    #[error("a `.wasm` planner needs a compiler, and this program runs only packs")]
+    #[error("a `.wasm` planner needs a compiler, but this program can only run packs")]
     NoCompiler,
     /// A call exceeded a bound: fuel, memory, output or log.
     #[error(transparent)]
@@ -149,8 +153,8 @@ impl From<PlannerErrorKind> for Error {
             | PlannerErrorKind::Request(error)
             | PlannerErrorKind::Other(error) => error,
             PlannerErrorKind::NoCompiler => Error::new(ErrorKind::Planning, message).with_help(
-                "make a pack of it with `shardwright planner pack`, or use a program with a compiler: \
-                 `cargo xtask build` builds one",
+                "convert it with `shardwright planner pack`, or use a program with a compiler, as \
+                 `cargo xtask build` makes it",
             ),
             PlannerErrorKind::Refused { kind, .. } => {
                 Error::new(ErrorKind::Planning, message).with_help(kind.help())

@@ -68,9 +68,9 @@ impl Feedback {
         let message = match max {
             Some(max) => {
                 details.push(Detail::new("max", max));
-                format!("{limit} is {value}, the target takes {max}")
+                format!("{limit} is {value}, the target accepts at most {max}")
             }
-            None => format!("the target refuses {limit} of {value}"),
+            None => format!("the target does not accept {limit} of {value}"),
         };
         Self::refused(shard, ErrorClass::ResourceLimit, message, details)
     }

@@ -88,7 +88,7 @@ pub fn floor(request: &Request) -> Result<CheckedPlan> {
         if !join {
             let position = u32::try_from(shards.len()).unwrap_or(u32::MAX);
             if shards.len() == caps::SHARDS {
-                let message = format!("it needs one more shard than the {} of a plan", caps::SHARDS);
+                let message = format!("expected at most {} shards, got more", caps::SHARDS);
                 return Err(refusal::refused(&unit.name(request), message, refusal::REPLACE_LIMIT));
             }
             reasons.extend(cut.map(|cut| cut.reason(position, "a new shard")));
@@ -122,7 +122,7 @@ fn no_search() -> Reason {
     Reason {
         shard: None,
         choice: "no search".to_owned(),
-        because: "the first target and formats that are legal, cut where a limit is reached".to_owned(),
+        because: "the first supported target and formats, and a new shard at each limit".to_owned(),
         cause: Cause::Preference(NAME.to_owned()),
     }
 }

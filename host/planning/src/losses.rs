@@ -106,7 +106,6 @@ impl<'request> Losses<'request> {
     }
 }
 
-/// Sum of losses.
 #[derive(Default)]
 struct Sum {
     micronats: u64,

@@ -55,7 +55,7 @@ pub struct PackManifest {
 /// Advice for a pack whose bytes are wrong.
 const GET_AGAIN: &str = "get the pack again from its source";
 /// Advice for a pack that lacks something that this release writes.
-const MAKE_AGAIN: &str = "make it again with `shardwright planner pack` of this release";
+const MAKE_AGAIN: &str = "pack the planner again with this release's `shardwright planner pack`";
 
 /// Creates the error of a pack that is not accepted.
 fn rejected(message: impl Into<String>, help: &str) -> Error {
@@ -131,22 +131,24 @@ fn take_apart(bytes: &[u8]) -> Result<Parts<'_>> {
     let not_a_pack = || Error::new(ErrorKind::Planning, "not a planner pack");
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(not_a_pack)?;
     let offset = MAGIC.len();
-    let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(|| damaged(offset, "it ends early"))?;
+    let (length, rest) =
+        rest.split_first_chunk::<4>().ok_or_else(|| damaged(offset, "the header is truncated"))?;
     let length = u32::from_le_bytes(*length) as usize;
     if length > MANIFEST_BYTES {
         return Err(damaged(offset, "the manifest is too long"));
     }
     let offset = offset + 4;
     let (manifest, rest) =
-        rest.split_at_checked(length).ok_or_else(|| damaged(offset, "it ends in the manifest"))?;
+        rest.split_at_checked(length).ok_or_else(|| damaged(offset, "the manifest is truncated"))?;
     let manifest: PackManifest = serde_json::from_slice(manifest)
         .map_err(|error| damaged(offset, &format!("invalid manifest: {error}")))?;
     let offset = offset + length;
     let part = |rest: &'_ [u8], bytes: u64| usize::try_from(bytes).ok().filter(|&bytes| bytes <= rest.len());
-    let split = part(rest, manifest.wasm_bytes).ok_or_else(|| damaged(offset, "it ends in the component"))?;
+    let split =
+        part(rest, manifest.wasm_bytes).ok_or_else(|| damaged(offset, "the component is truncated"))?;
     let (wasm, rest) = rest.split_at(split);
     let offset = offset + split;
-    let split = part(rest, manifest.code_bytes).ok_or_else(|| damaged(offset, "it ends in the code"))?;
+    let split = part(rest, manifest.code_bytes).ok_or_else(|| damaged(offset, "the code is truncated"))?;
     let (code, signature) = rest.split_at(split);
     let offset = offset + split;
     let signature = match signature.len() {
@@ -198,12 +200,12 @@ fn expect_current(manifest: &PackManifest) -> Result<()> {
     let sandbox_settings = crate::sandbox::pulley_settings_id();
     let expected = [
         ("wasmtime", &manifest.wasmtime, WASMTIME_VERSION),
-        ("the settings", &manifest.settings, &sandbox_settings),
-        ("the interface", &manifest.interface, crate::sandbox::INTERFACE),
+        ("settings", &manifest.settings, &sandbox_settings),
+        ("interface", &manifest.interface, crate::sandbox::INTERFACE),
     ];
     for (what, found, expected) in expected {
         if found != expected {
-            let message = format!("the pack was compiled under {what} {found}, this host has {expected}");
+            let message = format!("the pack was compiled for {what} {found}, this host has {expected}");
             return Err(rejected(message, MAKE_AGAIN));
         }
     }

@@ -133,7 +133,6 @@ pub struct Reason {
     /// Index of the shard in the plan. `None` if the choice concerns the whole plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<u32>,
-    /// The choice.
     pub choice: String,
     /// The reason, in one sentence with numbers.
     pub because: String,

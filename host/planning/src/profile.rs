@@ -231,10 +231,8 @@ pub struct Profile {
     /// Name of the planner, from a planner directory. `None` for the built-in one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub planner: Option<String>,
-    /// Recommended flags.
     #[serde(default)]
     pub flags: Vec<ProfileFlag>,
-    /// Further facts.
     #[serde(default)]
     pub facts: Vec<Fact>,
 }
@@ -511,7 +509,7 @@ fn fault(profile: &Profile) -> Option<String> {
     }
     let lists = [
         ("aliases", profile.aliases.len()),
-        ("names in Android", profile.android.len()),
+        ("Android names", profile.android.len()),
         ("limits", profile.limits.len()),
         ("overheads", profile.overheads.len()),
         ("formats", profile.formats.len()),
@@ -523,10 +521,10 @@ fn fault(profile: &Profile) -> Option<String> {
     }
     if profile.fallback.len() > caps::FALLBACK {
         let count = profile.fallback.len();
-        return Some(format!("it falls back to {count} others, at most {} are supported", caps::FALLBACK));
+        return Some(format!("{count} fallback chips, expected at most {}", caps::FALLBACK));
     }
     if profile.kind == TargetKind::Cpu && !profile.fallback.is_empty() {
-        return Some("it is for a CPU, which is the last that takes over".to_owned());
+        return Some("a CPU cannot have fallbacks, as it is always the last fallback".to_owned());
     }
     let names = [&profile.name, &profile.title, &profile.vendor, &profile.shim];
     let names = names.into_iter().chain(&profile.aliases).chain(&profile.planner).chain(&profile.fallback);
@@ -546,9 +544,7 @@ fn fault(profile: &Profile) -> Option<String> {
         }
     }
     if let Some(planner) = profile.planner.as_deref().filter(|name| name.contains(['/', '\\', '.'])) {
-        return Some(format!(
-            "planner `{planner}` is a path; a profile names a planner of a planner directory"
-        ));
+        return Some(format!("expected the name of a planner in a planner directory, got `{planner}`"));
     }
     let repeated = |names: Vec<&str>| {
         let mut names = names;

@@ -22,7 +22,6 @@ const FILES: usize = 4096;
 pub enum PlannerFile {
     /// A WebAssembly component, which this host compiles.
     Wasm,
-    /// A signed pack.
     Pack,
 }
 
@@ -111,7 +110,8 @@ pub(crate) fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     for entry in entries {
         let path = entry.at(directory.display())?.path();
         if paths.len() >= FILES {
-            return Err(Error::missing(format!("more than {FILES} files")).at(directory.display()));
+            let message = format!("expected at most {FILES} files, got more");
+            return Err(Error::missing(message).at(directory.display()));
         }
         if path.is_file() {
             paths.push(path);

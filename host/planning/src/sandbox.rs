@@ -113,11 +113,9 @@ pub struct LogLine {
 pub enum LogLevel {
     /// Details for the planner's author.
     Debug,
-    /// General information.
     Info,
     /// An input was ignored or approximated.
     Warn,
-    /// A failure.
     Error,
 }
 
@@ -523,7 +521,7 @@ fn classify(error: &wasmtime::Error, function: &'static str, bounds: &Bounds) ->
     let over_bound = |message: String| PlannerErrorKind::OverBound(Error::new(ErrorKind::Planning, message));
     let trapped = |reason: &str| {
         let error = Error::new(ErrorKind::Planning, format!("stopped in `{function}`: {reason}"));
-        let help = "a panic in the planner ends like this; log before returning an error";
+        let help = "a panic in the planner has this effect; return a refusal instead of panicking";
         PlannerErrorKind::Trapped(error.with_help(help))
     };
     match error.downcast_ref::<Stop>() {
@@ -550,7 +548,7 @@ fn classify(error: &wasmtime::Error, function: &'static str, bounds: &Bounds) ->
     }
     let reason = error.chain().map(ToString::to_string).collect::<Vec<_>>().join(": ");
     if is_out_of_memory(error) {
-        let message = format!("the system has not enough memory for `{function}`: {reason}");
+        let message = format!("the system has too little memory for `{function}`: {reason}");
         let help = "free memory, or raise the limit of the process: a planner reserves 64 MiB of address \
                     space";
         return Error::new(ErrorKind::Memory, message).with_help(help).into();

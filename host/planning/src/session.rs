@@ -164,7 +164,8 @@ impl PlanningSession {
             Ok(plan) if history.iter().any(|attempt| attempt.plan.builds_same(plan.plan())) => Err(error),
             Ok(plan) => planned(plan, PlannedBy::floor(), fallback, Some(error), log),
             Err(refusal) => {
-                let both = Error::from(error.kind).with_more(format!("and without a planner: {refusal}"));
+                let more = format!("planning without a planner failed too: {refusal}");
+                let both = Error::from(error.kind).with_more(more);
                 let both = refusal.help().into_iter().fold(both, Error::with_help);
                 Err(PlannerError { kind: both.with_kind(ErrorKind::Planning).into(), ..error })
             }
@@ -273,13 +274,13 @@ impl<E> LoopError<E> {
     /// Returns advice for a `help:` line.
     pub fn help(&self) -> Option<String> {
         if self.last().is_some_and(|feedback| feedback.drift_per_mille.is_some()) {
-            let wider = "offer wider formats with `--formats`, or leave it to the CPU with `--on cpu`";
+            let wider = "offer wider formats with `--formats`, or run the model on the CPU with `--on cpu`";
             return Some(wider.to_owned());
         }
         match self {
             LoopError::Planner { error, .. } => error.help(),
             LoopError::Rounds { .. } => {
-                Some("`--limit NAME=VALUE` tells the planner what the refusals did not".to_owned())
+                Some("set the limit that the refusals did not report with `--limit NAME=VALUE`".to_owned())
             }
             LoopError::Trial(_) => None,
         }

@@ -57,7 +57,7 @@ pub use job::Rounding;
 pub use note::Note;
 pub use plan_loss::{PlanLoss, plan_loss_identity};
 pub use prior::{moment_priors, priors, table_priors, value_prior};
-pub use quality::divergence;
+pub use quality::{divergence, mean_divergence};
 pub use recipe::{Compensated, Recipe, TableFormats, quantise, quantise_constant, quantise_weight};
 pub use sensitivity::{
     Change, ExpectedLosses, Loss, Sensitivity, TableLoss, losses_identity, places, table_pairs, weights_read,

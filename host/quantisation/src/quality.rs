@@ -78,12 +78,12 @@ impl Answers {
     }
 
     /// Computes the divergence from the predictions of the model as stored: the mean over rows of Σ
-    /// p (ln p − ln q). For encoders, 1 − cosine of the vectors. It is never negative, and 0 for
-    /// equal answers.
+    /// p (ln p − ln q). For encoders, 1 − cosine of the vectors. It is never negative, 0 for equal
+    /// answers, and NaN if an answer is not finite.
     pub fn divergence(&self, stored: &Answers, graph: &Graph) -> f64 {
         let sums = self.divergences(stored, graph).into_iter();
         let (sum, count) = sums.fold((0.0, 0), |(sum, count), own| (sum + own.0, count + own.1));
-        if count == 0 { 0.0 } else { (sum / count as f64).max(0.0) }
+        mean_divergence(sum, count)
     }
 
     /// Computes the divergence of each sequence: the sum over its rows, and the number of rows.
@@ -105,9 +105,14 @@ impl Answers {
                     of += f64::from(*b).powi(2);
                 }
             }
+            // Values that are not finite are the largest error.
+            if off.is_nan() {
+                return f64::INFINITY;
+            }
             if of > 0.0 { (off / of).sqrt() } else { 0.0 }
         };
-        let errors = (0..layers).map(|layer| (layer as u32, error(layer)));
+        // Of equal errors the last one counts, so the first layer that is not finite comes last.
+        let errors = (0..layers).rev().map(|layer| (layer as u32, error(layer)));
         errors.filter(|(_, error)| *error > 0.0).max_by(|a, b| a.1.total_cmp(&b.1))
     }
 }
@@ -124,6 +129,13 @@ pub fn divergence(graph: &Graph, stored: &[f32], ours: &[f32], width: usize) -> 
         };
         (sum + own, count + 1)
     })
+}
+
+/// Returns the mean of `count` divergences with this sum, at least 0, and 0 without any. NaN stays
+/// NaN, so that values that are not finite never count as equal.
+pub fn mean_divergence(sum: f64, count: u64) -> f64 {
+    let mean = if count == 0 { 0.0 } else { sum / count as f64 };
+    if mean < 0.0 { 0.0 } else { mean }
 }
 
 fn log_sum(logits: &[f32]) -> f64 {
@@ -163,5 +175,15 @@ mod tests {
         assert!((relative_entropy(&[3.0_f32.ln(), 0.0], &[0.0, 0.0]) - wanted).abs() < 1e-6);
         assert!((cosine(&[1.0, 0.0], &[1.0, 1.0]) - 0.5_f64.sqrt()).abs() < 1e-12);
         assert_eq!(cosine(&[0.0], &[1.0]), 0.0);
+    }
+
+    #[test]
+    fn answers_that_are_not_finite_never_count_as_equal() {
+        for wrong in [f32::NAN, f32::INFINITY] {
+            assert!(relative_entropy(&[0.5, -1.0], &[0.5, wrong]).is_nan());
+        }
+        assert!(mean_divergence(f64::NAN, 3).is_nan());
+        let means = [(-1e-17, 3), (6.0, 3), (0.0, 0)].map(|(sum, count)| mean_divergence(sum, count));
+        assert_eq!(means, [0.0, 2.0, 0.0]);
     }
 }

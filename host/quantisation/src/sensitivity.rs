@@ -100,15 +100,19 @@ pub struct Loss {
     /// Mean KL divergence from the predictions of the model as stored, in billionths of a nat per
     /// token. Unlike the difference of two likelihoods it is never negative and needs few tokens.
     /// For encoders, 1 − cosine in billionths. Rounded up, so that a nonzero loss is never reported
-    /// as 0.
+    /// as 0. The largest integer if predictions are not finite numbers.
     pub nanonats: u64,
 }
 
 impl Loss {
-    /// Creates a loss from a divergence in nats per token. NaN becomes 0. Values beyond the integer
-    /// range become the largest integer.
+    /// The [`micronats`](Loss::micronats) of a change whose predictions are not finite numbers.
+    pub const NOT_FINITE: f64 = u64::MAX as f64 / 1000.0;
+
+    /// Creates a loss from a divergence in nats per token. NaN and values beyond the integer range
+    /// become the largest integer.
     pub fn of(change: Change, divergence: f64) -> Self {
-        Loss { change, nanonats: (1e9 * divergence).ceil() as u64 }
+        let nanonats = if divergence.is_nan() { u64::MAX } else { (1e9 * divergence).ceil() as u64 };
+        Loss { change, nanonats }
     }
 
     /// Returns the loss in millionths of a nat per token.
@@ -148,8 +152,9 @@ impl Loss {
 }
 
 /// Version of the arithmetic of activations, which affects losses but not weights. 1: a residual
-/// stream in 16-bit floats is divided by a power of two.
-const VALUES: u32 = 1;
+/// stream in 16-bit floats is divided by a power of two. 2: results beyond the range of a 16-bit
+/// float are infinite.
+const VALUES: u32 = 2;
 
 /// Computes a hash of everything that determines losses: the checkpoint, the ids of sequences in
 /// order, the moments used for rounding (if any), and the version of the arithmetic.

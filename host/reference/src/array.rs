@@ -3,7 +3,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use shardwright_graph::{Weight, nearest_value};
+use shardwright_graph::{Weight, nearest_bound_value, nearest_value};
 use shardwright_vocabulary::{DType, Encoding, Error, Result, ScaleBits};
 
 /// A dense row-major tensor in its encoding.
@@ -192,9 +192,21 @@ impl Array {
     }
 
     /// Converts the tensor to another encoding: decodes it, then rounds each value to the nearest
-    /// representable one. Indices are not changed.
+    /// representable one, as the result of an operation ([`nearest_value`]). Indices are not
+    /// changed.
     #[must_use]
     pub fn encoded(self, encoding: Encoding) -> Array {
+        self.converted(encoding, nearest_value)
+    }
+
+    /// Like [`Array::encoded`], but as the host stores a tensor that it binds
+    /// ([`nearest_bound_value`]).
+    #[must_use]
+    pub fn bound(self, encoding: Encoding) -> Array {
+        self.converted(encoding, nearest_bound_value)
+    }
+
+    fn converted(self, encoding: Encoding, nearest: fn(&Encoding, f32) -> f32) -> Array {
         if self.encoding() == Some(encoding) || matches!(self.values, Values::Indices(_)) {
             return self;
         }
@@ -203,7 +215,7 @@ impl Array {
         let values = match encoding.element {
             DType::F32 => Values::Floats(DType::F32, floats),
             element if element.is_float() => {
-                floats.iter_mut().for_each(|value| *value = nearest_value(&encoding, *value));
+                floats.iter_mut().for_each(|value| *value = nearest(&encoding, *value));
                 Values::Floats(element, floats)
             }
             _ => Values::Stored(encoding, floats.into_iter().map(|value| encoding.raw(value)).collect()),

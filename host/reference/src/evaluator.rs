@@ -227,7 +227,7 @@ impl Evaluator {
                     .at(format!("state {}", state.0))
                     .with_help(STATES_HELP));
             }
-            bound.push(Cow::Owned(array.clone().encoded(encoding)));
+            bound.push(Cow::Owned(array.clone().bound(encoding)));
         }
         Ok(bound)
     }
@@ -261,14 +261,14 @@ fn stands_for<'a>(array: &'a Array, tensor: &Tensor) -> Cow<'a, Array> {
     }
 }
 
-/// Divides values by the unit of a tensor and encodes them like it.
+/// Divides values from outside the graph by the unit of a tensor, and encodes them like the host.
 fn in_unit_of(values: Array, tensor: &Tensor) -> Array {
     let values = match tensor.unit {
         Some(unit) => values.times(unit.get().recip()),
         None => values,
     };
     match tensor.encoding() {
-        Some(encoding) => values.encoded(encoding),
+        Some(encoding) => values.bound(encoding),
         None => values,
     }
 }

@@ -14,8 +14,9 @@
 //!    ([`Weight::decode_row`](shardwright_graph::Weight::decode_row)). This is exact, except that
 //!    integers need one f32 multiplication: `(stored − zero point) · scale`.
 //! 2. the result is computed as in the float graph and rounded to f32.
-//! 3. it is encoded as the result tensor declares: the nearest representable value, clamped to the
-//!    range.
+//! 3. it is encoded as the result tensor declares: the nearest representable value. Integers are
+//!    clamped to the range, and f16 overflows to infinity
+//!    ([`nearest_value`](shardwright_graph::nearest_value)).
 //!
 //! Two kinds of operation differ. Operations that only move values
 //! ([`Op::is_movement`](shardwright_graph::Op::is_movement)) move stored values. `Linear` and

@@ -65,7 +65,7 @@ impl States {
         crate::ops::state::check_slots(slots, existing.shape()[0])?;
         match existing.encoding().filter(|existing| rows.encoding() != Some(*existing)) {
             Some(encoding) => {
-                crate::ops::state::write_rows(existing, &rows.clone().encoded(encoding), slots);
+                crate::ops::state::write_rows(existing, &rows.clone().bound(encoding), slots);
             }
             None => crate::ops::state::write_rows(existing, rows, slots),
         }

@@ -19,7 +19,7 @@ use crate::report::{
 /// request does not specify one. Limited to the context.
 const PROMPT_TOKENS: u32 = 512;
 
-/// Where constants in other formats than the stored one are kept until they are compiled.
+/// Storage of converted constants until they are compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Making {
     /// In memory, all at once.
@@ -76,8 +76,8 @@ fn part(name: impl Into<String>, figure: Figure) -> MemoryPart {
     MemoryPart { name: name.into(), figure }
 }
 
-/// Name of the memory that the host does not see.
-const DRIVER: &str = "overhead of the driver";
+/// Name of the memory that the driver allocates, which the host cannot measure.
+const DRIVER: &str = "driver overhead";
 
 fn memory(
     request: &Request,
@@ -99,19 +99,16 @@ fn memory(
     let mut compile = vec![mapped("checkpoint", weighed.stored_bytes)];
     if made > 0 {
         compile.push(match weighed.making {
-            Making::InMemory => part("weights in their formats", Figure::Counted { bytes: made }),
-            Making::InFiles => mapped("weights in their formats", made),
+            Making::InMemory => part("converted weights", Figure::Counted { bytes: made }),
+            Making::InFiles => mapped("converted weights", made),
         });
     }
     compile.push(mapped("work order of the largest shard", largest));
     compile.push(mapped("artefacts, written to files", totals.artefacts.bytes));
-    compile.push(part("overhead of the compiler", Figure::Unknown));
+    compile.push(part("compiler overhead", Figure::Unknown));
 
-    let load = vec![
-        artefacts(),
-        mapped("files of artefacts", totals.artefacts.bytes),
-        part(DRIVER, Figure::Unknown),
-    ];
+    let load =
+        vec![artefacts(), mapped("artefact files", totals.artefacts.bytes), part(DRIVER, Figure::Unknown)];
 
     let buffers = match buffer_bytes(plan, graph) {
         // Stored as f32 unless the plan encodes them. The driver decides about padding.

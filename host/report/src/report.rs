@@ -93,7 +93,6 @@ pub struct ShardReport {
     /// Where the soft-cap of the logits is computed. `None` if the shard has no soft-cap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub softcap: Option<SoftcapPlace>,
-    /// Compiler flags.
     pub flags: Vec<Flag>,
     /// `ahead` or `just-in-time`.
     pub build: String,
@@ -176,7 +175,7 @@ pub enum LossReport {
     },
 }
 
-/// Checks whether a number is 0, to leave it out of a report.
+/// Returns whether a number is 0 and left out of a report.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 const fn is_zero(number: &u64) -> bool {
     *number == 0
@@ -298,7 +297,7 @@ impl std::fmt::Display for MeasuredLoss {
         let MeasuredLoss { micronats, error_micronats, tokens, text } = self;
         write!(
             f,
-            "the plan loses {} ± {} of KL divergence a token, measured over {} of {text}",
+            "the plan's measured loss is {} ± {} of KL divergence per token, over {} of {text}",
             units::micronats(*micronats),
             units::micronats(*error_micronats),
             units::count(*tokens, "token")

@@ -55,7 +55,7 @@ fn is_named(shard: &ShardDescription, entry: &ShardEntry) -> Result<()> {
     let entries = entry.entries.iter().map(EntryName::to_string).collect::<Vec<_>>().join(", ");
     let loaded = shard.entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
     same("the name", entry.name.clone(), shard.name.clone())?;
-    same("the part", entry.segments.to_string(), shard.segments.to_string())?;
+    same("the segments", entry.segments.to_string(), shard.segments.to_string())?;
     same("the entry points", entries, loaded)?;
     same("the shim", entry.compiled_by.shim.clone(), shard.place.shim.clone())
 }

@@ -180,12 +180,12 @@ impl Chain {
         (shard < self.shared.executors.len()).then(|| borrow(&mut self.executor(shard)))
     }
 
-    /// Returns the load-time flags whose values the shim of each place measured, in this process or
-    /// in an earlier one if the shim was opened with its measurements. A shim that does not answer,
-    /// for example because it was lost, is omitted.
+    /// Returns the load-time flags of each place whose values the shim measured. Measurements of
+    /// earlier processes are included if the shim was opened with them. A shim that does not
+    /// answer, for example because it was lost, is omitted.
     pub fn measured(&self) -> Vec<(Place, Vec<MeasuredFlag>)> {
         let ask = |(place, measured): &(Place, Measured)| {
-            let flags = measured.flags().inspect_err(|error| tracing::debug!(%place, "not asked: {error}"));
+            let flags = measured.flags().inspect_err(|error| tracing::debug!(%place, "not queried: {error}"));
             (place.clone(), flags.unwrap_or_default())
         };
         let asked = self.shared.measured.iter().map(ask);
@@ -196,7 +196,7 @@ impl Chain {
     pub(crate) fn keep_measured(&self) {
         for (place, measured) in &self.shared.measured {
             if let Err(error) = measured.keep() {
-                tracing::debug!(%place, "what it measured is not kept: {error}");
+                tracing::debug!(%place, "measurements not stored: {error}");
             }
         }
     }

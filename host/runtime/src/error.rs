@@ -30,7 +30,6 @@ pub enum SessionError {
     /// A result contains a NaN or infinity.
     #[error(transparent)]
     NotFinite(Error),
-    /// Any other error.
     #[error(transparent)]
     Other(#[from] Error),
 }

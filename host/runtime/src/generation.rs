@@ -48,10 +48,7 @@ pub enum DoneReason {
         id: u32,
     },
     /// A stop string was completed.
-    StopText {
-        /// The stop string.
-        text: String,
-    },
+    StopText { text: String },
     /// The requested number of tokens was reached.
     MaxTokens,
     /// The context has no position for another token.
@@ -136,7 +133,6 @@ pub enum GenerationEvent {
     Done {
         /// Reason why the reply ended.
         reason: DoneReason,
-        /// Counts and times.
         statistics: GenerationStatistics,
     },
 }

@@ -100,7 +100,9 @@ impl Likeness {
     pub fn bound(&self) -> String {
         match self {
             Likeness::Said { .. } => format!("at most {} nats", Self::LIMIT),
-            Likeness::Made { .. } => format!("at most {}, and {} times", Self::DISTANCE, Self::LONGER),
+            Likeness::Made { .. } => {
+                format!("a distance of at most {} and a ratio of at most {}", Self::DISTANCE, Self::LONGER)
+            }
         }
     }
 }
@@ -111,11 +113,11 @@ impl std::fmt::Display for Likeness {
             Likeness::Said { divergence, same, rows } => {
                 write!(
                     f,
-                    "{divergence:.3} nats of KL divergence, {same} of {rows} most probable tokens the same"
+                    "KL divergence of {divergence:.3} nats, {same} of {rows} most probable tokens equal"
                 )
             }
             Likeness::Made { distance, longer, rows } => {
-                write!(f, "{distance:.4} of cosine distance, {longer:.2} times as long, of {rows} rows")
+                write!(f, "cosine distance of {distance:.4}, length ratio of {longer:.2}, over {rows} rows")
             }
         }
     }
@@ -257,7 +259,7 @@ impl Goldens {
     pub fn read(bytes: &[u8]) -> Result<Goldens, String> {
         let Versioned { goldens } = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if goldens != VERSION {
-            return Err(format!("they are version {goldens}, this host reads {VERSION}"));
+            return Err(format!("expected version {VERSION}, got {goldens}"));
         }
         let read: Goldens = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let Goldens { ids, rows, vectors, towers, .. } = &read;
@@ -266,13 +268,13 @@ impl Goldens {
             return Err(format!("{} rows after {} tokens", rows.len(), ids.len()));
         }
         if rows.iter().any(|row| row.largest.is_empty() || row.largest.len() > LARGEST) {
-            return Err(format!("a row keeps 1 to {LARGEST} tokens"));
+            return Err(format!("expected 1 to {LARGEST} tokens per row"));
         }
         let all = std::iter::once(vectors).filter(|_| !vectors.is_empty()).chain(towers.values());
         for vectors in all {
             let is_valid = (1..=VECTORS_MAX).contains(&vectors.len());
             if !is_valid || !vectors.iter().all(GoldenVector::is_valid) {
-                return Err(format!("a text or tower has 1 to {VECTORS_MAX} vectors of their values"));
+                return Err(format!("expected 1 to {VECTORS_MAX} complete vectors of a text or tower"));
             }
         }
         Ok(read)
@@ -399,15 +401,15 @@ mod tests {
         let tower =
             |vectors: &str| with(&format!(r#""rows":[],"vectors":[],"towers":{{"clip":[{vectors}]}}"#));
         for (wrong, word) in [
-            (r#"{"goldens":1,"ids":[1],"rows":[{"largest":[[1,2]]}]}"#.to_owned(), "version 1"),
-            (r#"{"goldens":7}"#.to_owned(), "version 7"),
+            (r#"{"goldens":1,"ids":[1],"rows":[{"largest":[[1,2]]}]}"#.to_owned(), "got 1"),
+            (r#"{"goldens":7}"#.to_owned(), "got 7"),
             (with(r#""rows":[],"vectors":[],"towers":{}"#), "0 rows"),
             (with(r#""rows":[{"largest":[[1,2]]},{"largest":[[1,2]]}],"vectors":[],"towers":{}"#), "2 rows"),
-            (with(r#""rows":[{"largest":[]}],"vectors":[],"towers":{}"#), "1 to 16 tokens"),
-            (tower(""), "1 to 16 vectors"),
-            (tower(&vec![vector(64); 17].join(",")), "1 to 16 vectors"),
-            (tower(&vector(63)), "1 to 16 vectors"),
-            (tower(&vector(65)), "1 to 16 vectors"),
+            (with(r#""rows":[{"largest":[]}],"vectors":[],"towers":{}"#), "1 to 16 tokens per row"),
+            (tower(""), "1 to 16 complete vectors"),
+            (tower(&vec![vector(64); 17].join(",")), "1 to 16 complete vectors"),
+            (tower(&vector(63)), "1 to 16 complete vectors"),
+            (tower(&vector(65)), "1 to 16 complete vectors"),
             (r#"{"goldens":2}"#.to_owned(), "missing field"),
             (String::new(), "EOF"),
         ] {

@@ -106,10 +106,10 @@ impl MemoryBudget {
             return Ok(());
         };
         let message = format!(
-            "{needed} bytes of memory are needed, and {used} of the budget of {limit} bytes are in use"
+            "{needed} bytes of memory are needed, but {used} of the budget of {limit} bytes are in use"
         );
         Err(Error::new(ErrorKind::Memory, message)
-            .with_help("drop or release sessions that are idle, or open the model with a larger budget"))
+            .with_help("drop or release idle sessions, or open the model with a larger budget"))
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!((first.bytes(), other.used(), other.limit()), (7, 7, Some(10)));
         let error = other.take(4).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Memory);
-        let expected = "4 bytes of memory are needed, and 7 of the budget of 10 bytes are in use";
+        let expected = "4 bytes of memory are needed, but 7 of the budget of 10 bytes are in use";
         assert_eq!(error.to_string(), expected);
         assert!(error.help().is_some() && other.expect(u64::MAX).is_err() && other.expect(3).is_ok());
         let second = other.take(3).unwrap();

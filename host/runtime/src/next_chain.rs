@@ -47,7 +47,7 @@ impl NextChain for FallbackChains {
     fn next(&mut self, lost: &SessionError, _: &PlacementRecord) -> Option<Result<Chain>> {
         let chain = self.chains.pop_front()?;
         let same =
-            |name: &str| Error::new(ErrorKind::Shim, format!("`{name}` would run on the same, lost place"));
+            |name: &str| Error::new(ErrorKind::Shim, format!("`{name}` would run on the lost device too"));
         let shards = &chain.description().shards;
         match lost.at().and_then(|(_, lost)| shards.iter().find(|shard| shard.place == *lost)) {
             Some(shard) => Some(Err(same(&shard.name))),

@@ -176,7 +176,6 @@ pub struct EntryPlacement {
     pub entry: String,
     /// Shards that run in a step of this entry.
     pub shards: Vec<String>,
-    /// Completed steps.
     pub steps: u64,
     /// Valid rows of the completed steps.
     pub rows: u64,

@@ -46,7 +46,6 @@ pub struct Session {
     failover: Failover,
     /// Number of tokens that were run again because their states were gone.
     recomputed: usize,
-    /// Drafts for generations.
     speculation: Option<Speculation>,
 }
 
@@ -489,7 +488,7 @@ impl Session {
     /// Soft rows are not split: a cut within a part moves to the start of the part.
     pub fn truncate(&mut self, length: usize) -> Result<Truncation, SessionError> {
         if length > self.tokens.len() {
-            let message = format!("cannot truncate to {length} tokens: there are {}", self.tokens.len());
+            let message = format!("cannot truncate {} tokens to {length}", self.tokens.len());
             return Err(Error::argument(message).into());
         }
         // Soft rows of a call that failed half-way continue where they are.

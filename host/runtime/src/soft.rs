@@ -92,7 +92,6 @@ impl Prompt {
         Prompt::default()
     }
 
-    /// Appends tokens.
     pub fn push_tokens(&mut self, ids: &[u32]) {
         self.ids.extend_from_slice(ids);
     }

@@ -11,7 +11,6 @@ const SWITCH: f32 = 0.625;
 /// From twice this value the tangent is 1 in f32.
 const SATURATED: f32 = 10.0;
 
-/// Caps every logit.
 pub(crate) fn softcap(cap: f32, logits: &mut [f32]) {
     let inverse = 1.0 / cap;
     for logit in logits {

@@ -159,7 +159,7 @@ const EMBEDDING: AssetId = AssetId(0);
 /// Rows are read from the table's file instead of a mapping of it. The table may be larger than
 /// memory, and touched pages would stay in this process's memory (two megabytes each if Linux, from
 /// 6.18 on, caches a file in such chunks). Mapping and releasing the pages of a hundred rows also
-/// needs a twentieth of a prompt's time.
+/// costs a twentieth of a prompt's time.
 fn gather(
     id: AssetId,
     assets: &[Asset],

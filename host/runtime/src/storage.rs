@@ -142,9 +142,11 @@ pub(crate) fn narrow(to: Storage, values: &[f32], target: &mut [u8]) {
     let raw = |value: f32, low: f32, high: f32| ((value / scale).round_ties_even() + zero).clamp(low, high);
     match to.dtype {
         DType::F32 => put(values, target, |value| (value / scale).to_le_bytes()),
-        // Saturates as defined by the graph, because an infinity would turn masked scores into NaN.
+        // Finite values saturate as the graph defines it (`nearest_bound_value`), because an
+        // infinity would turn masked scores into NaN.
         DType::F16 => put(values, target, |value| {
-            f16::from_f32((value / scale).clamp(f16::MIN.to_f32(), f16::MAX.to_f32())).to_le_bytes()
+            let within = (value / scale).clamp(f16::MIN.to_f32(), f16::MAX.to_f32());
+            f16::from_f32(if value.is_infinite() { value } else { within }).to_le_bytes()
         }),
         DType::Bf16 => put(values, target, |value| bf16::from_f32(value / scale).to_le_bytes()),
         DType::I16 => put(values, target, |value| (raw(value, -32768.0, 32767.0) as i16).to_le_bytes()),
@@ -171,7 +173,7 @@ fn put<const N: usize>(values: &[f32], target: &mut [u8], write: impl Fn(f32) ->
 
 #[cfg(test)]
 mod tests {
-    use shardwright_graph::nearest_value;
+    use shardwright_graph::nearest_bound_value;
 
     use super::*;
 
@@ -226,7 +228,17 @@ mod tests {
                 encodings.push(Encoding::symmetric_over(low, high, bits));
             }
         }
-        let special = [0.0, -0.0, 1e-40, 70_000.0, -70_000.0, 1e30, shardwright_graph::INVISIBLE, f32::NAN];
+        let special = [
+            0.0,
+            -0.0,
+            1e-40,
+            70_000.0,
+            -70_000.0,
+            1e30,
+            shardwright_graph::INVISIBLE,
+            f32::INFINITY,
+            f32::NAN,
+        ];
         let values: Vec<f32> =
             (0..2000).map(|index| (index as f32 * 0.7).sin() * 6.0).chain(special).collect();
         for encoding in encodings {
@@ -235,7 +247,7 @@ mod tests {
             let mut back = vec![0.0; values.len()];
             widen(storage, &bytes, &mut back);
             for (value, back) in values.iter().zip(&back) {
-                let expected = nearest_value(&encoding, *value);
+                let expected = nearest_bound_value(&encoding, *value);
                 assert!(
                     expected == *back || expected.is_nan() && back.is_nan(),
                     "{value} in {encoding}: {back}"

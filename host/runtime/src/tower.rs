@@ -177,7 +177,7 @@ impl Tower {
         let most = self.most_features();
         let refused = |reason: &str| -> SessionError {
             let count = features.count;
-            let message = format!("{count} patches or frames, where one run accepts up to {most}: {reason}");
+            let message = format!("{count} patches or frames, at most {most} per run: {reason}");
             let help =
                 "choose a smaller budget of soft tokens or a shorter clip, or plan a larger entry point";
             Error::argument(message).with_help(help).into()
@@ -187,7 +187,7 @@ impl Tower {
         }
         let Some((schedule, input)) = self.schedules().find(|(_, input)| input.count >= features.count)
         else {
-            return Err(refused("the largest entry point has fewer"));
+            return Err(refused("the largest entry point accepts fewer"));
         };
         let chain = self.engine.chain.clone();
         let plan = &chain.layout().schedules[schedule];

@@ -58,11 +58,11 @@ pub fn only_compiled_for(
 pub fn only_compiles(shard: &ShardEntry, device: &Device) -> Error {
     let (shim, chip) = (&shard.compiled_by.shim, device.soc.as_deref().unwrap_or(&device.name));
     let what = format!(
-        "shard {} is for {chip}, which is not in this machine: shim `{shim}` only compiles for it here",
+        "shard {} is for {chip}, which is not in this machine: shim `{shim}` can only compile for it here",
         shard.name
     );
     Error::new(ErrorKind::Incompatible, what).with_help(format!(
-        "run the bundle on a device with {chip}; compile with `--on simulator` or `--on cpu` for a bundle that runs here; `shardwright verify --bundle` \
-         verifies this one by a twin if there is a simulator"
+        "run the bundle on a device with {chip}, or compile with `--on simulator` or `--on cpu` for a bundle \
+         that runs here; `shardwright verify --bundle` can verify this bundle on a simulator of the chip"
     ))
 }

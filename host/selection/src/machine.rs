@@ -115,7 +115,7 @@ fn none_here(by: &shardwright_vocabulary::ShimIdentity, devices: &[Device]) -> S
     let reason = format!("shim `{}` has no device `{}` here", by.shim, by.device);
     let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
     let help = match names.as_slice() {
-        [] => "it has no devices here".to_owned(),
+        [] => "the shim has no devices here".to_owned(),
         names => format!("available devices: {}", names.join(", ")),
     };
     ShardStanding::absent(&by.device, reason, Some(help))

@@ -31,13 +31,13 @@ impl Tier {
     /// Returns a description for a column of a table.
     pub const fn meaning(self) -> &'static str {
         match self {
-            Tier::Own => "its own",
-            Tier::OwnRecompile => "its own, recompiling advised",
-            Tier::Sibling => "the nearest",
+            Tier::Own => "own variant",
+            Tier::OwnRecompile => "own variant, recompile advised",
+            Tier::Sibling => "variant of a similar chip",
             Tier::Fallback => "fallback",
-            Tier::General => "for any machine",
-            Tier::StandIn => "stand-in of a chip",
-            Tier::Elsewhere => "for another chip",
+            Tier::General => "generic variant",
+            Tier::StandIn => "simulated or emulated chip",
+            Tier::Elsewhere => "variant of another chip",
         }
     }
 }

@@ -5,8 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 #[cfg(feature = "build")]
-use shardwright_build::{PlanOptions, expect_checkpoint, towers_of};
+use shardwright_build::PlanOptions;
 use shardwright_bundle::Bundle;
+#[cfg(feature = "build")]
+use shardwright_checkpoints::{expect_checkpoint, towers_of};
 #[cfg(feature = "build")]
 use shardwright_files::room;
 #[cfg(feature = "build")]

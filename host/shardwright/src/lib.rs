@@ -62,7 +62,6 @@ struct Readme;
 struct Integrate;
 
 mod bundled;
-mod encoding;
 mod ignored;
 mod load_flags;
 mod memory;
@@ -131,7 +130,7 @@ pub use shardwright_build::{
 #[cfg(feature = "build")]
 pub use {
     options::OpenOptions,
-    shardwright_build::{
+    shardwright_checkpoints::{
         ChainPlan, CompileReport, CompiledVariant, FailedVariant, FormatShare, LossRow, SensitivityReport,
         calibration_prompts,
     },

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use shardwright_build::{Builder, FallbackChain, PlanOptions, TowerScope, Trying};
+use shardwright_build::{FallbackChain, PlanOptions};
+use shardwright_checkpoints::{Builder, LoadedChain, TowerScope};
 use shardwright_models::Checkpoint;
 use shardwright_runtime::{NextChain, PlacementRecord, SessionError};
 use shardwright_vocabulary::{At, Beforehand, Pass};
 
-use crate::load;
+use crate::join;
 
 /// Returns the fallback chains of a plan for a tower of a checkpoint, or for its text, in order.
 /// Each is built when the one before it is lost.
@@ -22,8 +23,8 @@ pub(crate) fn on_demand(
         let passes: Vec<Pass> = [Pass::Step].into_iter().chain(tower.map(|tower| tower.pass)).collect();
         let checkpoint = Checkpoint::open_for(&directory, &passes)?;
         let builder = Builder::new(&checkpoint, tower);
-        let (settled, _) = builder.kept_chain(options, Trying::default(), &mut ())?;
-        load(&settled, Beforehand::default())
+        let LoadedChain { settled, parts, .. } = builder.loaded_chain(options, &mut ())?;
+        join(parts, &settled.graph, settled.report.emulated_on, Beforehand::default())
     };
     let mut rest = chains.into_iter();
     Box::new(move |_: &SessionError, _: &PlacementRecord| {

@@ -4,10 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use shardwright_build::{
-    BuildTimes, CheckpointSource, Keeping, PlanOptions, Purpose, Settled, Trying, expect_checkpoint,
-    expect_towers, settle_trying,
-};
+use shardwright_build::{BuildTimes, PlanOptions, Settled};
+use shardwright_checkpoints::{Builder, LoadedChain, expect_checkpoint, expect_towers};
 use shardwright_models::Checkpoint;
 use shardwright_runtime::Chain;
 use shardwright_vocabulary::{Beforehand, Notice, Part, Watch};
@@ -40,34 +38,16 @@ pub(crate) fn open(
     let checkpoint = Checkpoint::open(directory)?;
     let reading = started.elapsed();
     watch.progress(0, "reading");
-    let mut all = Part::new(watch, 0..1000);
-    let mut keeping = Keeping::of(options, checkpoint.graph());
-    let mut source = CheckpointSource::new(&checkpoint, options);
-    let mut settling = all.then(SETTLED);
-    let mut trying = Trying::default();
-    let (settled, parts, loading) = loop {
-        let settled = settle_trying(
-            &mut source,
-            options,
-            Purpose::Run,
-            keeping.store(),
-            trying,
-            &mut settling.most_of_the_rest(),
-        )?;
-        settling.progress(1000, "loading");
-        let loading = Instant::now();
-        // A shard that fails to load causes a revision of the plan, like one that fails to compile.
-        match settled.load_or_history()? {
-            Ok(parts) => break (settled, parts, loading),
-            Err(before) => trying = Trying { before, ..Trying::default() },
-        }
-    };
-    drop(settling);
+    let mut settling = Part::new(watch, 0..SETTLED);
+    let loaded = Builder::new(&checkpoint, None).loaded_chain(options, &mut settling)?;
+    let LoadedChain { settled, keeping, parts, loading } = loaded;
+    let joining = Instant::now();
     let emulated_on = settled.report.emulated_on.clone();
     let chain = join(parts, &settled.graph, emulated_on, Beforehand::default())?;
     let flags = flag_notices(&chain, options.strict)?;
     let BuildTimes { planning, quantising, compiling } = settled.times;
-    let times = OpeningTimes { reading, planning, quantising, compiling, loading: loading.elapsed() };
+    let loading = loading + joining.elapsed();
+    let times = OpeningTimes { reading, planning, quantising, compiling, loading };
     let plan_id = settled.plan_id();
     let next = failover(directory, options, &settled);
     let mut plan = settled.report_now();

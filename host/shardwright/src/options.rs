@@ -1,9 +1,10 @@
 use std::path::{Path, PathBuf};
 
 use shardwright_build::{
-    ChainPlan, CompileReport, CompiledVariant, DraftEstimate, Executor, FormatChoice, Jobs, PlanMeasuring,
-    PlanOptions, Planned, Preference, PromptLength, TableFormats, WeightRounding,
+    DraftEstimate, Executor, FormatChoice, PlanMeasuring, PlanOptions, Planned, Preference, PromptLength,
+    TableFormats, WeightRounding,
 };
+use shardwright_checkpoints::{ChainPlan, CompileReport, CompiledVariant, Jobs};
 use shardwright_vocabulary::{Pass, Watch};
 
 use crate::ignored::reading_texts;
@@ -333,7 +334,7 @@ impl OpenOptions {
         watch: &mut dyn Watch,
     ) -> Result<CompileReport> {
         let (from, into, options) = (checkpoint.as_ref(), directory.as_ref(), self.plan_options());
-        let compile = || shardwright_build::compile(from, into, &options, watch);
+        let compile = || shardwright_checkpoints::compile(from, into, &options, watch);
         let (report, notices) = reading_texts(from, &options, compile)?;
         self.with_goldens(noting(report, &notices), into)
     }
@@ -364,7 +365,7 @@ impl OpenOptions {
     ) -> Result<CompileReport> {
         let variants: Vec<PlanOptions> = socs.iter().map(|soc| self.for_chip(soc).plan_options()).collect();
         let (from, into) = (checkpoint.as_ref(), directory.as_ref());
-        let compile = || shardwright_build::compile_variants(from, into, &variants, self.jobs, watch);
+        let compile = || shardwright_checkpoints::compile_variants(from, into, &variants, self.jobs, watch);
         let (report, notices) = reading_texts(from, &self.plan_options(), compile)?;
         self.with_goldens(noting(report, &notices), into)
     }
@@ -379,7 +380,7 @@ impl OpenOptions {
     /// queried for times.
     pub fn plan_watched(&self, checkpoint: impl AsRef<Path>, watch: &mut dyn Watch) -> Result<Planned> {
         let (from, options) = (checkpoint.as_ref(), self.plan_options());
-        let plan = || shardwright_build::plan_checkpoint(from, &options, watch);
+        let plan = || shardwright_checkpoints::plan_checkpoint(from, &options, watch);
         let (mut planned, notices) = reading_texts(from, &options, plan)?;
         planned.report.notices.extend(notices);
         Ok(planned)
@@ -393,7 +394,7 @@ impl OpenOptions {
         watch: &mut dyn Watch,
     ) -> Result<(Planned, Vec<ChainPlan>)> {
         let (from, options) = (checkpoint.as_ref(), self.plan_options());
-        let plan = || shardwright_build::plan_all_chains(from, &options, watch);
+        let plan = || shardwright_checkpoints::plan_all_chains(from, &options, watch);
         let ((mut planned, chains), notices) = reading_texts(from, &options, plan)?;
         planned.report.notices.extend(notices);
         Ok((planned, chains))
@@ -414,7 +415,7 @@ impl OpenOptions {
         time: Option<std::time::Duration>,
         watch: &mut dyn Watch,
     ) -> Result<(SensitivityReport, Vec<Notice>)> {
-        shardwright_build::measure_sensitivities(checkpoint.as_ref(), &self.plan_options(), time, watch)
+        shardwright_checkpoints::measure_sensitivities(checkpoint.as_ref(), &self.plan_options(), time, watch)
     }
 
     /// Reuses artefacts of this bundle instead of compiling them again, if their work orders are

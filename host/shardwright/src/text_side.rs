@@ -11,12 +11,11 @@ use shardwright_bundle::{Bundle, MappedFile, TextFile};
 use shardwright_files::room;
 use shardwright_runtime::CancelHandle;
 use shardwright_text::{
-    ChatTemplate, Content, GenerationConfig, Message, PromptTokens, RenderOptions, SentenceConfig, StopRules,
+    ChatTemplate, GenerationConfig, Message, PromptTokens, RenderOptions, SentenceConfig, StopRules,
     Tokenizer, TokenizerConfig, TokenizerLoading,
 };
 use shardwright_vocabulary::{Ignored, Notice};
 
-use crate::encoding::cancellable;
 use crate::ignored::{IgnoredFields, notice_of};
 use crate::towers::consume;
 use crate::{Error, ErrorKind, Result};
@@ -233,19 +232,9 @@ impl TextSide {
         options: &RenderOptions,
         cancel: &CancelHandle,
     ) -> Result<Vec<u32>> {
-        let (template, tokenizer) = (self.template()?.clone(), self.tokenizer()?.clone());
-        let (messages, options) = (messages.to_vec(), options.clone());
-        let texts = messages.iter().filter_map(|message| message.content.as_ref());
-        let bytes: usize = texts
-            .map(|content| match content {
-                Content::Text(text) => text.len(),
-                Content::Parts(parts) => {
-                    parts.iter().filter_map(|part| part.text.as_ref()).map(String::len).sum()
-                }
-            })
-            .sum();
-        let encode = move || template.encode(&tokenizer, &messages, &options);
-        cancellable(bytes, || cancel.is_requested(), encode).inspect_err(|error| consume(error, cancel))
+        let (template, tokenizer) = (self.template()?, self.tokenizer()?);
+        let ids = template.encode_until(tokenizer, messages, options, || cancel.is_requested());
+        ids.inspect_err(|error| consume(error, cancel))
     }
 
     /// Encodes a text, preceded by the special tokens of the tokenizer, until `cancel` is
@@ -262,8 +251,7 @@ impl TextSide {
         add_special: bool,
         cancelled: impl Fn() -> bool,
     ) -> Result<Vec<u32>> {
-        let (tokenizer, text) = (self.tokenizer()?.clone(), text.to_owned());
-        cancellable(text.len(), cancelled, move || tokenizer.encode(&text, add_special))
+        self.tokenizer()?.encode_until(text, add_special, cancelled)
     }
 
     fn template(&self) -> Result<&ChatTemplate> {

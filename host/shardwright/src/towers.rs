@@ -320,7 +320,7 @@ fn bound(settings: &mut ProcessorSettings, bundle: &Bundle) {
 /// as its text.
 #[cfg(feature = "build")]
 pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOptions) -> Towers {
-    use shardwright_build::{Builder, TowerScope, Trying};
+    use shardwright_checkpoints::{Builder, LoadedChain, TowerScope};
     use shardwright_models::Checkpoint;
     use shardwright_vocabulary::Beforehand;
 
@@ -340,11 +340,12 @@ pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOp
         let scope = TowerScope::new(pass, processor, &sizes)?;
         let options = scope.options(&options);
         let builder = Builder::new(&checkpoint, Some(&scope));
-        let (settled, keeping) = builder.kept_chain(&options, Trying::default(), watch)?;
+        let LoadedChain { settled, keeping, parts, .. } = builder.loaded_chain(&options, watch)?;
         let times = settled.times;
         let mut notices = settled.report_now().notices;
         notices.extend(keeping.notice(times.planning + times.quantising + times.compiling));
-        let chain = crate::load(&settled, Beforehand::default())?;
+        let emulated_on = settled.report.emulated_on.clone();
+        let chain = crate::join(parts, &settled.graph, emulated_on, Beforehand::default())?;
         let chains = settled.fallbacks(&options);
         let next = (!chains.is_empty()).then(|| on_demand(&from, Some(scope), chains));
         Ok(Opened { chain, picture_tokens, notices, verified: None, next })

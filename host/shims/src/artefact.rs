@@ -4,7 +4,7 @@
 //! offset  0  magic "SWARTEF\0", then the prefix of a work order
 //!     16384  payload: the shim's bytes; a page is as large on some phones
 //!            head: the shim's own, at most 64 KiB
-//!            JSON: who made it, for what, with which interface; its length stands in the prefix
+//!            JSON: compiler, device, interfaces; the prefix has its length
 //! ```
 
 use std::collections::BTreeMap;

@@ -74,8 +74,7 @@ impl Buffer {
     /// Allocates zeroed memory of the process. `alignment` is a power of two, or 0 for 64.
     pub fn host(length: u64, alignment: u64) -> Result<Buffer, ShimError> {
         let refuse = |reason: String| ShimError::Argument(reason);
-        let too_large =
-            |_| refuse(format!("a buffer of {length} bytes aligned to {alignment} is not possible"));
+        let too_large = |_| refuse(format!("cannot allocate {length} bytes aligned to {alignment}"));
         let memory = HostBuffer::new(
             usize::try_from(length).map_err(too_large)?,
             usize::try_from(alignment).map_err(too_large)?,
@@ -125,10 +124,10 @@ impl Buffer {
             users.fetch_update(Ordering::Acquire, Ordering::Relaxed, |count| (count >= 0).then(|| count + 1))
         };
         taken.map(|_| ()).map_err(|count| {
-            let wanted = if write { "wanted for writing" } else { "wanted for reading" };
+            let wanted = if write { "write" } else { "read" };
             let in_use = if count < 0 { "written" } else { "read" };
             let bytes = self.0.length;
-            let message = format!("buffer of {bytes} bytes is in use: {wanted} while it is {in_use}");
+            let message = format!("cannot {wanted} a buffer of {bytes} bytes while it is being {in_use}");
             let error = Error::new(ErrorKind::Shim, message)
                 .with_help("bind another buffer, or wait for the other user");
             ShimError::Other(ErrorClass::InvalidArgument, error)
@@ -145,7 +144,7 @@ impl Buffer {
 
     fn view(&self, write: bool) -> Result<(), ShimError> {
         if !self.is_mapped() {
-            return Err(ShimError::Argument("this buffer cannot be mapped into the process".to_owned()));
+            return Err(ShimError::Argument("the buffer cannot be mapped into this process".to_owned()));
         }
         self.acquire(write)?;
         self.0.memory.sync(SW_SYNC_BEFORE_HOST).inspect_err(|_| self.release(write))

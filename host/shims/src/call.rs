@@ -106,7 +106,7 @@ pub(crate) unsafe fn numbers<T: Copy>(pointer: *const T, count: u64) -> Result<V
         return Ok(Vec::new());
     }
     if pointer.is_null() || count > ITEM_LIMIT as u64 {
-        return Err(format!("an array of {count} is null or too long"));
+        return Err(format!("an array of {count} items is null or too long"));
     }
     // SAFETY: promised by the caller.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count as usize) }.to_vec())
@@ -133,7 +133,7 @@ pub(crate) unsafe fn take_error(
     }
     // SAFETY: promised by the caller.
     let taken = match unsafe { value::<SwError>(error) } {
-        Err(reason) => ShimError::contract(shim, function, format!("its error object: {reason}")),
+        Err(reason) => ShimError::contract(shim, function, format!("invalid error object: {reason}")),
         Ok(object) => {
             let mut details = Vec::new();
             if !object.details.is_null() {
@@ -223,7 +223,7 @@ pub(crate) fn value_type(
             FlagType::Choice { values }
         }
         SW_FLAG_FLOAT | SW_FLAG_TEXT => FlagType::Text { max_bytes: FLAG_TEXT_LIMIT },
-        other => return Err(format!("flag kind {other}")),
+        other => return Err(format!("unknown flag kind {other}")),
     })
 }
 

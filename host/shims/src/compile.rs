@@ -25,7 +25,6 @@ pub trait Output {
     fn write(&mut self, bytes: &[u8]) -> bool;
     /// Sets the shim's head, whose length was checked. Called at most once.
     fn head(&mut self, bytes: &[u8]);
-    /// Reports progress.
     fn progress(&mut self, per_mille: u32, stage: &str);
     /// Returns whether to stop.
     fn cancelled(&mut self) -> bool;
@@ -92,11 +91,11 @@ impl<'a> Compilation<'a> {
             return Err(ShimError::contract(instance, "compile", "success without a head"));
         }
         if written == 0 {
-            return Err(ShimError::contract(instance, "compile", "success without a byte of code"));
+            return Err(ShimError::contract(instance, "compile", "success without any code"));
         }
         let declared = |name: &String| facts.iter().any(|schema| schema.fact.name == *name);
         if let Some(other) = made_for.keys().find(|name| !declared(name)) {
-            let reason = format!("fact `{other}` was read back, which the shim does not declare");
+            let reason = format!("reported the fact `{other}`, which the shim does not declare");
             return Err(ShimError::contract(instance, "compile", reason));
         }
         let flags = order
@@ -106,7 +105,7 @@ impl<'a> Compilation<'a> {
             .map(|flag| {
                 let (verdict, reason) = flags
                     .remove(&flag.name)
-                    .unwrap_or((FlagVerdict::Unknown, "the shim said nothing about it".to_owned()));
+                    .unwrap_or((FlagVerdict::Unknown, "the shim did not report it".to_owned()));
                 FlagOutcome { flag: flag.clone(), verdict, reason }
             })
             .collect();
@@ -121,7 +120,7 @@ impl<'a> Compilation<'a> {
             })
         };
         let placements = placements.iter().map(named).collect::<Option<Vec<_>>>().ok_or_else(|| {
-            ShimError::contract(instance, "compile", "the placement of a node that is not there")
+            ShimError::contract(instance, "compile", "a placement of a node that does not exist")
         })?;
         let head = ArtefactHead {
             shim: description.name.clone(),
@@ -169,7 +168,7 @@ impl Output for Compilation<'_> {
             return;
         }
         if matches!(verdict, FlagVerdict::Applied { .. }) && evidence.trim().is_empty() {
-            self.contract = Some(format!("flag `{name}` is said to be applied, without evidence"));
+            self.contract = Some(format!("flag `{name}` is reported as applied without evidence"));
             return;
         }
         match self.flags.entry(name) {
@@ -274,7 +273,7 @@ unsafe extern "C" fn compile_write(raw: *mut c_void, bytes: *const c_void, lengt
     unsafe {
         within(raw, 1, |context| {
             let Some(bytes) = bytes_at(bytes, length) else {
-                context.contract.get_or_insert("bytes that are null".to_owned());
+                context.contract.get_or_insert("the bytes are null".to_owned());
                 return 1;
             };
             if !context.stopped && context.panic.is_none() {
@@ -334,7 +333,7 @@ pub(crate) fn flag_verdict(number: u32, evidence: &str) -> Result<FlagVerdict, S
         SW_FLAG_INERT => FlagVerdict::Inert,
         SW_FLAG_REFUSED => FlagVerdict::Refused,
         SW_FLAG_UNKNOWN => FlagVerdict::Unknown,
-        other => return Err(format!("flag verdict {other}")),
+        other => return Err(format!("unknown flag verdict {other}")),
     })
 }
 

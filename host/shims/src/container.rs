@@ -31,7 +31,7 @@ pub(crate) fn wrong_length(path: &Path, expected: u64, found: u64) -> Error {
 }
 
 fn cut_or_changed(path: &Path, message: String) -> Error {
-    invalid(path, message, "the file was cut or changed; write it again")
+    invalid(path, message, "the file was truncated or changed; write it again")
 }
 
 fn foreign(path: &Path, message: String) -> Error {
@@ -160,7 +160,7 @@ impl Container {
         section.read_exact_at(&mut prefix[..read], 0).map_err(io)?;
         if read < 8 || prefix[..8] != magic {
             let message = format!("not {what}: wrong magic at offset 0");
-            return Err(invalid(path, message, "check which file this is"));
+            return Err(invalid(path, message, "check the path"));
         }
         if read < prefix.len() {
             return Err(wrong_length(path, PREFIX, found));
@@ -179,7 +179,8 @@ impl Container {
         }
         let head_length = u64::from_le_bytes(number(&prefix, 16));
         if head_length > head_limit {
-            let message = format!("a head of {head_length} bytes at offset 16, at most {head_limit}");
+            let message =
+                format!("expected a head of at most {head_limit} bytes at offset 16, got {head_length}");
             return Err(foreign(path, message));
         }
         let expected = u64::from_le_bytes(number(&prefix, 24));

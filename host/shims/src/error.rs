@@ -12,18 +12,18 @@ const TO_THE_VENDOR: &str = "report this to the shim's vendor";
 const REASONS: [(&str, &str); 19] = [
     ("not-found", "build the shim, or correct the path"),
     ("unreadable", "check the path and its permissions"),
-    ("no-manifest", "put a `<library stem>.shim.json` next to it; vendor-shims/README.md shows one"),
+    ("no-manifest", "write `<library stem>.shim.json` next to the library; see vendor-shims/README.md"),
     ("untrusted", "sign the manifest with `shardwright trust sign`"),
-    ("manifest-invalid", "vendor-shims/README.md lists the members of a manifest"),
+    ("manifest-invalid", "see vendor-shims/README.md for the members of a manifest"),
     ("too-new", "update Shardwright, or use an older release of the shim"),
     ("too-old", "use a newer release of the shim"),
     ("hash-mismatch", "fetch the shim again, or correct `sha256` in its manifest"),
-    ("not-a-library", "check that it was built for this machine and finds its own libraries"),
-    ("not-a-shim", "a shim exports the entry symbol; `static` builds do not"),
+    ("not-a-library", "check that the library was built for this machine and finds the libraries it needs"),
+    ("not-a-shim", "build the shim as a dynamic library; `static` builds do not export the entry symbol"),
     ("layout-differs", "rebuild the shim against the same release of shardwright-shim-abi"),
     ("answer-invalid", TO_THE_VENDOR),
     ("table-too-small", TO_THE_VENDOR),
-    ("other-draft", "build host and shim from the same `shim.h`; the table's `draft` is SW_DRAFT"),
+    ("other-draft", "build host and shim from the same `shim.h`, and set the table's `draft` to SW_DRAFT"),
     ("function-missing", TO_THE_VENDOR),
     ("describe-failed", TO_THE_VENDOR),
     ("worker-ended", TO_THE_VENDOR),
@@ -158,7 +158,7 @@ pub enum ShimError {
     #[error("shim `{shim}` has no `{function}`")]
     Missing { shim: String, function: Cow<'static, str> },
     /// The shim's result violates the contract.
-    #[error("shim `{shim}`, {function}: the answer is against the contract: {reason}")]
+    #[error("shim `{shim}`, {function}: the answer violates the contract: {reason}")]
     Contract { shim: String, function: Cow<'static, str>, reason: String },
     /// The caller's request is impossible.
     #[error("{0}")]
@@ -290,7 +290,7 @@ impl ShimError {
                     "plan again: smaller shards or other formats may fit"
                 }
                 ErrorClass::IncompatibleArtefact | ErrorClass::CorruptArtefact => "compile the shard again",
-                ErrorClass::DeviceLost => "recover the device and load its shards again",
+                ErrorClass::DeviceLost => "recover the device, then load its shards again",
                 ErrorClass::Deadline => "allow more time",
                 ErrorClass::StateLost => "run the prefix again",
                 ErrorClass::InvalidArgument => return None,

@@ -107,5 +107,6 @@ impl ShownEntry {
 /// identities are equal if a check or an estimate passes the same input to the shim.
 pub fn entry_identity(entry: &EntryGraph, weights: &[Weight]) -> Result<Vec<u8>, ShimError> {
     let shown = ShownEntry::of(entry, weights);
-    serde_json::to_vec(&shown).map_err(|error| ShimError::Argument(format!("the entry as JSON: {error}")))
+    serde_json::to_vec(&shown)
+        .map_err(|error| ShimError::Argument(format!("cannot serialise the entry as JSON: {error}")))
 }

@@ -225,12 +225,12 @@ impl ShimInstance {
             let place = usize::try_from(node)
                 .ok()
                 .and_then(|node| verdicts.get_mut(node))
-                .ok_or_else(|| wrong(format!("a verdict on node {node}")))?;
+                .ok_or_else(|| wrong(format!("a verdict on node {node}, which does not exist")))?;
             if place.replace(verdict).is_some() {
                 return Err(wrong(format!("two verdicts on node {node}")));
             }
         }
-        let unsaid = || Verdict::refused("the shim gave no verdict");
+        let unsaid = || Verdict::refused("the shim did not report a verdict");
         Ok(verdicts.into_iter().map(|verdict| verdict.unwrap_or_else(unsaid)).collect())
     }
 
@@ -262,7 +262,7 @@ impl ShimInstance {
                 let nodes = entry.nodes.len() as u64;
                 match estimate.uncosted.iter().find(|&&node| node >= nodes) {
                     None => Ok(Some(estimate)),
-                    Some(node) => Err(wrong(format!("node {node} of {nodes}"))),
+                    Some(node) => Err(wrong(format!("uncosted node {node}, expected one of {nodes} nodes"))),
                 }
             }
             (None, _) => Ok(None),
@@ -290,13 +290,13 @@ impl ShimInstance {
     /// Judges from an artefact's heads alone whether this instance can use it.
     pub fn compatibility(&self, device: &str, heads: &Heads) -> Result<Compatibility, ShimError> {
         if heads.head.shim != self.0.shim.name() {
-            return Ok(Compatibility::NotMine(format!("made by shim `{}`", heads.head.shim)));
+            return Ok(Compatibility::NotMine(format!("compiled by shim `{}`", heads.head.shim)));
         }
         let head = &heads.shim_head;
         let mut reported = self.timed("compatibility", |functions| functions.compatibility(device, head))?;
         match (reported.pop(), reported.len()) {
             (Some(answer), 0) => Ok(answer),
-            _ => Err(ShimError::contract(&self.0.name, "compatibility", "not exactly one answer")),
+            _ => Err(ShimError::contract(&self.0.name, "compatibility", "expected exactly one answer")),
         }
     }
 
@@ -459,7 +459,8 @@ impl ShimInstance {
         let length = match part.end.checked_sub(part.start) {
             Some(length) if part.end <= found => length,
             _ => {
-                let reason = format!("bytes {} to {} of a file of {found}", part.start, part.end);
+                let (first, end) = (part.start, part.end);
+                let reason = format!("bytes {first} to {end} are not within the file of {found} bytes");
                 return Err(ShimError::Argument(reason));
             }
         };
@@ -474,12 +475,12 @@ impl ShimInstance {
                         .bytes()
                         .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
                 if !kebab {
-                    return Err(wrong("its format is not 1 to 64 of a-z, 0-9, `-`"));
+                    return Err(wrong("the format must be 1 to 64 characters of a-z, 0-9 and `-`"));
                 }
                 let document: serde_json::Value = serde_json::from_str(&document)
-                    .map_err(|error| wrong(&format!("its document is not JSON: {error}")))?;
+                    .map_err(|error| wrong(&format!("the document is not JSON: {error}")))?;
                 if !document.is_object() {
-                    return Err(wrong("its document is not a JSON object"));
+                    return Err(wrong("the document is not a JSON object"));
                 }
                 Ok(Some(Inspection { format, document }))
             }

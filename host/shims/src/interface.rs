@@ -90,7 +90,7 @@ impl EntryInterface {
         let inputs = entry.inputs.iter().map(|port| (port, true));
         for ((tensor, role), is_input) in inputs.chain(entry.outputs.iter().map(|port| (port, false))) {
             let name = port_name(entry, *tensor, role)
-                .ok_or_else(|| format!("a port of role `{}` names no tensor or state", role.name()))?;
+                .ok_or_else(|| format!("a port of role `{}` has no tensor or state", role.name()))?;
             let direction = match (role, is_input) {
                 (Role::State { .. }, true) if !written(role) => Direction::StateRead,
                 (Role::State { .. }, true) => Direction::State,

@@ -57,7 +57,7 @@ pub(crate) fn compare(path: &Path, place: &Path) -> Result<LayoutCheck, LoadErro
     };
     let header = match header.upgrade() {
         Ok(header) => header,
-        Err(_) => return Ok(skip(path, "it was built with another release of abi_stable".to_owned())),
+        Err(_) => return Ok(skip(path, "the shim was built with another release of abi_stable".to_owned())),
     };
     let versions = (
         VersionNumber::new(header.version_strings()),
@@ -68,10 +68,10 @@ pub(crate) fn compare(path: &Path, place: &Path) -> Result<LayoutCheck, LoadErro
         (Ok(shim), Ok(host)) => {
             return Ok(skip(path, format!("the shim was built against {shim}, the host against {host}")));
         }
-        _ => return Ok(skip(path, "it states no version".to_owned())),
+        _ => return Ok(skip(path, "the shim does not state its version".to_owned())),
     }
     let Some(found) = header.layout() else {
-        return Ok(skip(path, "it was built without layouts".to_owned()));
+        return Ok(skip(path, "the shim was built without layouts".to_owned()));
     };
     match check_layout_compatibility(<ShimModuleRef as StableAbi>::LAYOUT, found) {
         Ok(()) => Ok(LayoutCheck::Same),
@@ -112,16 +112,14 @@ fn first_difference(errors: &AbiInstabilityErrors) -> (String, String) {
     let type_name = names.next().unwrap_or("ShimModule").to_owned();
     let reason = match first.errs.first() {
         Some(AbiInstability::UnexpectedField(fields)) => {
-            format!("member `{}` where `{}` is expected", fields.found.name(), fields.expected.name())
+            format!("expected member `{}`, got `{}`", fields.expected.name(), fields.found.name())
         }
         Some(AbiInstability::FieldCountMismatch(count)) => {
-            format!("{} members where {} are expected", count.found, count.expected)
+            format!("expected {} members, got {}", count.expected, count.found)
         }
-        Some(AbiInstability::Size(size)) => {
-            format!("{} bytes where {} are expected", size.found, size.expected)
-        }
+        Some(AbiInstability::Size(size)) => format!("expected {} bytes, got {}", size.expected, size.found),
         Some(AbiInstability::Name(name)) => {
-            format!("type `{}` where `{}` is expected", name.found, name.expected)
+            format!("expected type `{}`, got `{}`", name.expected, name.found)
         }
         _ => cut(first.to_string().split("Error:").nth(1).unwrap_or("the layouts differ").trim()),
     };

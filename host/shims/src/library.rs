@@ -155,14 +155,15 @@ pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadEr
         // SAFETY: the contract specifies that it is a string or null.
         return Err(match unsafe { call::text(answer.refusal) } {
             Ok(reason) => LoadError::new("refused", path, format!("the shim refused this host: {reason}")),
-            Err(_) => wrong("neither a table nor a refusal".to_owned()),
+            Err(_) => wrong("it returned neither a table nor a refusal".to_owned()),
         });
     }
     if !answer.refusal.is_null() {
-        return Err(wrong("a table and a refusal".to_owned()));
+        return Err(wrong("it returned a table and a refusal".to_owned()));
     }
     if !(HOST_VERSIONS.0..=HOST_VERSIONS.1).contains(&answer.version) {
-        return Err(wrong(format!("version {} was not offered", version_text(answer.version))));
+        let version = version_text(answer.version);
+        return Err(wrong(format!("the shim chose version {version}, which the host does not offer")));
     }
     // SAFETY: every struct of the contract starts with its u64 size. Only this size is read before
     // it is compared.
@@ -170,18 +171,19 @@ pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadEr
     let expected = u64::from(SW_MINIMUM_TABLE);
     if size < expected {
         let version = version_text(answer.version);
-        let message = format!("version {version} with a table of {size} bytes, expected at least {expected}");
+        let message =
+            format!("expected a table of at least {expected} bytes for version {version}, got {size}");
         return Err(LoadError::new("table-too-small", path, message));
     }
     // Copied, because a shim of another minor version has more functions, or fewer, in which case
     // the missing ones are null. Never freed, like the library. SAFETY: the contract specifies that
     // the table is static, and it has the size that it reports.
     let table =
-        unsafe { call::value(answer.table) }.map_err(|reason| wrong(format!("its table: {reason}")))?;
+        unsafe { call::value(answer.table) }.map_err(|reason| wrong(format!("invalid table: {reason}")))?;
     let table: &'static SwTable = Box::leak(Box::new(table));
     if table.version != answer.version {
         return Err(wrong(format!(
-            "the table says version {}, the answer {}",
+            "the table has version {}, but the answer has version {}",
             version_text(table.version),
             version_text(answer.version)
         )));
@@ -189,7 +191,7 @@ pub(crate) fn enter(path: &Path, entry: SwEntryFunction) -> Result<Table, LoadEr
     if table.draft != SW_DRAFT {
         let (found, version) = (table.draft, version_text(answer.version));
         let message = format!(
-            "compiled from draft {found:08x} of version {version}, the host from draft {SW_DRAFT:08x}"
+            "the shim has draft {found:08x} of version {version}, but the host has draft {SW_DRAFT:08x}"
         );
         return Err(LoadError::new("other-draft", path, message));
     }

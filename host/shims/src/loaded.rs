@@ -148,7 +148,6 @@ pub struct LoadedShard {
 #[derive(Clone)]
 pub struct Measured(Option<Arc<dyn Measures>>);
 
-/// Implementation of [`Measured`].
 pub(crate) trait Measures: Send + Sync {
     fn flags(&self) -> Result<Vec<MeasuredFlag>, ShimError>;
     fn keep(&self) -> Result<(), ShimError>;
@@ -230,21 +229,21 @@ impl<'a> Bound<'a> {
         let mut own = false;
         let (pointer, length) = match (self, buffer) {
             (Bound::Read(_), _) if binding.port.direction.is_written() => {
-                return Err(refuse("it is written, but bound for reading".to_owned()));
+                return Err(refuse("a run writes it, but it is bound for reading".to_owned()));
             }
             // The contract does not write through an input.
             (Bound::Read(bytes), _) => (bytes.as_ptr().cast_mut(), bytes.len() as u64),
             (Bound::Write(bytes), _) => (bytes.as_mut_ptr(), bytes.len() as u64),
-            (_, None) => return Err(refuse("no buffer".to_owned())),
+            (_, None) => return Err(refuse("expected a buffer".to_owned())),
             (_, Some((buffer, offset))) => {
-                let length = buffer
-                    .length()
-                    .checked_sub(offset)
-                    .ok_or_else(|| refuse(format!("offset {offset} in a buffer of {}", buffer.length())))?;
+                let bytes = buffer.length();
+                let length = bytes.checked_sub(offset).ok_or_else(|| {
+                    refuse(format!("offset {offset} is beyond the buffer of {bytes} bytes"))
+                })?;
                 own = is_own(buffer)? && kinds.shim();
                 let host_can = kinds.host() && buffer.is_mapped();
                 if !own && !host_can {
-                    let reason = "the device cannot see this buffer; copy it into one of its own";
+                    let reason = "the device cannot access this buffer; copy it into one of the device";
                     return Err(refuse(reason.to_owned()));
                 }
                 let first = buffer.pointer().wrapping_add(offset as usize);
@@ -252,15 +251,15 @@ impl<'a> Bound<'a> {
             }
         };
         if length < binding.bytes {
-            return Err(refuse(format!("{length} bytes given, {} needed", binding.bytes)));
+            return Err(refuse(format!("expected {} bytes, got {length}", binding.bytes)));
         }
         if !own {
             if !kinds.host() {
-                let reason = "the device takes no plain memory; bind a buffer it allocated";
+                let reason = "the device does not accept plain memory; bind a buffer that it allocated";
                 return Err(refuse(reason.to_owned()));
             }
             if binding.bytes > 0 && !(pointer as u64).is_multiple_of(binding.alignment) {
-                return Err(refuse(format!("an alignment of {} is needed", binding.alignment)));
+                return Err(refuse(format!("expected an alignment of {}", binding.alignment)));
             }
         }
         Ok(Placed { pointer, length, buffer, own })
@@ -320,7 +319,7 @@ impl LoadedShard {
             let found = report.flags.iter().find(|(name, ..)| *name == flag.name);
             let (verdict, reason) = match found {
                 Some((_, verdict, reason)) => (verdict.clone(), reason.clone()),
-                None => (FlagVerdict::Unknown, "the shim said nothing about it".to_owned()),
+                None => (FlagVerdict::Unknown, "the shim did not report it".to_owned()),
             };
             FlagOutcome { flag: flag.clone(), verdict, reason }
         });
@@ -396,20 +395,24 @@ impl LoadedShard {
         bound: &mut [Bound<'_>],
         options: RunOptions,
     ) -> Result<(), ShimError> {
+        let count = self.entries.len();
         let called = self
             .entries
             .get(entry)
-            .ok_or_else(|| ShimError::Argument(format!("entry {entry} of {}", self.entries.len())))?;
+            .ok_or_else(|| ShimError::Argument(format!("no entry {entry}: the shard has {count}")))?;
         let largest = called.interface.point.rows;
         if rows == 0 || rows > largest {
-            return Err(ShimError::Argument(format!("{rows} rows in `{}`", called.interface.name)));
+            let name = &called.interface.name;
+            return Err(ShimError::Argument(format!(
+                "expected 1 to {largest} rows for `{name}`, got {rows}"
+            )));
         }
         if bound.len() != called.bindings.len() {
             return Err(ShimError::Argument(format!(
-                "{} bindings given, `{}` has {}",
-                bound.len(),
+                "expected {} bindings for `{}`, got {}",
+                called.bindings.len(),
                 called.interface.name,
-                called.bindings.len()
+                bound.len()
             )));
         }
         let shard = &mut self.shard;
@@ -470,21 +473,22 @@ fn join_entries(
     let mut entries = Vec::with_capacity(reported.len());
     for (place, ReportedEntry { index, name, rows, count, bindings }) in reported.into_iter().enumerate() {
         if index != place as u64 {
-            return Err(wrong(format!("entry {index} reported in place {place}")));
+            return Err(wrong(format!("entry {index} is reported at position {place}")));
         }
         let interface = interfaces
             .iter()
             .find(|interface| interface.name == name)
-            .ok_or_else(|| wrong(format!("entry `{name}`, which the artefact does not list")))?;
+            .ok_or_else(|| wrong(format!("reported entry `{name}`, which the artefact does not list")))?;
         if interface.point.rows != rows {
             return Err(wrong(format!(
-                "`{name}` with {rows} rows, the artefact says {}",
+                "reported {rows} rows for `{name}`, but the artefact has {}",
                 interface.point.rows
             )));
         }
         let bindings = join_bindings(shim, bindings, interface)?;
         if bindings.len() as u64 != count {
-            return Err(wrong(format!("`{name}` with {count} bindings, {} were reported", bindings.len())));
+            let found = bindings.len();
+            return Err(wrong(format!("declared {count} bindings for `{name}`, but reported {found}")));
         }
         entries.push(LoadedEntry { interface: interface.clone(), bindings });
     }
@@ -492,7 +496,7 @@ fn join_entries(
         .iter()
         .find(|interface| !entries.iter().any(|entry: &LoadedEntry| entry.interface.name == interface.name))
     {
-        return Err(wrong(format!("no entry `{}`, which the artefact lists", lost.name)));
+        return Err(wrong(format!("did not report entry `{}`, which the artefact lists", lost.name)));
     }
     Ok(entries)
 }
@@ -507,13 +511,13 @@ fn join_bindings(
     let mut bindings: Vec<Binding> = Vec::with_capacity(reported.len());
     for (place, reported) in reported.into_iter().enumerate() {
         if reported.index != place as u64 {
-            return Err(wrong(format!("binding {} reported in place {place}", reported.index)));
+            return Err(wrong(format!("binding {} is reported at position {place}", reported.index)));
         }
         let port = interface
             .port(&reported.name)
-            .ok_or_else(|| wrong(format!("binding `{}`, which the graph does not have", reported.name)))?;
+            .ok_or_else(|| wrong(format!("binding `{}` is not in the graph", reported.name)))?;
         if bindings.iter().any(|binding| binding.port.name == reported.name) {
-            return Err(wrong(format!("binding `{}` reported twice", reported.name)));
+            return Err(wrong(format!("binding `{}` is reported twice", reported.name)));
         }
         bindings.push(join(port, reported).map_err(wrong)?);
     }
@@ -536,13 +540,13 @@ fn join(port: &Port, reported: ReportedBinding) -> Result<Binding, String> {
         Direction::StateRead => SW_BINDING_STATE_READ,
     };
     if reported.direction != direction {
-        return Err(format!("binding `{name}` has direction {}, the graph {direction}", reported.direction));
+        return Err(format!("binding `{name}` has direction {}, expected {direction}", reported.direction));
     }
     if reported.role != port.role.number() {
-        return Err(format!("binding `{name}` has role {}, the graph {}", reported.role, port.role.number()));
+        return Err(format!("binding `{name}` has role {}, expected {}", reported.role, port.role.number()));
     }
     if reported.shape != port.shape {
-        return Err(format!("binding `{name}` has shape {:?}, the graph {:?}", reported.shape, port.shape));
+        return Err(format!("binding `{name}` has shape {:?}, expected {:?}", reported.shape, port.shape));
     }
     let reported_scale = f64::from_bits(reported.scale_bits);
     let (dtype, scale, zero_point) = match port.encoding {
@@ -553,24 +557,26 @@ fn join(port: &Port, reported: ReportedBinding) -> Result<Binding, String> {
     };
     if (reported.dtype, reported_scale, reported.zero_point) != (dtype, scale, zero_point) {
         return Err(format!(
-            "binding `{name}` is encoded as type {} scale {} zero {}, the graph says {dtype}, {scale}, {zero_point}",
+            "binding `{name}` has type {}, scale {}, zero {}, expected {dtype}, {scale}, {zero_point}",
             reported.dtype, reported_scale, reported.zero_point
         ));
     }
-    let dtype = convert::dtype(dtype).ok_or_else(|| format!("binding `{name}` has element type {dtype}"))?;
+    let dtype = convert::dtype(dtype)
+        .ok_or_else(|| format!("binding `{name}` has the unknown element type {dtype}"))?;
     if !reported.alignment.is_power_of_two() {
-        return Err(format!("binding `{name}` asks for an alignment of {}", reported.alignment));
+        let alignment = reported.alignment;
+        return Err(format!("binding `{name}` has the alignment {alignment}, expected a power of two"));
     }
     let least = least_bytes(&reported.shape, reported.strides.as_deref(), dtype);
     if least.is_none_or(|least| least > reported.bytes) || reported.bytes > isize::MAX as u64 {
-        let needs = least.map_or_else(String::new, |least| format!(", which takes {least}"));
-        return Err(format!("binding `{name}` of {:?} in {} bytes{needs}", reported.shape, reported.bytes));
+        let needs = least.map_or_else(String::new, |least| format!(", expected at least {least}"));
+        return Err(format!("binding `{name}` of {:?} has {} bytes{needs}", reported.shape, reported.bytes));
     }
     let update = match reported.update {
         SW_UPDATE_NONE => Update::None,
         SW_UPDATE_IN_GRAPH => Update::InGraph,
         SW_UPDATE_BY_RUNTIME => Update::ByRuntime,
-        other => return Err(format!("binding `{name}` has update {other}")),
+        other => return Err(format!("binding `{name}` has the unknown update {other}")),
     };
     Ok(Binding {
         port: port.clone(),

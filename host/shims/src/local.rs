@@ -140,7 +140,7 @@ impl Functions for Arc<Local> {
                         SW_DEVICE_PRESENT => DeviceKind::Present,
                         SW_DEVICE_OFFLINE => DeviceKind::Offline,
                         SW_DEVICE_SIMULATED => DeviceKind::Simulated,
-                        other => return Err(format!("device kind {other}")),
+                        other => return Err(format!("unknown device kind {other}")),
                     };
                     // SAFETY: the contract specifies that they are strings.
                     unsafe {
@@ -171,7 +171,7 @@ impl Functions for Arc<Local> {
                     // SAFETY: the contract specifies that they are strings.
                     let (name, note) = unsafe { (call::text(item.name)?, call::optional_text(item.note)) };
                     let provenance = convert::provenance(item.provenance)
-                        .ok_or_else(|| format!("provenance {}", item.provenance))?;
+                        .ok_or_else(|| format!("unknown provenance {}", item.provenance))?;
                     Ok(Limit { note: note.unwrap_or_default(), ..Limit::new(name, item.value, provenance) })
                 },
                 // SAFETY: pointers are as the contract specifies.
@@ -204,7 +204,7 @@ impl Functions for Arc<Local> {
                         SW_VERDICT_TAKEN => Verdict::accepted(),
                         // SAFETY: the contract specifies that it is a string.
                         SW_VERDICT_REFUSED => Verdict::refused(unsafe { call::text(item.reason) }?),
-                        other => return Err(format!("verdict {other}")),
+                        other => return Err(format!("unknown verdict {other}")),
                     };
                     Ok((item.node, verdict))
                 },
@@ -231,7 +231,7 @@ impl Functions for Arc<Local> {
                     Ok(Estimate {
                         time_microseconds: item.time_microseconds,
                         provenance: convert::provenance(item.provenance)
-                            .ok_or_else(|| format!("provenance {}", item.provenance))?,
+                            .ok_or_else(|| format!("unknown provenance {}", item.provenance))?,
                         bytes_moved: item.bytes_moved,
                         // SAFETY: the contract specifies that many numbers.
                         uncosted: unsafe { call::numbers(item.uncosted, item.uncosted_count) }?,
@@ -283,7 +283,7 @@ impl Functions for Arc<Local> {
                         SW_COMPATIBILITY_OPTIMAL => Compatibility::Optimal,
                         SW_COMPATIBILITY_RECOMPILE => Compatibility::Recompile(reason),
                         SW_COMPATIBILITY_UNSUPPORTED => Compatibility::Unsupported(reason),
-                        other => return Err(format!("answer {other}")),
+                        other => return Err(format!("unknown answer {other}")),
                     })
                 },
                 // SAFETY: pointers are as the contract specifies. The head outlives the call.
@@ -295,10 +295,9 @@ impl Functions for Arc<Local> {
 
     fn inspect(&self, file: &File, offset: u64, length: u64) -> Result<Vec<(String, String)>, ShimError> {
         let Some(function) = self.table.0.inspect else { return Ok(Vec::new()) };
-        let failed =
-            |error: std::io::Error| ShimError::Argument(format!("the file cannot be mapped: {error}"));
+        let failed = |error: std::io::Error| ShimError::Argument(format!("cannot map the file: {error}"));
         let length_here =
-            usize::try_from(length).map_err(|_| ShimError::Argument(format!("a part of {length} bytes")))?;
+            usize::try_from(length).map_err(|_| ShimError::Argument(format!("cannot map {length} bytes")))?;
         let map = match length_here {
             0 => None,
             // SAFETY: `ShimInstance::inspect` requires that the file is not changed meanwhile. The
@@ -360,7 +359,7 @@ fn flag_schema(item: &SwFlag) -> Result<FlagSchema, String> {
     let stage = match item.stage {
         SW_FLAG_STAGE_COMPILE => FlagStage::Compile,
         SW_FLAG_STAGE_LOAD => FlagStage::Load,
-        other => return Err(format!("flag stage {other}")),
+        other => return Err(format!("unknown flag stage {other}")),
     };
     // SAFETY: the contract specifies that they are strings.
     unsafe {

@@ -153,7 +153,7 @@ impl Manifest {
         let invalid = |reason: String| invalid(path, &reason);
         let manifest: Manifest = serde_json::from_slice(text).map_err(|error| invalid(error.to_string()))?;
         manifest.check().map_err(invalid)?;
-        check_range(path, manifest.versions().ok_or_else(|| invalid("bad versions".to_owned()))?)?;
+        check_range(path, manifest.versions().ok_or_else(|| invalid("invalid versions".to_owned()))?)?;
         Ok(manifest)
     }
 
@@ -163,7 +163,7 @@ impl Manifest {
 
     fn check(&self) -> Result<(), String> {
         if self.manifest != 1 {
-            return Err(format!("`manifest` is {}, this host reads version 1", self.manifest));
+            return Err(format!("expected `manifest` 1, got {}", self.manifest));
         }
         check_name("name", &self.name)?;
         match self.versions() {
@@ -176,7 +176,7 @@ impl Manifest {
             && Path::new(&self.library).file_name().is_some_and(|name| name == self.library.as_str())
             && !self.library.contains(['/', '\\', '\0']);
         if !plain {
-            return Err(format!("`library` must be a plain file name, not `{}`", self.library));
+            return Err(format!("`library` must be a plain file name, got `{}`", self.library));
         }
         if let Some(hash) = &self.sha256 {
             let hexadecimal = hash.len() == 64
@@ -185,7 +185,7 @@ impl Manifest {
                 return Err("`sha256` must be 64 lower-case hexadecimal digits".to_owned());
             }
             if self.search == Search::System {
-                return Err("`sha256` needs `search: beside`; elsewhere the file is not known".to_owned());
+                return Err("`sha256` requires `search: beside`, which locates the file".to_owned());
             }
         }
         for (member, options) in [("options", &self.options), ("simulator", &self.simulator)] {
@@ -200,7 +200,6 @@ impl Manifest {
         self.exclusive.iter().try_for_each(|resource| check_name("exclusive", resource))
     }
 
-    /// Returns its needs.
     pub fn to_needs(&self) -> ShimNeeds {
         let stem = self.library.rsplit_once('.').map_or(self.library.as_str(), |(stem, _)| stem);
         let stem = stem.strip_prefix(std::env::consts::DLL_PREFIX).unwrap_or(stem);
@@ -232,7 +231,7 @@ fn check_file(name: &str) -> Result<(), String> {
         false => {
             let shown: String = name.chars().take(64).collect();
             Err(format!(
-                "`needs` must name files of a-z, A-Z, 0-9, `-_.+` and facts in braces; not `{shown}`"
+                "`needs` must have file names of a-z, A-Z, 0-9, `-_.+` and facts in braces, got `{shown}`"
             ))
         }
     }
@@ -243,11 +242,11 @@ fn check_variable(name: &str, value: &str) -> Result<(), String> {
     let begins = name.starts_with(|first: char| first.is_ascii_uppercase());
     if !begins || name.len() > 64 || !name.bytes().all(legal) {
         let shown: String = name.chars().take(64).collect();
-        return Err(format!("`android` must name variables of A-Z, 0-9 and `_`; not `{shown}`"));
+        return Err(format!("`android` must have variable names of A-Z, 0-9 and `_`, got `{shown}`"));
     }
     match value.bytes().all(|byte| is_of_a_path(byte) || b":;{}".contains(&byte)) {
         true => Ok(()),
-        false => Err(format!("`android` gives `{name}` a value that is no list of folders")),
+        false => Err(format!("`android`: the value of `{name}` is not a list of folders")),
     }
 }
 
@@ -256,7 +255,7 @@ fn check_folder(folder: &str) -> Result<(), String> {
         true => Ok(()),
         false => {
             let shown: String = folder.chars().take(64).collect();
-            Err(format!("`android` must name folders from the root on; not `{shown}`"))
+            Err(format!("`android` must have absolute folders, got `{shown}`"))
         }
     }
 }
@@ -274,7 +273,7 @@ fn check_name(what: &str, name: &str) -> Result<(), String> {
         Ok(())
     } else {
         let shown: String = name.chars().take(64).collect();
-        Err(format!("`{what}` must be 1 to 64 of a-z, 0-9, `-`, `_`, `.`; not `{shown}`"))
+        Err(format!("`{what}` must be 1 to 64 characters of a-z, 0-9, `-`, `_`, `.`, got `{shown}`"))
     }
 }
 
@@ -325,7 +324,7 @@ mod tests {
     fn faults_are_named() {
         type Change = fn(&mut serde_json::Value);
         let cases: &[(Change, &str)] = &[
-            (|m| m["manifest"] = 2.into(), "version 1"),
+            (|m| m["manifest"] = 2.into(), "expected `manifest` 1, got 2"),
             (|m| m["name"] = "C P U".into(), "`name`"),
             (|m| m["name"] = "".into(), "`name`"),
             (|m| m["abi"]["min"] = "one".into(), "range of versions"),
@@ -354,8 +353,8 @@ mod tests {
             (|m| m["needs"] = serde_json::json!([needed("-x")]), "`needs`"),
             (|m| m["needs"] = serde_json::json!([{ "file": "x.so" }]), "brought_by"),
             (|m| m["android"] = serde_json::json!({"variables": {"A=B": "x"}}), "`android`"),
-            (|m| m["android"] = serde_json::json!({"variables": {"A": "$(rm)"}}), "no list of folders"),
-            (|m| m["android"] = serde_json::json!({"device_folders": ["lib"]}), "from the root"),
+            (|m| m["android"] = serde_json::json!({"variables": {"A": "$(rm)"}}), "not a list of folders"),
+            (|m| m["android"] = serde_json::json!({"device_folders": ["lib"]}), "absolute folders"),
             (|m| *m = serde_json::json!([]), ""),
         ];
         for (change, expected) in cases {

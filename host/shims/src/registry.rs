@@ -234,8 +234,8 @@ impl ShimRegistry {
         let skipped = self.skipped.iter().map(|skipped| format!("; skipped: {}", skipped.error));
         let skipped: String = skipped.collect();
         let error = Error::missing(format!("no shim is named `{name}`; found: {known}{skipped}")).with_help(
-            "name its directory (`--shims DIR`, SHARDWRIGHT_SHIM_PATH) or put it in `shims/` next to the \
-             program; `shardwright shim list` lists the shims found",
+            "set its directory with `--shims DIR` or SHARDWRIGHT_SHIM_PATH, or put it in `shims/` next to \
+             the program; `shardwright shim list` lists the shims found",
         );
         ShimError::Other(ErrorClass::InvalidArgument, error)
     }

@@ -102,8 +102,8 @@ impl Shim {
         if let Some(manifest) = &manifest
             && manifest.name != facts.description.name
         {
-            let message =
-                format!("the shim is `{}`, its manifest has `{}`", facts.description.name, manifest.name);
+            let (found, expected) = (&facts.description.name, &manifest.name);
+            let message = format!("the shim has the name `{found}`, but its manifest has `{expected}`");
             return Err(LoadError::new("answer-invalid", &path, message));
         }
         let table = table.map_or_else(OnceLock::new, OnceLock::from);
@@ -244,7 +244,7 @@ fn describe(path: &Path, table: Table) -> Result<Description, ShimError> {
     let mut reported = reported.finish().map_err(|reason| ShimError::contract(&name, "describe", reason))?;
     match (reported.pop(), reported.is_empty()) {
         (Some(description), true) if !description.name.is_empty() => Ok(description),
-        _ => Err(ShimError::contract(&name, "describe", "not exactly one description with a name")),
+        _ => Err(ShimError::contract(&name, "describe", "expected exactly one description with a name")),
     }
 }
 
@@ -277,10 +277,10 @@ fn chip_facts(path: &Path, table: Table) -> Result<Vec<FactSchema>, ShimError> {
         None if reported.len() > FACTS_LIMIT => Err(ShimError::contract(
             &name,
             "facts",
-            format!("{} facts, at most {FACTS_LIMIT}", reported.len()),
+            format!("{} facts, expected at most {FACTS_LIMIT}", reported.len()),
         )),
         None if table.0.chip.is_none() && !reported.is_empty() => {
-            Err(ShimError::contract(&name, "facts", "facts without the function `chip` that takes them"))
+            Err(ShimError::contract(&name, "facts", "facts are declared without the function `chip`"))
         }
         None => Ok(reported),
     }
@@ -304,7 +304,7 @@ impl Claim {
         let limit = shim.0.facts.description.instance_limit;
         let mut open = lock(&shim.0.open);
         if limit != 0 && *open >= limit {
-            let what = format!("shim `{}`, which opens at most {limit} times,", shim.name());
+            let what = format!("shim `{}`, which can be opened at most {limit} times,", shim.name());
             return Err(taken(&what, "other instances"));
         }
         let wanted = shim.manifest().map(|manifest| manifest.exclusive.clone()).unwrap_or_default();

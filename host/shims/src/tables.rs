@@ -73,7 +73,7 @@ impl EntryTables {
         let mut shown = BTreeMap::new();
         for (tensor, id) in entry.constants() {
             let weight = weights.get(id.0 as usize).ok_or_else(|| {
-                let reason = format!("tensor {} is weight {} of {}", tensor.0, id.0, weights.len());
+                let reason = format!("tensor {} refers to weight {} of {}", tensor.0, id.0, weights.len());
                 invalid_entry(entry, reason)
             })?;
             if let std::collections::btree_map::Entry::Vacant(place) = shown.entry(id.0) {
@@ -353,7 +353,7 @@ fn show_entry(
     let mut constants = Vec::new();
     for (tensor, weight) in entry.constants() {
         let weight = weights.get(&weight.0).copied().ok_or_else(|| {
-            invalid_entry(entry, format!("tensor {} is weight {}, which does not exist", tensor.0, weight.0))
+            invalid_entry(entry, format!("tensor {} refers to the missing weight {}", tensor.0, weight.0))
         })?;
         let table =
             SwConstant { size: size_of::<SwConstant>() as u64, tensor: tensor.0, reserved: 0, weight };
@@ -388,7 +388,7 @@ fn show_ports(
     let mut shown = Vec::with_capacity(ports.len());
     for (tensor, role) in ports {
         let name = port_name(entry, *tensor, role).ok_or_else(|| {
-            invalid_entry(entry, format!("a port of role `{}` names no tensor or state", role.name()))
+            invalid_entry(entry, format!("a port of role `{}` has no tensor or state", role.name()))
         })?;
         let (scale, zero_point) = match entry.tensor(*tensor).affine {
             Some(affine) => (f64::from(affine.scale.get()), i64::from(affine.zero_point)),

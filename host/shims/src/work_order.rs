@@ -121,7 +121,6 @@ impl OrderWeight {
         }
     }
 
-    /// Returns its quantisation.
     pub(crate) fn quantisation(&self) -> Option<Quantisation<()>> {
         let OrderQuantisation { scales: granularity, scale_dtype, zero_point } = self.quantisation?;
         Some(Quantisation { granularity, scale_dtype, scales: (), zero_point })
@@ -184,11 +183,11 @@ impl WorkOrder {
         }
         head.check().at(container.path().display())?;
         let (places, end) = layout(container.content(), &head.weights)
-            .ok_or_else(|| container.head_error("the weights do not fit a file"))?;
+            .ok_or_else(|| container.head_error("the weights are too large for a file"))?;
         let end = if head.weights.is_empty() { container.content() } else { end };
         if end != container.length() {
             let length = container.length();
-            return Err(container.head_error(format!("the weights end at {end}, the file at {length}")));
+            return Err(container.head_error(format!("the weights end at {end}, the file ends at {length}")));
         }
         let order = WorkOrder { container, head, places };
         order.check_padding()?;
@@ -284,7 +283,7 @@ fn check_name(what: &str, name: &str) -> Result<(), String> {
 }
 
 fn cap(what: &str, count: usize, limit: usize) -> Result<(), String> {
-    if count > limit { Err(format!("{count} {what}, at most {limit} are read")) } else { Ok(()) }
+    if count > limit { Err(format!("{count} {what}, expected at most {limit}")) } else { Ok(()) }
 }
 
 impl WorkOrderHead {
@@ -331,7 +330,7 @@ impl WorkOrderHead {
             check_quantisation(weight)?;
             if bytes_of(&weight.shape, weight.dtype) != Some(weight.length) {
                 return Err(format!(
-                    "weight `{}` {:?} of {} has {} bytes",
+                    "weight `{}` of shape {:?} and type {} cannot have {} bytes",
                     weight.name, weight.shape, weight.dtype, weight.length
                 ));
             }
@@ -357,8 +356,10 @@ fn check_quantisation(weight: &OrderWeight) -> Result<(), String> {
             existing.fits(weight.dtype) && weight.scale_bytes().is_some_and(|bytes| bytes <= BYTES_LIMIT)
         }
     };
-    let reported =
-        || format!("weight `{}` of {} is quantised as {:?}", weight.name, weight.dtype, weight.quantisation);
+    let reported = || {
+        let (name, dtype, found) = (&weight.name, weight.dtype, &weight.quantisation);
+        format!("weight `{name}` of type {dtype} has the invalid quantisation {found:?}")
+    };
     if possible { Ok(()) } else { Err(reported()) }
 }
 
@@ -372,7 +373,7 @@ fn check_entry(entry: &EntryGraph, weights: &[OrderWeight]) -> Result<(), String
     cap("states", entry.states.len(), NODE_LIMIT)?;
     let point = entry.point;
     if point.rows == 0 || point.rows > point.context || point.largest_rows < point.rows {
-        return Err(format!("{} rows in a context of {}", point.rows, point.context));
+        return Err(format!("{} rows do not fit a context of {}", point.rows, point.context));
     }
     let mut names = HashSet::new();
     for tensor in &entry.tensors {
@@ -388,10 +389,11 @@ fn check_entry(entry: &EntryGraph, weights: &[OrderWeight]) -> Result<(), String
             return Err(format!("two tensors are named `{}`", tensor.name));
         }
         if let Some(WeightId(id)) = tensor.weight {
-            let weight =
-                weights.get(id as usize).ok_or_else(|| format!("weight {id} of {}", weights.len()))?;
+            let weight = weights.get(id as usize).ok_or_else(|| {
+                format!("tensor `{}` refers to weight {id} of {}", tensor.name, weights.len())
+            })?;
             if (weight.dtype, &weight.shape) != (tensor.dtype, &tensor.shape) {
-                return Err(format!("tensor `{}` is not like weight `{}`", tensor.name, weight.name));
+                return Err(format!("tensor `{}` does not match weight `{}`", tensor.name, weight.name));
             }
         }
     }
@@ -399,13 +401,13 @@ fn check_entry(entry: &EntryGraph, weights: &[OrderWeight]) -> Result<(), String
     let mut ready: Vec<bool> = entry.tensors.iter().map(|tensor| tensor.weight.is_some()).collect();
     let known = |id: u32, what: &str| match (id as usize) < entry.tensors.len() {
         true => Ok(id as usize),
-        false => Err(format!("{what} is tensor {id} of {}", entry.tensors.len())),
+        false => Err(format!("{what} refers to tensor {id} of {}", entry.tensors.len())),
     };
     for (tensor, role) in &entry.inputs {
         let index = known(tensor.0, "an input")?;
         if std::mem::replace(&mut ready[index], true) {
             return Err(format!(
-                "input `{}` ({}) has its value twice",
+                "input `{}` ({}) has more than one value",
                 entry.tensors[index].name,
                 role.name()
             ));
@@ -423,7 +425,7 @@ fn check_entry(entry: &EntryGraph, weights: &[OrderWeight]) -> Result<(), String
             let index = known(input.0, "an operand")?;
             if !ready[index] {
                 return Err(format!(
-                    "node `{}` reads `{}` before it is there",
+                    "node `{}` reads `{}` before it is computed",
                     node.name, entry.tensors[index].name
                 ));
             }
@@ -435,7 +437,7 @@ fn check_entry(entry: &EntryGraph, weights: &[OrderWeight]) -> Result<(), String
             infer_shape(&node.op, &shapes).map_err(|reason| format!("node `{}`: {reason}", node.name))?;
         if shape != entry.tensors[index].shape {
             return Err(format!(
-                "node `{}` gives {shape:?}, not {:?}",
+                "node `{}` produces {shape:?}, expected {:?}",
                 node.name, entry.tensors[index].shape
             ));
         }
@@ -469,7 +471,7 @@ fn check_attributes(op: &Op) -> Result<(), String> {
     for attribute in op.attributes() {
         match attribute.value {
             AttributeValue::Float(value) if !value.is_finite() => {
-                return Err(format!("attribute `{}` is {value}", attribute.name));
+                return Err(format!("attribute `{}` has the invalid value {value}", attribute.name));
             }
             AttributeValue::Integers(values) => {
                 cap("values of an attribute", values.len(), shardwright_graph::RANK_LIMIT)?;
@@ -478,7 +480,7 @@ fn check_attributes(op: &Op) -> Result<(), String> {
                 }
             }
             AttributeValue::Integer(value) if value < 0 => {
-                return Err(format!("attribute `{}` is {value}", attribute.name));
+                return Err(format!("attribute `{}` has the invalid value {value}", attribute.name));
             }
             _ => {}
         }
@@ -517,7 +519,8 @@ impl<'w> WorkOrderBuilder<'w> {
         for tensor in &mut entry.tensors {
             let Some(id) = tensor.weight else { continue };
             let Some(weight) = self.weights.get(id.0 as usize) else {
-                let reason = format!("tensor `{}` is weight {} of {}", tensor.name, id.0, self.weights.len());
+                let (name, count) = (&tensor.name, self.weights.len());
+                let reason = format!("tensor `{name}` refers to weight {} of {count}", id.0);
                 return Err(invalid_entry(&entry, reason));
             };
             let next = WeightId(self.used.len() as u32);
@@ -561,7 +564,7 @@ impl<'w> WorkOrderBuilder<'w> {
             .map_err(|error| invalid_order(format!("the head cannot be written: {error}")))?;
         if head.len() as u64 > HEAD_LIMIT {
             let length = head.len();
-            return Err(invalid_order(format!("the head has {length} bytes, at most {HEAD_LIMIT} are read")));
+            return Err(invalid_order(format!("the head has {length} bytes, expected at most {HEAD_LIMIT}")));
         }
         let mut writer = start(&head)?;
         writer.align().map_err(|error| writer.error(error))?;
@@ -571,7 +574,7 @@ impl<'w> WorkOrderBuilder<'w> {
             for data in std::iter::once(&weight.data).chain(scales).filter(|data| data.length() > 0) {
                 if !data.is_present() {
                     let name = &weight.name;
-                    return Err(invalid_order(format!("weight `{name}` was only planned, not computed")));
+                    return Err(invalid_order(format!("weight `{name}` was planned, but not computed")));
                 }
                 writer
                     .align()

@@ -46,6 +46,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cancellable;
 mod contradictions;
 mod decoding;
 mod distribution;

@@ -14,6 +14,7 @@ use tokenizers::{
     PreTokenizedString, PreTokenizer, Token,
 };
 
+use crate::cancellable::cancellable;
 use crate::contradictions::{contradictions, prefixes_space};
 use crate::decoding::Decoding;
 use crate::engine::{Engine, each};
@@ -286,6 +287,22 @@ impl Tokenizer {
         guarded(|| each!(&self.shared.engine, engine => engine.encode_fast(text, add_special)))
             .map(|encoding| encoding.get_ids().to_vec())
             .map_err(|reason| self.not_encoded(&reason))
+    }
+
+    /// Encodes a text like [`Tokenizer::encode`], until `cancelled` returns true. The callback runs
+    /// several times a second while a long text is encoded, and not for a short one.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Cancelled`], and the errors of [`Tokenizer::encode`].
+    pub fn encode_until(
+        &self,
+        text: &str,
+        add_special: bool,
+        cancelled: impl Fn() -> bool,
+    ) -> Result<Vec<u32>> {
+        let (tokenizer, text) = (self.clone(), text.to_owned());
+        cancellable(text.len(), cancelled, move || tokenizer.encode(&text, add_special))
     }
 
     /// Returns the ids that the post-processor adds before and after a text.

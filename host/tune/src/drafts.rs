@@ -9,9 +9,9 @@ use shardwright::{
     Draft, GenerationEvent, GenerationOptions, Model, OpenOptions, Proposal, RenderOptions,
     SamplingParameters,
 };
-use shardwright_build::{
-    DraftIdentity, DraftRecords, DraftTimes, Executor, MeasuredDraft, PRIMARY_CHAIN, PlanOptions, PlanReport,
-    messages_of, turns_of,
+use shardwright_build::{DraftTimes, Executor, PlanOptions, PlanReport};
+use shardwright_checkpoints::{
+    DraftIdentity, DraftRecords, MeasuredDraft, PRIMARY_CHAIN, messages_of, turns_of,
 };
 use shardwright_files::own;
 use shardwright_measure::median;
@@ -90,7 +90,7 @@ pub fn measure_draft(
     };
     let measured = MeasuredDraft {
         draft: DraftIdentity::of(path, &options)?,
-        model: shardwright_build::open_checkpoint(checkpoint)?.content_hash().into(),
+        model: shardwright_checkpoints::open_checkpoint(checkpoint)?.content_hash().into(),
         text,
         silent_steps: steps(&found.without),
         accepted_steps: found.accepted.iter().map(steps).collect(),

@@ -1,7 +1,8 @@
 //! The results of tuning.
 
 use serde::Serialize;
-use shardwright_build::{LossReport, MeasuredDraft};
+use shardwright_build::LossReport;
+use shardwright_checkpoints::MeasuredDraft;
 use shardwright_doctor::PlanDifference;
 
 use crate::spread::Spread;

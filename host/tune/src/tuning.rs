@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use shardwright::OpenOptions;
 use shardwright::tools::{IgnoredFields, OpenTools, load};
 use shardwright_build::{
-    Builder, LossReport, PlanOptions, PlanReport, Planned, RecordedPlan, Settled, TIMES, Times, Trying,
-    options_of,
+    LossReport, PlanOptions, PlanReport, Planned, RecordedPlan, Settled, TIMES, Times, Trying,
 };
 use shardwright_bundle::{Bundle, Digest, is_bundle};
+use shardwright_checkpoints::{Builder, options_of};
 use shardwright_doctor::compare_reports;
 use shardwright_files::own;
 use shardwright_planning::plan::{BuildTime, Plan};
@@ -112,7 +112,7 @@ pub fn tune_bundle(
         let what = format!("{} has no chain", bundle.path().display());
         return Err(Error::new(ErrorKind::Invalid, what).with_help("compile the checkpoint again"));
     };
-    let opened = shardwright_build::open_checkpoint(checkpoint)?;
+    let opened = shardwright_checkpoints::open_checkpoint(checkpoint)?;
     let asked = options_of(&bundle, chain, &opened, &options)?;
     let plan = RecordedPlan::of(&bundle, chain)?;
     let site = Site { checkpoint, asked, until, bundled: Some(plan), notices: rules.take_notices() };
@@ -131,7 +131,7 @@ fn until(time: Option<Duration>) -> Option<Instant> {
 }
 
 fn begin(mut site: Site<'_>, watch: &mut dyn Watch) -> Result<(TuneReport, Vec<Notice>)> {
-    let checkpoint = shardwright_build::open_checkpoint(site.checkpoint)?;
+    let checkpoint = shardwright_checkpoints::open_checkpoint(site.checkpoint)?;
     let ignored = IgnoredFields::of_checkpoint(&checkpoint, site.asked.cache.as_deref());
     site.notices.extend(ignored.notices());
     if site.asked.strict {
@@ -171,7 +171,7 @@ fn begin(mut site: Site<'_>, watch: &mut dyn Watch) -> Result<(TuneReport, Vec<N
 impl Site<'_> {
     fn plan(&self, naming: &Naming, times: &BTreeMap<Digest, u64>, watch: &mut dyn Watch) -> Result<Planned> {
         let options = naming.options(&self.asked, times);
-        let checkpoint = shardwright_build::open_checkpoint(self.checkpoint)?;
+        let checkpoint = shardwright_checkpoints::open_checkpoint(self.checkpoint)?;
         Builder::new(&checkpoint, None).plan(&options, watch)
     }
 
@@ -182,7 +182,7 @@ impl Site<'_> {
         watch: &mut dyn Watch,
     ) -> Result<Settled> {
         let options = naming.options(&self.asked, times);
-        let checkpoint = shardwright_build::open_checkpoint(self.checkpoint)?;
+        let checkpoint = shardwright_checkpoints::open_checkpoint(self.checkpoint)?;
         let first = self.bundled.clone().filter(|_| *naming == Naming::Bundled);
         let trying = Trying { first, ..Trying::default() };
         let (settled, _) = Builder::new(&checkpoint, None).kept_chain(&options, trying, watch)?;

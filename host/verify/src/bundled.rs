@@ -7,10 +7,10 @@ use std::sync::Arc;
 use shardwright::tools::{IgnoredFields, ModelTools, OpenTools, load};
 use shardwright::{Executor, Model, OpenOptions, PlanMeasuring};
 use shardwright_build::{
-    ArtefactStore, Builder, CompiledGraphs, MeasuredLoss, PlanOptions, Purpose, RecordedPlan, TargetExecutor,
-    Trying, open_checkpoint,
+    ArtefactStore, CompiledGraphs, MeasuredLoss, PlanOptions, Purpose, RecordedPlan, TargetExecutor, Trying,
 };
 use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, TwinEntry, Verification as Proof};
+use shardwright_checkpoints::{Builder, open_checkpoint};
 use shardwright_models::Checkpoint;
 use shardwright_selection::{devices_for, heads_of, know_chip, only_compiled_for};
 use shardwright_shims::{Artefact, Place, WorkOrder};

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use shardwright::Model;
 use shardwright::tools::ModelTools;
-use shardwright_build::{MeasuredLoss, StoredAnswers};
+use shardwright_build::MeasuredLoss;
+use shardwright_checkpoints::StoredAnswers;
 use shardwright_vocabulary::{Error, Result};
 
 use crate::progress::Progress;
@@ -33,7 +34,7 @@ pub struct DivergenceVerification {
     pub bound: Option<f64>,
     /// The origin of the bound, in words.
     pub bound_from: String,
-    /// Whether the value is within the bound, or has no bound.
+    /// Whether the value is a finite number, and within the bound if it has one.
     pub passed: bool,
 }
 
@@ -74,7 +75,7 @@ impl Bound {
             error,
             tokens: divergences.len() as u64,
             text: measured.map_or_else(String::new, |loss| loss.text),
-            passed: self.nats.is_none_or(|bound| nats <= bound + ERRORS * error),
+            passed: nats.is_finite() && self.nats.is_none_or(|bound| nats <= bound + ERRORS * error),
             bound: self.nats,
             bound_from: self.from,
         }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
 
-use shardwright_build::unseen_text;
+use shardwright_checkpoints::unseen_text;
 use shardwright_files::read_named;
 use shardwright_models::Checkpoint;
 use shardwright_vocabulary::{Error, ErrorKind, Pass, Result};

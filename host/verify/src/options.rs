@@ -1,7 +1,7 @@
 use shardwright::OpenOptions;
 use shardwright::tools::OpenTools;
-use shardwright_build::options_of;
 use shardwright_bundle::Bundle;
+use shardwright_checkpoints::options_of;
 use shardwright_models::Checkpoint;
 use shardwright_vocabulary::Result;
 

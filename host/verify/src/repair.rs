@@ -6,11 +6,9 @@ use std::path::Path;
 use serde::Serialize;
 use shardwright::OpenOptions;
 use shardwright::tools::OpenTools;
-use shardwright_build::{
-    BundleTrying, Compilations, CompileReport, PlanOptions, Proving, RecordedPlan, TowerScope, Trying,
-    compile_trying, towers_of,
-};
+use shardwright_build::{BundleTrying, Compilations, PlanOptions, Proving, RecordedPlan, Trying};
 use shardwright_bundle::Bundle;
+use shardwright_checkpoints::{CompileReport, TowerScope, compile_trying, towers_of};
 use shardwright_models::Checkpoint;
 use shardwright_vocabulary::{Error, ErrorKind, Pass, Result, Watch};
 

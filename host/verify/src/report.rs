@@ -272,6 +272,18 @@ pub struct ShardVerification {
     pub passed: bool,
 }
 
+impl ShardVerification {
+    /// Returns the number of rows with an infinity or NaN, and the first place that has one: a
+    /// layer, or else the name of a result. Returns `None` if all rows are finite.
+    pub fn not_finite(&self) -> Option<(u64, String)> {
+        let outputs = self.entries.iter().flat_map(|entry| &entry.outputs);
+        let found = outputs.filter(|output| output.not_finite > 0);
+        let first = found.clone().min_by_key(|output| output.layer.unwrap_or(u32::MAX))?;
+        let place = first.layer.map_or_else(|| first.what.clone(), |layer| format!("layer {layer}"));
+        Some((found.map(|output| output.not_finite).sum(), place))
+    }
+}
+
 /// Results of one entry point of a shard.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EntryVerification {
@@ -308,6 +320,9 @@ pub struct RowComparison {
     pub after: Option<String>,
     /// Number of compared rows.
     pub rows: u64,
+    /// Number of these rows with an infinity or NaN, in the result or in the wanted row. They never
+    /// pass.
+    pub not_finite: u64,
     /// Relative error that 95 of 100 rows do not exceed: length of the difference over length of
     /// the wanted row.
     pub relative_p95: f64,

@@ -16,6 +16,8 @@ const APART: f64 = std::f64::consts::SQRT_2;
 #[derive(Debug, Default)]
 pub(crate) struct RowErrors {
     rows: Vec<RowError>,
+    /// Number of rows with a value that is not finite.
+    not_finite: u64,
     worst: f64,
     /// Prompt, position and block of the worst row.
     worst_at: Option<(String, usize, usize)>,
@@ -67,6 +69,7 @@ impl RowErrors {
         at: impl FnOnce() -> (String, usize, usize),
     ) {
         let (error, cosine) = difference(got, wanted);
+        self.not_finite += u64::from(got.iter().chain(wanted).any(|value| !value.is_finite()));
         self.rows.push(RowError { error, cosine, rounding });
         if error > self.worst || self.worst_at.is_none() {
             self.worst = error;
@@ -105,6 +108,7 @@ impl RowErrors {
             layer,
             after,
             rows: rows as u64,
+            not_finite: self.not_finite,
             relative_p95: at_rank(&errors, 0.0),
             relative_worst: self.worst,
             rounding_p95: Some(at_rank(&rounding, 0.0)).filter(|rounding| *rounding > 0.0),
@@ -170,6 +174,7 @@ fn difference(got: &[f32], wanted: &[f32]) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::{EntryVerification, ShardVerification};
 
     #[test]
     fn rows_differ_by_length_and_angle() {
@@ -194,6 +199,39 @@ mod tests {
         let (got, wanted) = ([3.0, 4.0, 1e5, 0.0], [3.0, 5.0, 1e5, 1.0]);
         assert!((largest_error(&got, &wanted, 2) - 1.0 / 34.0_f64.sqrt()).abs() < 1e-12);
         assert_eq!(largest_error(&got[..2], &wanted, 2), f64::INFINITY);
+    }
+
+    #[test]
+    fn rows_that_are_not_finite_are_counted_and_never_pass() {
+        let mut errors = RowErrors::default();
+        let infinite = f32::INFINITY;
+        for (got, wanted) in [(1.0, 1.0), (infinite, 1.0), (infinite, infinite), (1.0, f32::NAN)] {
+            errors.add(&[got], &[wanted], || (String::new(), 0, 0));
+        }
+        let wide = Thresholds { row_p95: 1e9, row_worst: 1e9, cosine: -1.0, ..Thresholds::SAME_FLOATS };
+        let found = errors.compare("layer.3".to_owned(), Some(3), None, &wide);
+        assert_eq!((found.rows, found.not_finite, found.passed), (4, 3, false));
+        let later = RowComparison { layer: Some(4), not_finite: 2, ..found.clone() };
+        let finite = RowComparison { layer: Some(0), not_finite: 0, ..found.clone() };
+        let head = RowComparison { what: "logits".to_owned(), layer: None, ..found.clone() };
+        let of = |outputs: &[&RowComparison]| ShardVerification {
+            shard: "decoder".to_owned(),
+            layers: None,
+            place: String::new(),
+            formats: String::new(),
+            entries: vec![EntryVerification {
+                entry: String::new(),
+                runs: 1,
+                fastest: None,
+                not_run: None,
+                outputs: outputs.iter().map(|&output| output.clone()).collect(),
+            }],
+            first_divergent_layer: None,
+            passed: false,
+        };
+        assert_eq!(of(&[&later, &finite, &found]).not_finite(), Some((5, "layer 3".to_owned())));
+        assert_eq!(of(&[&finite, &head]).not_finite(), Some((3, "logits".to_owned())));
+        assert_eq!(of(&[&finite]).not_finite(), None);
     }
 
     #[test]

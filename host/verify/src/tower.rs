@@ -4,10 +4,10 @@ use std::path::Path;
 
 use shardwright::tools::load;
 use shardwright_build::{
-    ArtefactStore, Builder, CompiledGraphs, FeatureSample, NoArtefactStore, PlanOptions, Purpose,
-    RecordedPlan, SampleSet, TowerScope, Trying, tower_samples, towers_of,
+    ArtefactStore, CompiledGraphs, NoArtefactStore, PlanOptions, Purpose, RecordedPlan, Trying,
 };
 use shardwright_bundle::{Bundle, Digest};
+use shardwright_checkpoints::{Builder, FeatureSample, SampleSet, TowerScope, tower_samples, towers_of};
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_reference::step::Features;
@@ -253,7 +253,7 @@ impl<'p> TowerProof<'p> {
 
 /// Fails if the weights of a tower are not the weights that the bundle was compiled from.
 fn same_weights(bundle: &Bundle, stored: Digest, graph: &Graph) -> Result<()> {
-    let own = Digest::from(shardwright_build::tower_weights(graph)?);
+    let own = Digest::from(shardwright_checkpoints::tower_weights(graph)?);
     if own == stored {
         return Ok(());
     }

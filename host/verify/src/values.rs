@@ -1,7 +1,7 @@
 //! Values in the encoding of a port.
 
 use half::{bf16, f16};
-use shardwright_graph::nearest_value;
+use shardwright_graph::nearest_bound_value;
 use shardwright_shims::Port;
 use shardwright_vocabulary::{DType, Encoding};
 
@@ -36,9 +36,9 @@ pub(crate) fn encode_floats(encoding: Encoding, values: &[f32]) -> Option<Vec<u8
     fn each<const N: usize>(values: &[f32], element: impl Fn(f32) -> [u8; N]) -> Vec<u8> {
         values.iter().flat_map(|&value| element(value)).collect()
     }
-    // `nearest_value` saturates like a tensor of that type. Its result is exact in that type, and
-    // so is the quotient by a power of two.
-    let raw = |value: f32| nearest_value(&encoding, value) / encoding.scale.get();
+    // The runtime stores the same values. They are exact in the type, and so is the quotient by a
+    // power of two.
+    let raw = |value: f32| nearest_bound_value(&encoding, value) / encoding.scale.get();
     Some(match encoding.element {
         DType::F32 => each(values, |value| raw(value).to_le_bytes()),
         DType::F16 => each(values, |value| f16::from_f32(raw(value)).to_le_bytes()),
@@ -106,7 +106,7 @@ mod tests {
             assert_eq!(bytes.len() as u64, values.len() as u64 * encoding.element.bytes(), "{encoding}");
             assert_eq!(
                 decode(encoding, &bytes).unwrap(),
-                values.map(|value| nearest_value(&encoding, value)),
+                values.map(|value| nearest_bound_value(&encoding, value)),
                 "{encoding}"
             );
         }

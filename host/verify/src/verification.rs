@@ -4,9 +4,8 @@ use std::path::Path;
 
 use shardwright::tools::{ModelTools, OpenTools};
 use shardwright::{Model, OpenOptions, PlanMeasuring};
-use shardwright_build::{
-    CPU_SHIM, CompiledGraphs, MeasuredLoss, PlanOptions, StoredAnswers, open_checkpoint,
-};
+use shardwright_build::{CPU_SHIM, CompiledGraphs, MeasuredLoss, PlanOptions};
+use shardwright_checkpoints::{StoredAnswers, open_checkpoint};
 use shardwright_graph::{Asset, ComponentKind, Graph, Op, ValueSource, Weight, WeightData, WeightId};
 use shardwright_models::Checkpoint;
 use shardwright_runtime::Chain;

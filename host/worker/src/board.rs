@@ -22,7 +22,6 @@ pub(crate) struct Board {
     pub(crate) exhausted: AtomicU32,
 }
 
-/// The mapped page.
 pub(crate) struct BoardPage(Region);
 
 impl BoardPage {

@@ -100,8 +100,8 @@ impl std::fmt::Display for WorkerEnd {
                 write!(f, "ran out of memory: its limit is {limit_bytes} bytes")
             }
             WorkerEnd::Overrun(touched) => write!(f, "was killed: it wrote {touched}"),
-            WorkerEnd::Protocol { reason } => write!(f, "was killed: it broke the protocol: {reason}"),
-            WorkerEnd::Cancelled => write!(f, "was killed: it did not stop when asked"),
+            WorkerEnd::Protocol { reason } => write!(f, "was killed: it violated the protocol: {reason}"),
+            WorkerEnd::Cancelled => write!(f, "was killed: it did not stop when cancelled"),
             WorkerEnd::Interrupted => write!(f, "was interrupted"),
         }
     }
@@ -204,19 +204,20 @@ impl WorkerFailure {
         Some(match &self.end {
             end if end.is_cancelled() => return None,
             WorkerEnd::Start { shortage: Some(shortage), .. } => shortage.help(),
-            WorkerEnd::Start { .. } => "check the worker program and the free memory and processes",
+            WorkerEnd::Start { .. } => "check the worker program, the free memory and the limit of processes",
             WorkerEnd::OverTime { .. } if matches!(self.function, "load" | "run") => {
-                "set SHARDWRIGHT_WORKER_RUN_SECONDS to allow longer runs (a simulator may need minutes), or plan smaller shards"
+                "set SHARDWRIGHT_WORKER_RUN_SECONDS to allow longer runs (a simulator may need minutes), or \
+                 plan smaller shards"
             }
-            WorkerEnd::OverTime { .. } => "raise the cap, or plan smaller shards",
+            WorkerEnd::OverTime { .. } => "plan smaller shards, or allow more time in `Caps`",
             WorkerEnd::OverMemory { .. } => {
                 "set SHARDWRIGHT_WORKER_MEMORY to allow more memory, or plan smaller shards"
             }
             _ if self.class() == Some(ErrorClass::DeviceLost) => {
                 "load the shard again, which starts a new worker, and report this to the shim's vendor"
             }
-            WorkerEnd::Protocol { .. } => "the worker program must be of the same release",
-            _ => "plan again: smaller shards or other formats may fit; and report this to the shim's vendor",
+            WorkerEnd::Protocol { .. } => "use the worker program of the same release",
+            _ => "plan again (smaller shards or other formats may fit), and report this to the shim's vendor",
         })
     }
 }

@@ -59,7 +59,7 @@ impl Shims {
             Isolation::Automatic => match Launcher::found() {
                 Ok(worker) => (Some(worker), None),
                 Err(error) => {
-                    let notice = format!("{error}: shims are asked, and compile, in this process");
+                    let notice = format!("{error}: shims are queried and compile in this process");
                     (None, Some(notice))
                 }
             },
@@ -71,7 +71,7 @@ impl Shims {
         .build();
         // Do not treat a shim whose query was interrupted as missing.
         if registry.skipped().iter().any(|skipped| skipped.error.is_cancelled()) {
-            return Err(Error::new(ErrorKind::Cancelled, "interrupted while the shims were asked"));
+            return Err(Error::new(ErrorKind::Cancelled, "interrupted while querying the shims"));
         }
         Ok(Shims { registry, worker, runs_isolated: isolation == Isolation::Process, notice })
     }
@@ -84,7 +84,7 @@ impl Shims {
         let unexpected = self.registry.skipped().iter().filter(|skipped| !expected(&skipped.error));
         let reasons = unexpected.map(|skipped| skipped.error.to_string());
         let untold = reasons.filter(|reason| !told.iter().any(|notice| notice.text.contains(reason)));
-        untold.map(|reason| Notice::note(format!("{reason}; it is skipped"))).collect()
+        untold.map(|reason| Notice::note(format!("{reason}; skipped"))).collect()
     }
 
     /// Returns whether the instance that compiles can also run shards.

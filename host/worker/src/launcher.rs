@@ -20,7 +20,7 @@ const MEMORY_VARIABLE: &str = "SHARDWRIGHT_WORKER_MEMORY";
 /// Environment variable with the time limit of one run in a worker, in seconds.
 const RUN_VARIABLE: &str = "SHARDWRIGHT_WORKER_RUN_SECONDS";
 
-/// The worker program does not start with less memory.
+/// Minimum memory with which the worker program starts.
 const LEAST_MEMORY: u64 = 64 << 20;
 
 /// The assumed size if the machine's memory is unknown.
@@ -82,7 +82,7 @@ impl Caps {
         match bytes.filter(|bytes| *bytes >= LEAST_MEMORY) {
             Some(memory_bytes) => Ok(Caps { memory_bytes, ..self }),
             None => Err(ShimError::Argument(format!(
-                "{MEMORY_VARIABLE} is `{text}`: it takes bytes, MiB or GiB such as `20GiB`, at least {} MiB",
+                "{MEMORY_VARIABLE}: expected bytes, MiB or GiB, such as `20GiB`, from {} MiB, got `{text}`",
                 LEAST_MEMORY >> 20
             ))),
         }
@@ -94,7 +94,7 @@ impl Caps {
         match text.parse::<u64>().ok().filter(|seconds| (1..=MOST).contains(seconds)) {
             Some(seconds) => Ok(Caps { run_time: Duration::from_secs(seconds), ..self }),
             None => Err(ShimError::Argument(format!(
-                "{RUN_VARIABLE} is `{text}`: it takes whole seconds from 1 to {MOST}"
+                "{RUN_VARIABLE}: expected whole seconds from 1 to {MOST}, got `{text}`"
             ))),
         }
     }
@@ -140,8 +140,8 @@ pub fn find_worker() -> Result<PathBuf, ShimError> {
 /// Creates the error for requested isolation without a worker program.
 pub(crate) fn no_worker(looked: String) -> ShimError {
     let error = Error::missing(format!("program `{WORKER}` not found; looked for {looked}")).with_help(
-        "put it next to this program or name it in SHARDWRIGHT_WORKER; without isolation shims run in this \
-         process",
+        "put it next to this program, or set SHARDWRIGHT_WORKER to its path; without isolation, shims run in \
+         this process",
     );
     ShimError::Other(ErrorClass::InvalidArgument, error)
 }

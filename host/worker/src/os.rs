@@ -32,7 +32,7 @@ pub(crate) fn shared_memory(length: usize) -> io::Result<OwnedFd> {
 /// Returns the size of shared memory in bytes. Fails unless it is sealed against shrinking.
 pub(crate) fn sealed_length(fd: BorrowedFd<'_>) -> io::Result<usize> {
     if !rustix::fs::fcntl_get_seals(fd)?.contains(SealFlags::SHRINK) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "memory that could shrink"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the memory could shrink"));
     }
     usize::try_from(rustix::fs::fstat(fd)?.st_size).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
 }

@@ -505,7 +505,7 @@ impl Worker {
             let mut waiting = vec![stream, os::readable(&self.process)];
             waiting.extend(printing.iter().map(os::readable));
             if let Err(error) = os::poll(&mut waiting, wait) {
-                let reason = format!("waiting for it failed: {error}");
+                let reason = format!("waiting for an answer failed: {error}");
                 return Err(self.end_call(call, Cause::Killed(WorkerEnd::Protocol { reason })));
             }
             if waiting[2..].iter().any(os::is_readable) {
@@ -556,7 +556,7 @@ impl Worker {
         let end_found = match (cause, status) {
             (Cause::Killed(end), _) => end,
             (Cause::Found, Err(error)) => {
-                WorkerEnd::Protocol { reason: format!("it cannot be waited for: {error}") }
+                WorkerEnd::Protocol { reason: format!("waiting for its end failed: {error}") }
             }
             (Cause::Found, Ok(status)) => self.found(status, touched),
         };
@@ -581,7 +581,7 @@ impl Worker {
             (_, Some(0)) => WorkerEnd::NoAnswer,
             _ if exhausted => WorkerEnd::OverMemory { limit_bytes },
             (_, Some(EXIT_NO_THREAD)) => WorkerEnd::Start {
-                reason: "the system refused it a thread".to_owned(),
+                reason: "the system refused to start a thread".to_owned(),
                 shortage: Some(Shortage::Processes),
             },
             (_, Some(code)) => WorkerEnd::Exited { code },

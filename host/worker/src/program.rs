@@ -77,24 +77,24 @@ fn work_for_host(linked: &[(&'static str, SwEntryFunction)]) -> ! {
         Ok(first) => first,
         Err(error) => {
             say(&format!(
-                "it is started by Shardwright, with a socket as its standard input ({error}); there is \
-                 nothing to be done with it by hand"
+                "this program is started by Shardwright, with a socket as its standard input ({error}); do \
+                 not start it manually"
             ));
             leave(EXIT_USAGE);
         }
     };
     let Ask::Hello { protocol, release, library, memory_bytes } = first.ask else {
-        fail("the host did not say hello");
+        fail("the first request of the host is not a greeting");
     };
     let own = env!("CARGO_PKG_VERSION");
     if (protocol, release.as_str()) != (PROTOCOL, own) {
         let message = format!(
-            "this worker is of release {own}, protocol {PROTOCOL}; the host of {release}, {protocol}"
+            "the worker has release {own} and protocol {PROTOCOL}, the host has {release} and {protocol}"
         );
         line.refuse("too-old", message);
     }
     set_up(descriptors, memory_bytes).unwrap_or_else(|error| {
-        let reason = format!("setting up: {error}");
+        let reason = format!("cannot set up the worker: {error}");
         match Shortage::of_start(&error) {
             Some(Shortage::Processes) => {
                 say(&reason);
@@ -180,7 +180,7 @@ impl Lines {
         let flushed = self.flush();
         if flushed && self.dropped > 0 {
             let dropped = std::mem::take(&mut self.dropped);
-            self.put(SW_LOG_WARNING, &format!("{dropped} lines were logged too fast and are lost"));
+            self.put(SW_LOG_WARNING, &format!("{dropped} log lines were dropped: the shim logs too fast"));
             return self.flush();
         }
         flushed
@@ -212,7 +212,7 @@ fn send_line(level: u32, message: &str) {
 
 fn set_up(descriptors: Vec<OwnedFd>, memory_bytes: u64) -> io::Result<()> {
     let [board, signals, lines] = <[OwnedFd; 3]>::try_from(descriptors)
-        .map_err(|all| io::Error::other(format!("{} descriptors", all.len())))?;
+        .map_err(|all| io::Error::other(format!("expected 3 descriptors, got {}", all.len())))?;
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     let board = BoardPage::of(board)?;
     let signals = UnixStream::from(os::move_high(signals));
@@ -379,7 +379,7 @@ fn serve(mut line: Line, shim: &Shim) {
 
 fn one(descriptors: Vec<OwnedFd>) -> Result<OwnedFd, ShimError> {
     let [fd] = <[OwnedFd; 1]>::try_from(descriptors)
-        .map_err(|all| ShimError::Argument(format!("{} descriptors, 1 expected", all.len())))?;
+        .map_err(|all| ShimError::Argument(format!("expected 1 descriptor, got {}", all.len())))?;
     Ok(fd)
 }
 
@@ -418,7 +418,7 @@ fn answer(line: &mut Line, instance: &ShimInstance, ask: Ask, descriptors: Vec<O
             line.answer(one(descriptors).and_then(|file| shim.inspect(&File::from(file), offset, length)));
         }
         Ask::Hello { .. } | Ask::Open { .. } | Ask::Run { .. } | Ask::Unload => {
-            line.answer::<()>(Err(ShimError::Argument("invalid here, or a second time".to_owned())));
+            line.answer::<()>(Err(ShimError::Argument("the request is not valid here".to_owned())));
         }
     }
 }

@@ -84,7 +84,7 @@ pub(crate) fn put(out: &mut Vec<u8>, kind: Kind, content: &[u8]) -> Result<(), B
 pub(crate) fn encode<T: Serialize>(kind: Kind, message: &T, limit: usize) -> Result<Vec<u8>, Broken> {
     let content = serde_json::to_vec(message).map_err(|error| Broken(error.to_string()))?;
     if content.len() > limit {
-        return Err(Broken(format!("a message of {} bytes, at most {limit} are read", content.len())));
+        return Err(Broken(format!("a message of {} bytes, expected at most {limit}", content.len())));
     }
     let mut out = Vec::new();
     put(&mut out, kind, &content)?;
@@ -93,7 +93,7 @@ pub(crate) fn encode<T: Serialize>(kind: Kind, message: &T, limit: usize) -> Res
 
 /// Decodes the message in a frame.
 pub(crate) fn decode<T: for<'de> Deserialize<'de>>(content: &[u8]) -> Result<T, Broken> {
-    serde_json::from_slice(content).map_err(|error| Broken(format!("an invalid message: {error}")))
+    serde_json::from_slice(content).map_err(|error| Broken(format!("invalid message: {error}")))
 }
 
 /// Splits received bytes into frames.
@@ -111,7 +111,6 @@ impl Decoder {
         Decoder { limit, buffer: Vec::new(), used: 0 }
     }
 
-    /// Appends received bytes.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         if self.used > 0 {
             self.buffer.drain(..self.used);
@@ -125,7 +124,7 @@ impl Decoder {
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, Broken> {
         let rest = &self.buffer[self.used..];
         let Some((&[kind, a, b, c, d], rest)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
-        let kind = Kind::of(kind).ok_or_else(|| Broken(format!("a frame of kind {kind}")))?;
+        let kind = Kind::of(kind).ok_or_else(|| Broken(format!("unknown frame kind {kind}")))?;
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
         let limit = match kind {
             Kind::Message | Kind::Answer | Kind::Fault => self.limit,
@@ -133,7 +132,7 @@ impl Decoder {
             Kind::Head => shardwright_shim_abi::raw::SW_HEAD_LIMIT as usize,
         };
         if length > limit {
-            return Err(Broken(format!("a frame of {length} bytes, at most {limit} are read")));
+            return Err(Broken(format!("a frame of {length} bytes, expected at most {limit}")));
         }
         let Some(content) = rest.get(..length) else { return Ok(None) };
         let frame = Frame { kind, content: content.to_vec() };
@@ -463,11 +462,11 @@ mod tests {
     #[test]
     fn a_length_beyond_the_cap_is_refused_before_anything_arrives() {
         for (kind, length, words) in [
-            (1, 17_u32, "a frame of 17 bytes, at most 16"),
+            (1, 17_u32, "a frame of 17 bytes, expected at most 16"),
             (2, u32::MAX, "a frame of 4294967295 bytes"),
             (3, 65_537, "at most 65536"),
-            (0, 0, "a frame of kind 0"),
-            (9, 0, "a frame of kind 9"),
+            (0, 0, "unknown frame kind 0"),
+            (9, 0, "unknown frame kind 9"),
         ] {
             let mut stream = vec![kind];
             stream.extend(length.to_le_bytes());

@@ -88,7 +88,7 @@ impl Remote {
         self.started.fetch_add(1, Ordering::Relaxed);
         let (now, reported) = (&facts.description, self.shim.description());
         if (&now.name, &now.version) != (&reported.name, &reported.version) {
-            let reason = format!("the library is now `{}` {}", now.name, now.version);
+            let reason = format!("the library has changed to `{}` {}", now.name, now.version);
             return Err(ShimError::contract(&self.name, "describe", reason));
         }
         let time = self.launcher.caps.probe_time;

@@ -88,13 +88,11 @@ impl SharedMemory {
     ) -> Result<SharedMemory, ShimError> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let refuse = |reason: &dyn std::fmt::Display| {
-            ShimError::Argument(format!(
-                "a buffer of {length} bytes aligned to {alignment} is not possible: {reason}"
-            ))
+            ShimError::Argument(format!("cannot allocate {length} bytes aligned to {alignment}: {reason}"))
         };
         let alignment = if alignment == 0 { USUAL_ALIGNMENT } else { alignment };
         if !alignment.is_power_of_two() || alignment > ALIGNMENT_LIMIT {
-            return Err(refuse(&"no such alignment"));
+            return Err(refuse(&"the alignment is not supported"));
         }
         let page = os::page();
         let bytes = usize::try_from(length).map_err(|error| refuse(&error))?;

@@ -147,7 +147,7 @@ fn a_healthy_shim_answers_as_in_this_process() {
             verdict,
             reason: reason.to_owned(),
         };
-        let unknown = outcome(&asked[1], FlagVerdict::Unknown, "the shim said nothing about it");
+        let unknown = outcome(&asked[1], FlagVerdict::Unknown, "the shim did not report it");
         assert_eq!(shard.flags(), [outcome(&asked[0], FlagVerdict::Inert, "nothing changes"), unknown]);
         assert_eq!(run(&mut shard, &[1.0, -2.5, 3.0, 0.0]).unwrap(), [2.0, -5.0, 6.0, 0.0]);
     }
@@ -313,12 +313,12 @@ fn shims_that_take_only_their_own_memory_are_given_copies() {
     // Plain memory is not accepted, as in process.
     let refused =
         shard.run(0, 4, &mut [Bound::Read(&[0; 16]), Bound::Buffer(&y)], RunOptions::default()).unwrap_err();
-    assert!(refused.to_string().contains("takes no plain memory"), "{refused}");
+    assert!(refused.to_string().contains("does not accept plain memory"), "{refused}");
     let foreign = Buffer::host(16, 16).unwrap();
     let refused = shard
         .run(0, 4, &mut [Bound::Buffer(&foreign), Bound::Buffer(&y)], RunOptions::default())
         .unwrap_err();
-    assert!(refused.to_string().contains("cannot see this buffer"), "{refused}");
+    assert!(refused.to_string().contains("cannot access this buffer"), "{refused}");
     let import = instance.import_dma_buf("npu", std::fs::File::open("/dev/null").unwrap().into(), 0, 16);
     assert!(
         matches!(&import, Err(ShimError::Missing { function, .. }) if function == "buffer_import"),
@@ -335,14 +335,15 @@ fn bindings_are_checked_as_in_this_process() {
         let error = shard.run(0, 4, bound, RunOptions::default()).unwrap_err();
         assert!(error.to_string().contains(text), "{text}: {error}");
     };
-    refuse(&mut [Bound::Read(&[0; 8]), Bound::Buffer(&y)], "binding `x`: 8 bytes given, 16 needed");
+    refuse(&mut [Bound::Read(&[0; 8]), Bound::Buffer(&y)], "binding `x`: expected 16 bytes, got 8");
     refuse(&mut [Bound::BufferAt(&x, 8), Bound::Buffer(&y)], "an alignment of 16");
-    refuse(&mut [Bound::BufferAt(&x, 64), Bound::Buffer(&y)], "offset 64 in a buffer of 32");
-    refuse(&mut [Bound::Buffer(&x), Bound::Read(&[0; 16])], "written, but bound for reading");
-    refuse(&mut [Bound::Buffer(&y), Bound::Buffer(&y)], "in use");
-    refuse(&mut [Bound::Buffer(&x)], "1 bindings given");
+    refuse(&mut [Bound::BufferAt(&x, 64), Bound::Buffer(&y)], "offset 64 is beyond the buffer of 32 bytes");
+    refuse(&mut [Bound::Buffer(&x), Bound::Read(&[0; 16])], "writes it, but it is bound for reading");
+    refuse(&mut [Bound::Buffer(&y), Bound::Buffer(&y)], "while it is being ");
+    refuse(&mut [Bound::Buffer(&x)], "expected 2 bindings");
     let reader = y.read().unwrap();
-    refuse(&mut [Bound::Buffer(&x), Bound::Buffer(&y)], "wanted for writing while it is read");
+    let busy = "cannot write a buffer of 16 bytes while it is being read";
+    refuse(&mut [Bound::Buffer(&x), Bound::Buffer(&y)], busy);
     drop(reader);
     // Buffers of another worker are shared with this one.
     let other = open("").allocate("npu", 16, 16).unwrap();
@@ -350,7 +351,7 @@ fn bindings_are_checked_as_in_this_process() {
     shard.run(0, 4, &mut [Bound::Buffer(&other), Bound::Buffer(&y)], RunOptions::default()).unwrap();
     assert_eq!(f32_values(&y.read().unwrap()), [2.0, 4.0, 6.0, 8.0]);
     for (length, alignment, text) in
-        [(16, 3, "no such alignment"), (u64::MAX, 16, "too large"), (1 << 62, 16, "")]
+        [(16, 3, "the alignment is not supported"), (u64::MAX, 16, "too large"), (1 << 62, 16, "")]
     {
         let error = instance.allocate("npu", length, alignment).unwrap_err();
         assert!(error.to_string().contains(text), "{error}");
@@ -414,7 +415,7 @@ const DEATHS: &[Death] = &[
     Death {
         how: "babble",
         end: |end| matches!(end, WorkerEnd::Protocol { .. }),
-        text: "broke the protocol: a frame of kind 255",
+        text: "violated the protocol: unknown frame kind 255",
     },
     Death {
         how: "hang",
@@ -588,7 +589,7 @@ fn a_program_that_is_not_a_worker_is_an_error_too() {
         ("/bin/false", "exited with code 1"),
         ("/bin/cat", "its time limit"),
         ("/proc/self/status", "could not be started"),
-        (&format!("{}/talker", directory.path().display()), "broke the protocol: a frame of kind 104"),
+        (&format!("{}/talker", directory.path().display()), "violated the protocol: unknown frame kind 104"),
     ] {
         let error = open(program);
         assert!(error.to_string().contains(text), "{error}");
@@ -599,7 +600,8 @@ fn a_program_that_is_not_a_worker_is_an_error_too() {
     std::fs::write(&refused, "#!/bin/sh\nexit 72\n").unwrap();
     std::fs::set_permissions(&refused, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let error = open(&refused.display().to_string());
-    assert!(error.to_string().contains("could not be started: the system refused it a thread"), "{error}");
+    let expected = "could not be started: the system refused to start a thread";
+    assert!(error.to_string().contains(expected), "{error}");
     assert!(error.help().is_some_and(|help| help.contains("ulimit -u")), "{error}");
     assert_eq!(Error::from(error).kind(), ErrorKind::Resource);
     let shims = Shims::new();
@@ -1072,8 +1074,8 @@ fn log_lines_of_a_shim_arrive_in_the_hosts_log() {
     assert!(heard.iter().any(|line| line.contains("limits:log")), "the instance is named: {first:?}");
     // Ten thousand lines at once: none is truncated, and dropped ones are counted.
     let lines = heard.iter().filter(|line| line.starts_with("line ")).count();
-    let lost =
-        |line: &String| line.strip_suffix(" lines were logged too fast and are lost")?.parse::<usize>().ok();
+    let dropped = " log lines were dropped: the shim logs too fast";
+    let lost = |line: &String| line.strip_suffix(dropped)?.parse::<usize>().ok();
     let lost: usize = heard.iter().filter_map(lost).sum();
     assert_eq!(lines + lost, 10_000, "{lines} and {lost}");
 }

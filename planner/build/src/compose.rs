@@ -23,7 +23,7 @@ const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
 /// components that do not fit together.
 pub fn compose(policy: &[u8], solver: &[u8]) -> Result<Vec<u8>> {
     let failed = |what: &str, reason: String| {
-        Error::invalid(format!("the planners cannot be joined: {what}: {reason}")).with_help(
+        Error::invalid(format!("the planners cannot be composed: {what}: {reason}")).with_help(
             "build the policy for the world `policy` of `wit/v0.2/planner.wit`, which imports another planner",
         )
     };
@@ -104,7 +104,7 @@ mod tests {
         ] {
             let error = compose(&policy, &solver).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);
-            assert!(error.message().starts_with("the planners cannot be joined: "), "{error}");
+            assert!(error.message().starts_with("the planners cannot be composed: "), "{error}");
             assert!(error.to_string().contains(says) && error.help().is_some(), "{error}");
         }
     }

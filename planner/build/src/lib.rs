@@ -92,7 +92,7 @@ pub fn build_module(manifest: &Path, target_dir: &Path) -> Result<Vec<u8>> {
         return Err(Error::invalid(message).at(manifest.display()));
     }
     let no_module = || {
-        let error = Error::invalid("the crate builds no WebAssembly module").at(manifest.display());
+        let error = Error::invalid("the crate does not build a WebAssembly module").at(manifest.display());
         error.with_help("add `crate-type = [\"cdylib\"]` under `[lib]`")
     };
     let path = artefact(&output.stdout, &manifest).ok_or_else(no_module)?;
@@ -103,7 +103,7 @@ pub fn build_module(manifest: &Path, target_dir: &Path) -> Result<Vec<u8>> {
 pub fn componentise(module: &[u8]) -> Result<Vec<u8>> {
     let encode = || wit_component::ComponentEncoder::default().validate(true).module(module)?.encode();
     encode().map_err(|error| {
-        Error::invalid(format!("the module cannot be made a component: {error:#}"))
+        Error::invalid(format!("the module cannot be converted to a component: {error:#}"))
             .with_help("the crate must call `export_planner!`")
     })
 }
@@ -184,7 +184,7 @@ fn target_installed(directory: &Path) -> Result<()> {
 
 fn missing_target() -> Error {
     Error::missing(format!("the Rust toolchain has no {TARGET} target"))
-        .with_help(format!("rustup target add {TARGET}"))
+        .with_help(format!("run `rustup target add {TARGET}`"))
 }
 
 /// Finds the path of the module in the messages of cargo.
@@ -218,7 +218,7 @@ mod tests {
         for module in [&b"garbage"[..], &b"\0asm\x01\0\0"[..]] {
             let error = componentise(module).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);
-            assert!(error.message().starts_with("the module cannot be made a component: "), "{error}");
+            assert!(error.message().starts_with("the module cannot be converted to a component:"), "{error}");
         }
     }
 
@@ -247,7 +247,7 @@ mod tests {
     fn a_crate_without_a_module_is_told_what_to_add() {
         let library = crate_with(MANIFEST, "");
         let error = build(&library.path().join("Cargo.toml"), &library.path().join("target")).unwrap_err();
-        let message = "the crate builds no WebAssembly module";
+        let message = "the crate does not build a WebAssembly module";
         assert_eq!((error.kind(), error.message()), (ErrorKind::Invalid, message));
         assert!(error.help().unwrap().contains("cdylib"));
     }
@@ -267,6 +267,6 @@ mod tests {
 
     #[test]
     fn a_missing_target_names_the_command() {
-        assert_eq!(missing_target().help(), Some("rustup target add wasm32-unknown-unknown"));
+        assert_eq!(missing_target().help(), Some("run `rustup target add wasm32-unknown-unknown`"));
     }
 }

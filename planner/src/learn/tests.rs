@@ -107,8 +107,8 @@ fn drift_bars_quantised_formats_and_moves_exact_ones() {
 
     plan.shards[1].segments[0].formats.fill(1);
     let lesson = learned(&request, &plan, drifted);
-    let barred =
-        |cost: &&crate::Cost| cost.illegal.as_deref() == Some("refused before: drifted by 80 thousandths");
+    let why = "refused before: its results are off by 80 thousandths";
+    let barred = |cost: &&crate::Cost| cost.illegal.as_deref() == Some(why);
     assert!(lesson.request.costs.iter().filter(barred).all(|cost| (cost.kind, cost.formats) == (2, 1)));
     assert_eq!(lesson.request.costs.iter().filter(barred).count(), 2);
 }

@@ -210,7 +210,7 @@ impl Comparison<'_> {
     /// Returns the formats of a segment on a target as a choice of its whole component, with the
     /// range of its units.
     fn choice(&self, segment: &Segment, shard: &Placement) -> Result<(Choice, usize, usize), Verdict> {
-        let missing = || Verdict::Illegal("no part of the model".to_owned());
+        let missing = || Verdict::Illegal("not part of the model".to_owned());
         let part = self.problem.parts.iter().find(|part| part.component == segment.component);
         let part = part.ok_or_else(missing)?;
         let component = &self.problem.request.model.components[segment.component as usize];

@@ -16,8 +16,7 @@ pub(super) fn diagnose(problem: &Problem<'_>, tables: &Tables, goals: &Goals) ->
     let count = u32::try_from(problem.request.formats.len()).unwrap_or(u32::MAX);
     let left_out = (0..count).any(|formats| !is_admitted(problem.request, formats));
     if left_out && solvable(Relaxed { admission: true, ..Relaxed::default() }) {
-        let message =
-            "only weights of two bits fit within the limits, and nothing but a quality goal admits them";
+        let message = "only two-bit weights fit the limits, and these are used only under a quality goal";
         return Refusal::new(RefusalKind::OverQuality, message);
     }
     for part in &problem.parts {
@@ -46,7 +45,7 @@ pub(super) fn diagnose(problem: &Problem<'_>, tables: &Tables, goals: &Goals) ->
             return with_least(problem, relaxed, refusal, (tables, goals));
         }
     }
-    Refusal::new(RefusalKind::OverLimit, "no plan fits the limits")
+    Refusal::new(RefusalKind::OverLimit, "no plan meets the limits")
 }
 
 /// Removes one constraint.
@@ -69,7 +68,7 @@ fn steps(problem: &Problem<'_>) -> Vec<Step> {
             !settings.wanted.is_empty() || !settings.most_shards.is_empty(),
             |relaxed| relaxed.preferences = true,
             RefusalKind::Unsupported,
-            "no plan within the limits has the formats and as few shards as the planner wants",
+            "no plan within the limits has the required formats and numbers of shards",
         ),
         (
             !settings.forbidden.is_empty() || !settings.barred.is_empty(),
@@ -81,37 +80,37 @@ fn steps(problem: &Problem<'_>) -> Vec<Step> {
             goals.token_microseconds.is_some() || goals.first_token_microseconds.is_some(),
             |relaxed| relaxed.times = true,
             RefusalKind::TooSlow,
-            "no plan within the limits is as fast as the goals ask, by the times that are known",
+            "no plan within the limits meets the goals for times, as far as times are known",
         ),
         (
             goals.size_bytes.is_some(),
             |relaxed| relaxed.size = true,
             RefusalKind::OverSize,
-            "no plan within the limits has artefacts and tables as small as the goal asks",
+            "no plan within the limits meets the size goal for artefacts and tables",
         ),
         (
             goals.quality_micronats.is_some(),
             |relaxed| relaxed.quality = true,
             RefusalKind::OverQuality,
-            "no plan within the limits loses as little quality as the goal asks, or sensitivities were not measured",
+            "no plan within the limits meets the quality goal, or sensitivities were not measured",
         ),
         (
             goals.memory_bytes.is_some(),
             |relaxed| relaxed.memory = true,
             RefusalKind::OverMemory,
-            "no plan within the limits fits the memory goal",
+            "no plan within the limits meets the memory goal",
         ),
         (
             problem.limits.iter().any(totals),
             |relaxed| relaxed.target_totals = true,
             RefusalKind::OverLimit,
-            "no plan fits the limits on all shards of a target together (shards, memory-bytes)",
+            "no plan meets the limits on all shards of a target together (shards, memory-bytes)",
         ),
         (
             problem.parts.iter().any(|part| part.donors.iter().any(Option::is_some)),
             |relaxed| relaxed.donors = true,
             RefusalKind::StateNotShareable,
-            "layers that read the state of another layer cannot be placed on its shim and device, in its format",
+            "layers that read the state of another layer cannot have its shim, device and format of states",
         ),
     ];
     let present = steps.into_iter().filter(|(present, ..)| *present);
@@ -193,7 +192,7 @@ fn with_least(
         let least = least.map(|least| least.saturating_add(tables.part_of(kind)));
         let Some(least) = least.filter(|least| *least > goal) else { continue };
         refusal.message.push_str(&format!(
-            "; the goal for the {what} is {}, and the nearest that a plan holds is {}",
+            "; the goal for the {what} is {}, and the nearest that a plan meets is {}",
             shown(goal),
             shown(least)
         ));
@@ -250,12 +249,12 @@ fn single_unit(problem: &Problem<'_>, part: &Part, unit: usize) -> Option<Refusa
         let kind = unit_kinds_at(component, choice.softcap)[unit];
         if let Some(why) = table.illegal(request, kind, choice.target, choice.formats[unit], &problem.entries)
         {
-            whys.push(format!("`{target}` as {formats}: {why}"));
+            whys.push(format!("`{target}` in {formats}: {why}"));
         }
     }
     // A few reasons are enough, because there can be many.
     whys.truncate(4);
-    let message = format!("no target takes {what}: {}", whys.join("; "));
+    let message = format!("no target supports {what}: {}", whys.join("; "));
     Some(
         Refusal::new(RefusalKind::Unsupported, message).with("component", &component.name).with("unit", unit),
     )

@@ -80,7 +80,7 @@ impl Solution {
             reasons.push(Reason {
                 shard: None,
                 choice: format!("context {}", self.context),
-                because: format!("the smallest offered that holds {} tokens", request.goals.context),
+                because: format!("the smallest offered for at least {} tokens", request.goals.context),
                 cause: Cause::Goal("context".to_owned()),
             });
         }
@@ -90,7 +90,7 @@ impl Solution {
             self.entries.iter().filter(|entry| entry.kind != EntryKind::Decode).max_by_key(|entry| entry.rows)
         {
             let because =
-                format!("the largest within the limits and {} rows", request.goals.max_prefill_rows);
+                format!("the largest within the limits and at most {} rows", request.goals.max_prefill_rows);
             reasons.push(Reason {
                 shard: None,
                 choice: names::entry(*entry),
@@ -118,12 +118,13 @@ impl Solution {
             let calls = self.shards.iter().map(|shard| shard.cost.call).fold(0, u64::saturating_add);
             if calls > 0 {
                 because.push_str(&format!(
-                    "; {} of it are calls, one for each shard",
+                    "; this includes {} for calls, one per shard",
                     names::microseconds(calls)
                 ));
             }
             if uncosted > 0 {
-                because.push_str(&format!("; without the time of {}", names::count(uncosted, "operation")));
+                because
+                    .push_str(&format!("; without {} of unknown time", names::count(uncosted, "operation")));
             }
             if let Some(goal) = request.goals.token_microseconds {
                 because.push_str(&format!("; within the goal of {}", names::microseconds(goal)));
@@ -141,7 +142,7 @@ impl Solution {
             reasons.push(Reason {
                 shard: None,
                 choice: format!("goals {} first", first.join(", ")),
-                because: "the planner puts them before the others".to_owned(),
+                because: "the planner ranks them above the other goals".to_owned(),
                 cause: Cause::Preference("order".to_owned()),
             });
         }
@@ -150,8 +151,8 @@ impl Solution {
                 shard: None,
                 choice: "an approximation".to_owned(),
                 because: format!(
-                    "the search was cut: more alternatives were incomparable than it keeps at a place, or \
-                     comparing them took too long; {}",
+                    "the search was cut short, because there were too many alternatives to keep or to \
+                     compare; {}",
                     self.distance()
                 ),
                 cause: Cause::Preference("labels-per-cut".to_owned()),
@@ -162,8 +163,8 @@ impl Solution {
                 shard: None,
                 choice: "a simple plan".to_owned(),
                 because:
-                    "the first target and formats that are legal, in the fewest shards within the limits: \
-                          times were not looked at, as asked"
+                    "the first legal target and formats, in the fewest shards within the limits; times were \
+                          ignored, as requested"
                         .to_owned(),
                 cause: Cause::Preference("effort".to_owned()),
             });
@@ -176,7 +177,7 @@ impl Solution {
         let goals = &request.goals;
         let settings = &self.settings;
         if settings.effort == Effort::Simple {
-            return "not compared: times were not looked at, as asked".to_owned();
+            return "not compared: times were ignored, as requested".to_owned();
         }
         let least = if self.exact { "the least" } else { "the least found" };
         let asked = settings.formats.is_some()
@@ -186,19 +187,19 @@ impl Solution {
             || !settings.join;
         let first_is_time = settings.order.first().is_none_or(|goal| *goal == Goal::Time);
         let of = match request.formats.len() {
-            _ if !first_is_time => "that the goals named first leave",
-            2.. if goals.least_loss => "of the plans that lose as little",
+            _ if !first_is_time => "that the higher-ranked goals allow",
+            2.. if goals.least_loss => "of the plans with the least loss",
             2.. if goals.quality_micronats.is_none() || settings.gain_within_goal > 0 => {
-                "that limits and the order of formats leave"
+                "that the limits and the order of formats allow"
             }
-            _ if asked => "of all legal plans with what was asked for",
+            _ if asked => "of all legal plans with the requested settings",
             _ => "of all legal plans",
         };
         let each = self.decided.boundary / 1000;
         // If there is no cut, limits and preferences left no reason to consider one.
         let saves = match (each, self.shards.len()) {
             (0, _) | (_, ..2) => String::new(),
-            _ => format!("; one shard more has to save {}", names::microseconds(each)),
+            _ => format!("; each additional shard must save {}", names::microseconds(each)),
         };
         format!("{least} {of}{saves}")
     }
@@ -226,21 +227,25 @@ impl Solution {
                     format!("{} of {}", names::count(runs, "run"), names::microseconds(prefill / runs))
                 }
                 _ => {
-                    let each = ran.iter().map(|(entry, runs)| format!("{runs} of {}", names::entry(*entry)));
+                    let each = ran.iter().map(|(entry, runs)| {
+                        format!("{} of {}", names::count(*runs, "run"), names::entry(*entry))
+                    });
                     format!(
-                        "{} of runs ({})",
+                        "{} of prefill ({})",
                         names::microseconds(prefill),
                         each.collect::<Vec<_>>().join(", ")
                     )
                 }
             };
-            let mut because = format!("{runs} before it for {} tokens of a prompt", goals.prompt_tokens);
+            let mut because = format!("{runs} for a prompt of {} tokens", goals.prompt_tokens);
             if let Some(goal) = goals.first_token_microseconds {
                 because.push_str(&format!("; within the goal of {}", names::microseconds(goal)));
             }
             if goals.answer_tokens > 0 {
-                because
-                    .push_str(&format!("; counted for every of {} tokens of an answer", goals.answer_tokens));
+                because.push_str(&format!(
+                    "; each of the {} tokens of a usual answer counts a share of it",
+                    goals.answer_tokens
+                ));
             }
             push(
                 format!("{} to the first token", names::microseconds(first)),
@@ -254,10 +259,9 @@ impl Solution {
                 (goals.first_token_microseconds, "first-token-microseconds"),
             ] {
                 let Some(goal) = goal else { continue };
-                let because =
-                    "the times of some shards are not known: only what is known was held against it";
+                let because = "some times are not known, and only the known times were compared with it";
                 push(
-                    format!("{name} ≤ {} is not judged", names::microseconds(goal)),
+                    format!("{name} ≤ {} is not checked", names::microseconds(goal)),
                     because.to_owned(),
                     name,
                 );
@@ -270,11 +274,11 @@ impl Solution {
                 reasons.push(Reason {
                     shard: None,
                     choice: format!(
-                        "{}: call-microseconds ≤ {} is not judged",
+                        "{}: call-microseconds ≤ {} is not checked",
                         target.name,
                         names::microseconds(limit.value)
                     ),
-                    because: "the times of some shards are not known: only what is known was held against it"
+                    because: "some times are not known, and only the known times were compared with it"
                         .to_owned(),
                     cause: Cause::Limit(limit.name.clone()),
                 });
@@ -294,7 +298,7 @@ impl Solution {
         {
             push(
                 format!("{} in one shard", names.join(", ")),
-                "one call a step, and what they pass to each other stays inside".to_owned(),
+                "needs one call per step, and values between them stay inside the shard".to_owned(),
                 Cause::Preference("fewest-shards".to_owned()),
             );
         }
@@ -319,7 +323,7 @@ impl Solution {
         for flag in &target.recommended {
             push(
                 format!("{}={}", flag.name, flag.value),
-                "set for the target, by its profile or by whoever asks".to_owned(),
+                "set for the target by its profile or by the user".to_owned(),
                 Cause::Preference("flags".to_owned()),
             );
         }
@@ -353,7 +357,8 @@ impl Solution {
             let (what, own) = self.balance_value(placement);
             let largest = siblings().map(|(shard, _)| self.balance_value(shard).1).max().unwrap_or(own);
             let because = format!(
-                "all {layers} layers have {} {}, the limit is {} ({}); {} shards, balanced by {what}: {} of at most {}",
+                "all {layers} layers have {} {}, the limit is {} ({}); {} shards, balanced by {what}: this \
+                 one has {}, the largest {}",
                 limit.name,
                 names::quantity(&limit.name, value),
                 names::quantity(&limit.name, bound.value),
@@ -373,7 +378,7 @@ impl Solution {
         if let Some((bound, value)) = whole.and_then(|cost| limits.exceeded(&cost)) {
             let limit = bound.limit;
             let because = format!(
-                "one shard in place of {} would have {} {}, the limit is {} ({})",
+                "one shard instead of {} would have {} {}, the limit is {} ({})",
                 siblings().count(),
                 limit.name,
                 names::quantity(&limit.name, value),
@@ -390,7 +395,7 @@ impl Solution {
             shard.target == placement.target && own.any(|own| (own.first, own.end) == (0, layers))
         };
         if self.settings.forbidden.iter().any(|shard| whole(&shard)) {
-            let because = "one shard of all its layers was refused before".to_owned();
+            let because = "a shard of all its layers was refused before".to_owned();
             return (because, Cause::Feedback("unsupported-op".to_owned()));
         }
         let (what, own) = self.balance_value(placement);
@@ -426,7 +431,7 @@ impl Solution {
         let (other, place) = others.find(|(shard, _)| {
             shard.segment(segment.component).is_some_and(|own| distinct(own) != distinct(segment))
         })?;
-        let because = "the other layers are in other formats, which share what the goals allow".to_owned();
+        let because = "the other layers are in other formats, to meet the goals together".to_owned();
         let decided = placement.uniform_formats().and_then(|formats| {
             let rivals = self.rivals(place);
             let rival = rivals.formats.iter().find(|rival| rival.formats == formats)?;
@@ -439,9 +444,9 @@ impl Solution {
     /// Describes how far the plan may be from the best one.
     fn distance(&self) -> String {
         if self.settings.effort == Effort::Simple {
-            return "how far it is from the best is not known".to_owned();
+            return "its distance from the best plan is not known".to_owned();
         }
-        let Some(gap) = self.gap else { return "it is the best nevertheless".to_owned() };
+        let Some(gap) = self.gap else { return "the plan is proven to be the best nevertheless".to_owned() };
         let unit = match gap.goal {
             Goal::Time => "ns",
             Goal::Loss => "millionths of a nat",
@@ -450,12 +455,12 @@ impl Solution {
         // In tenths of a percent, rounded up.
         let over = u128::from(gap.value - gap.least) * 1000;
         let Some(tenths) = over.checked_add(u128::from(gap.least)).filter(|_| gap.least > 0) else {
-            return format!("{} is {}, and how little is enough is not known", gap.goal.name(), gap.value);
+            return format!("{} is {}, and no lower bound is known", gap.goal.name(), gap.value);
         };
         let tenths = (tenths - 1) / u128::from(gap.least);
         let (value, least) = (format!("{} {unit}", gap.value), format!("{} {unit}", gap.least));
         format!(
-            "{} is {}, and no plan has less than {}: at most {}.{} % more",
+            "{} is {}, and no plan has less than {}, so this is at most {}.{} % above the best",
             gap.goal.name(),
             value.trim_end(),
             least.trim_end(),
@@ -474,7 +479,7 @@ impl Solution {
                 reasons.push(Reason {
                     shard: None,
                     choice: format!("not {}", request.formats_name(index)),
-                    because: "weights of two bits lose so much that only a quality goal admits them"
+                    because: "two-bit weights lose so much that they are used only under a quality goal"
                         .to_owned(),
                     cause: Cause::Goal("quality".to_owned()),
                 });

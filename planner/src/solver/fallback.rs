@@ -219,9 +219,9 @@ impl Solution {
         let name = |chain: &Least| request.targets[chain.target as usize].name.clone();
         for chain in &self.reserve.kept {
             push(
-                format!("room for falling back to `{}`", name(chain)),
+                format!("room for the fallback to `{}`", name(chain)),
                 format!(
-                    "{} of the goal, the least that it takes, as {}",
+                    "{} of the size goal are reserved, its minimum in {}",
                     names::bytes(chain.bytes),
                     request.formats_name(chain.formats)
                 ),
@@ -229,10 +229,10 @@ impl Solution {
         }
         for chain in &self.reserve.left_out {
             push(
-                format!("nothing falls back to `{}`", name(chain)),
+                format!("no fallback to `{}`", name(chain)),
                 format!(
-                    "no plan within the goal leaves the {} that it takes at least, moves no layers for it and loses \
-                     no more than {} where losses count",
+                    "no plan within the goal leaves the {} that it needs without moving layers or, if \
+                     losses count, losing more than {}",
                     names::bytes(chain.bytes),
                     names::micronats(MOST_LOST)
                 ),

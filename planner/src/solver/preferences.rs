@@ -135,8 +135,8 @@ pub(super) fn check(request: &Request, wanted: &[WantedFormat]) -> Result<(), Re
 /// Describes the offered formats, for an error message.
 pub fn offered(formats: &[&str]) -> String {
     match formats {
-        [] => "no format is offered there; `--formats` offers others".to_owned(),
-        _ => format!("offered there: {}; `--formats` offers others", formats.join(", ")),
+        [] => "no format is offered there; use `--formats` to offer others".to_owned(),
+        _ => format!("offered there: {}; use `--formats` to offer others", formats.join(", ")),
     }
 }
 

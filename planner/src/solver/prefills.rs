@@ -127,9 +127,10 @@ pub(super) fn explain(request: &Request, entries: &[Entry]) -> Option<Reason> {
     let mean = |set: &[Entry]| time_of(request, set, &times).checked_div(prompts);
     let largest = times.iter().map(|(entry, _)| *entry).max_by_key(|entry| entry.rows)?;
     let named: Vec<String> = chosen.iter().map(|entry| names::entry(*entry)).collect();
-    let mut because = format!("a usual prompt takes {} before its last token", shown(mean(&chosen)?));
+    let mut because = format!("the prefill of a usual prompt takes {}", shown(mean(&chosen)?));
     if chosen != [largest] {
-        because.push_str(&format!(", {} with {} alone", shown(mean(&[largest])?), names::entry(largest)));
+        let alone = shown(mean(&[largest])?);
+        because.push_str(&format!(", instead of {alone} with {} alone", names::entry(largest)));
     }
     Some(Reason {
         shard: None,
@@ -233,7 +234,8 @@ mod tests {
         let said = plan.reasons.iter().find(|reason| reason.cause == Cause::Goal("usual-prompt".to_owned()));
         let said = said.unwrap();
         assert_eq!(said.choice, "prefill_256@512 and prefill_16@512");
-        let because = "a usual prompt takes 3.6 ms before its last token, 12.3 ms with prefill_256@512 alone";
+        let because =
+            "the prefill of a usual prompt takes 3.6 ms, instead of 12.3 ms with prefill_256@512 alone";
         assert_eq!(said.because, because);
     }
 

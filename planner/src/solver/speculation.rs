@@ -76,7 +76,7 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
         return Ok(plain);
     }
     if settings.effort == Effort::Simple && asked.is_none() {
-        let why = "times were not looked at, as asked".to_owned();
+        let why = "times were ignored, as requested".to_owned();
         return Ok(without(plain, (why, Cause::Preference("effort".to_owned()))));
     }
     let one = time_of_step(request, &plain.shards, decode(plain.context, 1));
@@ -121,7 +121,7 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
         None => {
             let (why, cause) =
                 best.misfit(request, &plain).unwrap_or_else(|| ("it does not fit".to_owned(), asked_for()));
-            let why = format!("with decode_{} {why}", best.entry.rows);
+            let why = format!("with decode_{}, {why}", best.entry.rows);
             Ok(without(plain, (why, cause)))
         }
     }
@@ -144,16 +144,18 @@ fn sizes(request: &Request, context: u32, asked: Option<u32>) -> Result<Vec<Entr
     entries.dedup();
     let Some(rows) = asked else { return Ok(entries) };
     let invalid = |why: String| {
-        let message = format!("{rows} rows are to verify proposed tokens, and {why}");
+        let message = format!("{rows} rows cannot verify proposed tokens: {why}");
         Refusal::new(RefusalKind::InvalidRequest, message).with("option", "speculation")
     };
     if request.drafts.is_empty() {
-        return Err(invalid("nothing proposes any".to_owned()));
+        return Err(invalid("the request has no draft".to_owned()));
     }
     if !entries.iter().any(|entry| entry.rows == rows) {
         let offered: Vec<String> = entries.iter().map(|entry| entry.rows.to_string()).collect();
-        let offered = if offered.is_empty() { "none".to_owned() } else { offered.join(", ") };
-        return Err(invalid(format!("entry points of several rows that are offered have {offered}")));
+        return Err(invalid(match &offered[..] {
+            [] => "no decode entry point of several rows is offered".to_owned(),
+            _ => format!("expected {}", offered.join(" or ")),
+        }));
     }
     entries.retain(|entry| entry.rows == rows);
     Ok(entries)
@@ -172,7 +174,7 @@ fn costs_with(request: &Request, solution: &Solution, entry: Entry) -> Result<Ve
             let why = units
                 .find_map(|&(kind, formats)| table.illegal(request, kind, shard.target, formats, &[entry]));
             let target = &request.targets[shard.target as usize].name;
-            format!("`{target}` does not take {}: {}", names::entry(entry), why.unwrap_or_default())
+            format!("`{target}` does not support {}: {}", names::entry(entry), why.unwrap_or_default())
         };
         let prefix = Prefix::of_units(request, &table, &units, shard.target, &entries);
         let computed = prefix.range(0, units.len()).ok_or_else(illegal)?;
@@ -283,18 +285,18 @@ impl<'r> Candidate<'r> {
         let why = match self.gain {
             Some(gain) if self.needed > 1000 + LEAST_GAIN => {
                 let (gain, growth) = (times(gain), times(self.needed));
-                format!("replies would be {gain} as fast with decode_{rows}, but artefacts {growth} as large")
+                format!("with decode_{rows} replies would be {gain} as fast, but artefacts {growth} as large")
             }
             Some(gain) => {
                 let (gain, least) = (times(gain), times(self.needed));
                 format!(
-                    "replies would be {gain} as fast with decode_{rows}, and at least {least} is required"
+                    "with decode_{rows} replies would be {gain} as fast, and at least {least} is required"
                 )
             }
             None if one_is_known && self.step.is_some() => {
-                format!("nothing is known of what {} proposes", self.draft.name)
+                format!("the accepted proposals of draft `{}` are not known", self.draft.name)
             }
-            None => "times of some shards are not known".to_owned(),
+            None => "the times of some shards are not known".to_owned(),
         };
         (why, Cause::Cost("time".to_owned()))
     }
@@ -351,8 +353,8 @@ impl<'r> Candidate<'r> {
                 let tokens = accepted.checked_div(usual.proposing).unwrap_or(0);
                 let all = (usual.silent + usual.proposing).max(1);
                 format!(
-                    "{} expected: {} of 100 steps propose tokens and take {} for {}.{} tokens, the others {} \
-                     for one ({})",
+                    "expected to be {} as fast: {} of 100 steps propose tokens and take {} for {}.{} tokens, \
+                     the others take {} for one ({})",
                     times(gain),
                     usual.proposing * 100 / all,
                     names::microseconds(several.div_ceil(1000)),
@@ -362,12 +364,12 @@ impl<'r> Candidate<'r> {
                     names::Named::name(&draft.provenance),
                 )
             }
-            _ => "its gain is not known".to_owned(),
+            _ => "the gain is not known".to_owned(),
         };
         if cause == asked_for() {
-            because.insert_str(0, "asked for; ");
+            because.insert_str(0, "requested; ");
         }
-        let choice = format!("{} verifies what {} proposes", names::entry(entry), draft.name);
+        let choice = format!("{} verifies the proposals of {}", names::entry(entry), draft.name);
         let gain_thousandths = self.gain.map(|gain| u32::try_from(gain).unwrap_or(u32::MAX));
         let speculation = Speculation { draft: draft.name.clone(), rows: entry.rows, gain_thousandths };
         let mut shards = solution.shards;

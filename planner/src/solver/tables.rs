@@ -165,7 +165,7 @@ fn candidates<'t>(
         true => (RefusalKind::InvalidRequest, format!("table `{}` has no format", table.name)),
         false => (
             RefusalKind::OverQuality,
-            format!("of no format of table `{}` is known what it loses, and losses count", table.name),
+            format!("no loss is known for any format of table `{}`, and losses count", table.name),
         ),
     };
     Err(Refusal::new(kind, message).with("table", &table.name))
@@ -353,9 +353,9 @@ impl Solution {
                 continue;
             }
             let lost = match format.micronats {
-                Some(0) => "nothing is lost".to_owned(),
-                Some(micronats) => format!("{} are lost", names::micronats(micronats.into())),
-                None => "what is lost is not known".to_owned(),
+                Some(0) => "without loss".to_owned(),
+                Some(micronats) => format!("with a loss of {}", names::micronats(micronats.into())),
+                None => "its loss is not known".to_owned(),
             };
             let weighed = request.weighs_losses();
             let earlier = table.formats.iter().take(place as usize);
@@ -363,25 +363,25 @@ impl Solution {
             let unknown = earlier.clone().all(|other| other.micronats.is_none());
             let (because, cause) = match (place, request.goals.size_bytes) {
                 (0, None) if !weighed => (
-                    format!("the format named first, and no goal asks for less; {lost}"),
+                    format!("the format listed first, and no goal requires a smaller one; {lost}"),
                     Cause::Preference("formats-order".to_owned()),
                 ),
                 (0, Some(_)) => (
-                    format!("the format named first, and the size goal leaves enough to the shards; {lost}"),
+                    format!("the format listed first, and the size goal leaves room for the shards; {lost}"),
                     Cause::Goal("size".to_owned()),
                 ),
                 (1.., Some(_)) if smaller => (
-                    format!("smaller than those named earlier, which leaves more to the shards; {lost}"),
+                    format!("smaller than formats listed earlier, which leaves the shards more room; {lost}"),
                     Cause::Goal("size".to_owned()),
                 ),
                 (1.., _) if weighed && unknown => (
-                    format!("what those named earlier lose is not known; {lost}"),
+                    format!("the loss of formats listed earlier is not known; {lost}"),
                     Cause::Goal("quality".to_owned()),
                 ),
                 (0, None) => {
-                    (format!("it loses least; {lost}"), Cause::Preference("formats-order".to_owned()))
+                    (format!("the least loss; {lost}"), Cause::Preference("formats-order".to_owned()))
                 }
-                _ => (format!("it loses least; {lost}"), Cause::Goal("quality".to_owned())),
+                _ => (format!("the least loss; {lost}"), Cause::Goal("quality".to_owned())),
             };
             reasons.push(Reason {
                 shard: None,
@@ -439,7 +439,7 @@ mod tests {
         }
         let refused = plan(SHARDS + 2499).unwrap_err();
         assert_eq!(refused.kind, RefusalKind::OverSize, "{}", refused.message);
-        let least = format!("the nearest that a plan holds is {} bytes", SHARDS + 2500);
+        let least = format!("the nearest that a plan meets is {} bytes", SHARDS + 2500);
         assert!(refused.message.contains(&least), "{}", refused.message);
         let named: Vec<_> = refused.details.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(named, ["goal", "least"]);

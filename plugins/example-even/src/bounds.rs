@@ -85,7 +85,7 @@ fn quality(request: &Request, table: &CostTable<'_>, plan: &Plan) -> Result<(), 
     let tables = tables(request, plan).map(|table| table.micronats.map(u64::from));
     let add = |sum: u64, loss: Option<u64>| Some(sum.saturating_add(loss?));
     let Some(loss) = layers.chain(tables).try_fold(0, add) else {
-        let message = "there is a quality goal, and not every loss of the first formats is known";
+        let message = "there is a quality goal, and some losses of the first formats are not known";
         return Err(Refusal::new(RefusalKind::OverQuality, message));
     };
     at_most(RefusalKind::OverQuality, "quality", loss, Some(goal))

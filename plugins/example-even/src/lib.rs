@@ -5,8 +5,8 @@
 //! `ops` limit of that target allows, or into the number in the option `pieces`. It fills in only
 //! the fields that a planner must. It refuses a request if this plan exceeds a limit or a goal.
 //!
-//! **Not its job.** Search: bytes, time and loss do not change its plan. After a refusal it only
-//! cuts finer.
+//! **Not its job.** It does not search: bytes, time and loss do not change its plan. After a
+//! refusal it only cuts finer.
 
 use shardwright_planner::{
     Attempt, Body, Boundary, BuildTime, Cause, Cost, Description, Entry, EntryKind, OptionDescription, Plan,
@@ -30,7 +30,7 @@ impl Planner for Even {
             options: vec![OptionDescription {
                 name: "pieces".to_owned(),
                 values: "1..".to_owned(),
-                summary: "into how many shards each layered component is cut".to_owned(),
+                summary: "number of shards of each layered component".to_owned(),
             }],
         }
     }
@@ -57,8 +57,7 @@ impl Planner for Even {
             request.model.components.iter().map(|component| component.layer_count()).max().unwrap_or(0);
         let pieces = u32::try_from(pieces).unwrap_or(u32::MAX);
         if pieces >= most {
-            let message =
-                format!("refused {} times, and shards of one layer are the smallest", history.len());
+            let message = format!("refused {} times, and shards of one layer cannot be cut", history.len());
             return Err(Refusal::new(RefusalKind::Exhausted, message));
         }
         plan(request, pieces + 1)
@@ -103,8 +102,10 @@ fn ranges(layers: u32, pieces: u32) -> Vec<(u32, u32)> {
 }
 
 fn plan(request: &Request, pieces: u32) -> Result<Plan, Refusal> {
-    let missing =
-        |what: &str| Refusal::new(RefusalKind::InvalidRequest, format!("no {what} entry point fits"));
+    let missing = |what: &str| {
+        let message = format!("no {what} entry point is offered within the goals");
+        Refusal::new(RefusalKind::InvalidRequest, message)
+    };
     let goals = &request.goals;
     let largest = |kind: EntryKind, context: u32| {
         let fits = |entry: &&Entry| {

@@ -1,12 +1,12 @@
-//! A policy to copy: preferences for a plan, as settings of the solver.
+//! An example of a policy to copy: preferences for a plan, as settings of the solver.
 //!
 //! **Job.** The head stays on the CPU. The first and the last layer of the decoder have weights of
 //! 8 bits, and so have the second matrices of the MLPs between them. The decoder is cut into at
 //! most as many shards as the option `most-shards` allows. The solver chooses the cuts and
 //! everything else.
 //!
-//! **Not its job.** To search: `solver::solve` does, and `learn::revise` after a refusal. A planner
-//! without the solver is `example-even`.
+//! **Not its job.** It does not search. `solver::solve` does, and `learn::revise` after a refusal.
+//! `example-even` is a planner without the solver.
 
 use shardwright_planner::solver::{Goal, Settings, WantedFormat, solve};
 use shardwright_planner::{
@@ -35,7 +35,7 @@ impl Planner for Policy {
             options: vec![OptionDescription {
                 name: "most-shards".to_owned(),
                 values: "1..".to_owned(),
-                summary: "shards of the decoder at most".to_owned(),
+                summary: "maximum number of shards of the decoder".to_owned(),
             }],
         }
     }
@@ -68,14 +68,14 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
         want(0, 1, None);
         want(layers.saturating_sub(1), layers, None);
     } else {
-        log(Level::Info, "weights of 8 bits are not offered: the ends of the decoder are as its middle");
+        log(Level::Info, "weights of 8 bits are not offered: the ends of the decoder use other formats");
     }
     let has_role =
         |tuple: &FormatTuple| tuple.roles.iter().any(|own| own.role == ROLE && Some(own.format) == fine);
     if layers > 2 && request.formats.iter().any(has_role) {
         want(1, layers - 1, Some(ROLE));
     } else {
-        log(Level::Info, format!("no formats with 8 bits in {ROLE} are offered, or no layers for them"));
+        log(Level::Info, format!("no formats with 8 bits in {ROLE} are offered, or no layers need them"));
     }
     if let Some(text) = request.option("most-shards") {
         let most = text.parse().ok().filter(|&most| most > 0).ok_or_else(|| {

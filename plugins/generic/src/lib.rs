@@ -12,7 +12,7 @@
 //! * `build`: `ahead` or `just-in-time`
 //! * `softcap`: `automatic`, `graph` or `runtime`
 //! * `format`: the beginning of a tuple's name (`w8-per-channel/a8-dynamic`)
-//! * `format-gain`: the percentage that formats must save compared with the formats named first
+//! * `format-gain`: the percentage that formats must save compared with the formats listed first
 //! * `usual-quality`: the loss in millinats within which formats are chosen if there is no goal
 //! * `effort`: `thorough` or `simple`
 //! * `fallbacks`: `all` or `none`
@@ -20,7 +20,7 @@
 //! * `place.COMPONENT`: the name of a target
 //! * `most-shards.COMPONENT`: a number
 //! * `weights.COMPONENT[.FIRST-END][.ROLE]`: a weight format, for layers from first to before end
-//! * `order`: goals that count first
+//! * `order`: goals that come first
 
 use shardwright_planner::solver::{
     self, Balance, Effort, Goal, Settings, Speculate, WantedFormat, loss_of as lost, solve,
@@ -46,65 +46,61 @@ impl Planner for Generic {
         Description {
             name: "generic".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            summary: "least time or fewest, balanced shards within the limits of any SoC".to_owned(),
+            summary: "fastest plan within the limits of any SoC, or the fewest balanced shards".to_owned(),
             options: vec![
                 option(
                     "balance",
                     "automatic|time|bytes|ops",
-                    "what the shards of a component are balanced by",
+                    "quantity by which the shards of a component are balanced (automatic)",
                 ),
                 option(
                     "build",
                     "ahead|just-in-time",
-                    "whether shards may be compiled anew on the device that cannot load them",
+                    "when shards are compiled: just-in-time also on a device that cannot load them (ahead)",
                 ),
                 option(
                     "softcap",
                     "automatic|graph|runtime",
-                    "where a soft-cap of the logits is computed: in the graph unless no target takes it or the runtime is faster",
+                    "place of the soft-cap of the logits (automatic: in the graph if supported and no slower)",
                 ),
                 option(
                     "format",
                     "WEIGHTS[/ACTIVATIONS[/STATES]]",
-                    "the formats of every shard: the first tuple offered whose name begins so",
+                    "formats of every shard: the first offered tuple whose name begins with this",
                 ),
                 option(
                     "format-gain",
                     "0..99",
-                    "percent of the time that formats have to save against those named first (25), unless a quality goal is stated",
+                    "time in percent that formats not listed first must save, without a quality goal (25)",
                 ),
                 option(
                     "effort",
                     "thorough|simple",
-                    "the best plan, or the first legal one in the fewest shards, which takes next to no fuel",
+                    "search for the best plan, or use the first legal one in the fewest shards (thorough)",
                 ),
-                option(
-                    USUAL_QUALITY,
-                    "MILLINATS",
-                    "the loss within which formats are chosen where no goal is stated and no formats are asked for",
-                ),
+                option(USUAL_QUALITY, "MILLINATS", "maximum loss if neither a goal nor formats are set"),
                 option(
                     "fallbacks",
                     "none or all",
-                    "whether other targets that take the whole model go on when one is lost, within a goal for the size (all)",
+                    "whether other targets take over if one is lost, as far as a size goal allows (all)",
                 ),
                 option(
                     SPECULATION,
                     "auto, none or ROWS",
-                    "whether proposed tokens are verified, in an entry point of so many rows: where that is known to be faster (auto)",
+                    "whether proposed tokens are verified, and in how many rows (auto: if that is faster)",
                 ),
-                option("join", "on|off", "whether a shard may hold several components (on)"),
-                option("place.COMPONENT", "TARGET", "put a component on this target"),
-                option("most-shards.COMPONENT", "1..", "cut a component into no more shards"),
+                option("join", "on|off", "whether a shard may contain several components (on)"),
+                option("place.COMPONENT", "TARGET", "target of a component"),
+                option("most-shards.COMPONENT", "1..", "maximum number of shards of a component"),
                 option(
                     "weights.COMPONENT",
                     "FORMAT",
-                    "weights of a component in a format that is offered, or of its layers, the last left out, or of a role in them: `weights.decoder.0-4`, `weights.decoder.0-4.mlp-output`",
+                    "weight format of a component, of layers from the first to before the last, or of a role: `weights.decoder.0-4.mlp-output`",
                 ),
                 option(
                     "order",
                     "targets|known-times|loss|modelled-formats|time|shards|formats, …",
-                    "the goals that count first, separated by commas",
+                    "goals that come first, separated by commas",
                 ),
             ],
         }
@@ -149,17 +145,17 @@ fn usually(
             Err(refusal) => {
                 let plan = plan(request, &settings)?;
                 let lost = lost(request, &plan).map_or_else(
-                    || "what this plan loses is not known".to_owned(),
+                    || "the loss of this plan is not known".to_owned(),
                     |micronats| format!("this plan loses {}", names::micronats(micronats)),
                 );
-                Ok(bounded_by(plan, usual, &format!(", and not kept: {lost} ({})", refusal.message)))
+                Ok(bounded_by(plan, usual, &format!(", but not met: {lost} ({})", refusal.message)))
             }
         };
     }
     // Finding the least loss needs little fuel. Proving that no plan is within a bound needs much.
     let Ok(least) = plan(&with(Goals { least_loss: true, ..*goals }), &settings) else {
         let plan = plan(request, &settings)?;
-        return Ok(bounded_by(plan, usual, ", and not kept: what is lost is not known"));
+        return Ok(bounded_by(plan, usual, ", but not met: the loss of this plan is not known"));
     };
     match lost(request, &least) {
         Some(micronats) if micronats <= most => {
@@ -167,26 +163,24 @@ fn usually(
             let wary = Settings { gain_within_goal: settings.gain_within_goal, ..wary };
             match plan(&bounded, &wary) {
                 Ok(plan) => Ok(bounded_by(plan, usual, "")),
-                Err(_) => {
-                    Ok(bounded_by(least, usual, ": no faster plan keeps it, so this one loses the least"))
-                }
+                Err(_) => Ok(bounded_by(least, usual, "; no faster plan meets it, so the loss is the least")),
             }
         }
         Some(micronats) => {
             let least_loss = names::micronats(micronats);
-            let rest = format!(", and not kept: the least that the goals leave is {least_loss}");
+            let rest = format!(", but not met: the least loss within the other goals is {least_loss}");
             Ok(bounded_by(least, usual, &rest))
         }
-        None => Ok(bounded_by(least, usual, ", and not kept: what is lost is not known")),
+        None => Ok(bounded_by(least, usual, ", but not met: the loss of this plan is not known")),
     }
 }
 
-/// Adds the reason that names the usual loss and whether the plan keeps it.
+/// Adds the reason that names the usual loss and whether the plan meets it.
 fn bounded_by(plan: Plan, usual: u32, rest: &str) -> Plan {
     let reason = Reason {
         shard: None,
         choice: format!("loss ≤ {usual} millinats"),
-        because: format!("usual without a goal{rest}"),
+        because: format!("the default without a goal{rest}"),
         cause: Cause::Goal(USUAL_QUALITY.to_owned()),
     };
     let reasons = plan.reasons.into_iter().chain([reason]).collect();
@@ -249,7 +243,7 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
                     "none" => Speculate::No,
                     rows => {
                         let rows = rows.parse().ok().filter(|rows| *rows > 1);
-                        Speculate::Rows(rows.ok_or_else(|| invalid("auto, none or rows, at least 2"))?)
+                        Speculate::Rows(rows.ok_or_else(|| invalid("auto, none or a number above 1"))?)
                     }
                 };
             }
@@ -268,7 +262,7 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
                 let tuples = 0..u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
                 let offered: Vec<String> = tuples.map(|formats| request.formats_name(formats)).collect();
                 let index = offered.iter().position(|name| begins(name, value)).ok_or_else(|| {
-                    invalid(&format!("the beginning of one that is offered: {}", offered.join(", ")))
+                    invalid(&format!("the beginning of an offered tuple: {}", offered.join(", ")))
                 })?;
                 settings.formats = Some(u32::try_from(index).unwrap_or(u32::MAX));
             }
@@ -313,7 +307,7 @@ fn settings(request: &Request) -> Result<Settings, Refusal> {
 }
 
 const COMPONENT: &str = "the name of a component after the dot";
-const LAYERS: &str = "the name of a component after the dot, layers of it such as `decoder.0-4`, and a role such as \
+const LAYERS: &str = "the name of a component after the dot, optionally with layers and a role, such as \
                       `decoder.0-4.mlp-output`";
 
 /// Parses `decoder`, `decoder.0-4`, `decoder.mlp-output` or `decoder.0-4.mlp-output`: the
@@ -452,7 +446,7 @@ mod tests {
             let role = plan(("weights.decoder.0-2.mlp-output", "w4-per-channel"), known).unwrap();
             assert_eq!(role.shards[0].segment(1).unwrap().formats, [1, 1, 0, 0], "{known}");
             let head = plan(("weights.head", "w4-per-channel"), known).unwrap_err();
-            assert!(head.message.contains("offered there: f32; `--formats` offers others"), "{head:?}");
+            assert!(head.message.contains("offered there: f32; use `--formats` to offer others"), "{head:?}");
         }
         let role = plan(("weights.decoder.0-2.mouth", "w4-per-channel"), false).unwrap_err();
         assert!(role.message.contains("a role after the layers: attention-input"), "{role:?}");
@@ -534,7 +528,7 @@ mod tests {
         let capped = || apart(2).softcap(7);
         let (place, because) = head(&Generic::make_plan(&capped().build()).unwrap());
         assert_eq!(place, graph);
-        assert!(because.contains("times to compare are not known"), "{because}");
+        assert!(because.contains("the times to compare are not known"), "{because}");
 
         let refused_there = capped().change(|request| {
             for cost in request.costs.iter_mut().filter(|cost| cost.kind == 1) {
@@ -543,11 +537,11 @@ mod tests {
         });
         let (place, because) = head(&Generic::make_plan(&refused_there.build()).unwrap());
         assert_eq!(place, runtime);
-        assert!(because.contains("`npu` does not take it in the graph: no tanh"), "{because}");
+        assert!(because.contains("`npu` does not support it in the graph: no tanh"), "{because}");
 
         let (place, because) = head(&Generic::make_plan(&capped().times(0, 100).build()).unwrap());
         assert_eq!(place, graph);
-        assert_eq!(because, "100 µs, by the runtime it would be 107 µs");
+        assert_eq!(because, "100 µs instead of 107 µs by the runtime");
         let slow = capped().times(0, 100).change(|request| {
             for cost in request.costs.iter_mut().filter(|cost| cost.kind == 1) {
                 cost.time.as_mut().unwrap().microseconds = 108;
@@ -555,10 +549,7 @@ mod tests {
         });
         let (place, because) = head(&Generic::make_plan(&slow.build()).unwrap());
         assert_eq!(place, runtime);
-        assert_eq!(
-            because,
-            "107 µs, of which the runtime takes 7 µs for a row, instead of 108 µs in the graph"
-        );
+        assert_eq!(because, "107 µs, including 7 µs per row in the runtime, instead of 108 µs in the graph");
 
         let over = capped().change(|request| {
             for cost in request.costs.iter_mut().filter(|cost| cost.kind == 1) {
@@ -589,7 +580,7 @@ mod tests {
             let options = vec![("softcap".to_owned(), asked.to_owned())];
             let capped = apart(2).softcap(7).change(|request| request.options = options.clone());
             let plan = Generic::make_plan(&capped.build()).unwrap();
-            assert_eq!(head(&plan), (Some(place), "asked for".to_owned()));
+            assert_eq!(head(&plan), (Some(place), "requested".to_owned()));
             let bare = apart(2).change(|request| request.options = options).build();
             match place {
                 SoftcapPlace::Graph => assert!(Generic::make_plan(&bare).is_ok()),
@@ -618,7 +609,7 @@ mod tests {
         {
             let plan = plan(format).unwrap();
             assert!(plan.shards.iter().all(|shard| shard.uniform_formats() == Some(index)), "{format}");
-            let reason = plan.reasons.iter().find(|reason| reason.because == "asked for").unwrap();
+            let reason = plan.reasons.iter().find(|reason| reason.because == "requested").unwrap();
             assert!(reason.choice.starts_with(format), "{}", reason.choice);
         }
         for format in ["", "w8", "w4-block", "w8-per-channel/a8-dynamic"] {
@@ -665,7 +656,7 @@ mod tests {
 
     #[test]
     fn without_a_goal_losses_stay_within_what_is_usual() {
-        let unasked = "usual without a goal".to_owned();
+        let unasked = "the default without a goal".to_owned();
         assert_eq!(four_bits(&weighed("1000")), (12, unasked.clone()));
         // 150,000 millionths allow seven places in four bits, and five in eight.
         let request = weighed("150");
@@ -678,9 +669,9 @@ mod tests {
         let history = [Attempt { plan: plan.clone(), feedback: vec![feedback] }];
         let next = Generic::revise(&request, &plan, &history).unwrap();
         assert!(next.reasons.iter().any(|reason| reason.choice == "loss ≤ 150 millinats"));
-        // A bound that cannot be kept is reported, and planning continues.
+        // A bound that cannot be met is reported, and planning continues.
         let (count, because) = four_bits(&weighed("1"));
-        let figures = ", and not kept: this plan loses 240 millinats (";
+        let figures = ", but not met: this plan loses 240 millinats (";
         assert!(count == 12 && because.contains(figures), "{count}: {because}");
         // Requested formats, or a goal, override the usual loss.
         let mut asked = weighed("150");
@@ -702,10 +693,10 @@ mod tests {
             request
         };
         let ample = four_bits(&sized(1 << 40));
-        assert_eq!(ample, (7, "usual without a goal".to_owned()));
+        assert_eq!(ample, (7, "the default without a goal".to_owned()));
         let (count, because) = four_bits(&sized(2200));
         assert!(count > 7, "{count}");
-        assert!(because.contains("not kept: the least that the goals leave is"), "{because}");
+        assert!(because.contains("not met: the least loss within the other goals is"), "{because}");
         assert!(because.ends_with(" millinats"), "{because}");
     }
 

@@ -243,10 +243,6 @@ fn no_file_is_large_but_the_demo_models_weights() {
     assert_none("files beyond 4 MiB", &large);
 }
 
-/// Variants that a test identifies by their text instead of their name: enum, variant, test file,
-/// text in it.
-const TESTED_BY_TEXT: &[(&str, &str, &str, &str)] = &[];
-
 /// A variant counts as raised if its name occurs in a test of its own crate or in the tests of the
 /// project. That is weak evidence, but all that a text scan can give: it finds forgotten variants,
 /// not wrong tests.
@@ -273,10 +269,7 @@ fn every_error_has_a_test_that_names_it() {
     for (crate_folder, path, found) in &enums {
         let own = tests.get(crate_folder).map_or("", String::as_str);
         for variant in &found.variants {
-            let by_text = TESTED_BY_TEXT.iter().any(|(name, of, file, words)| {
-                (*name, *of) == (found.name.as_str(), variant) && tree::read(Path::new(file)).contains(words)
-            });
-            if !by_text && !has_word(own, variant) && !has_word(&of_the_project, variant) {
+            if !has_word(own, variant) && !has_word(&of_the_project, variant) {
                 unraised.push(format!("{}: {}::{variant}", path.display(), found.name));
             }
         }

@@ -6,7 +6,8 @@ use shardwright_tests::rust_source::{code_only, test_part};
 use shardwright_tests::{skipped, tree};
 
 /// Crates that receive bundle paths from users.
-const CRATES: &[&str] = &["build", "cli", "delivery", "doctor", "shardwright", "tune", "verify"];
+const CRATES: &[&str] =
+    &["build", "checkpoints", "cli", "delivery", "doctor", "shardwright", "tune", "verify"];
 
 /// Ways to open a bundle without checking signatures.
 const WITHOUT_RULES: &[&str] =

@@ -230,7 +230,10 @@ fn towers_have_formats_of_their_own() {
     let tokens = reply(&mut session, [picture(&goldens), "What is this?".into()]);
     assert_eq!(tokens.len(), goldens.ids("p1.greedy").len());
     let said = model.report().notices_of_towers;
-    assert!(said.iter().any(|notice| notice.text.contains("were calibrated on 8 pictures")), "{said:?}");
+    assert!(
+        said.iter().any(|notice| notice.text.contains("were calibrated on 8 generated pictures")),
+        "{said:?}"
+    );
 }
 
 /// Fields without effect are reported once a tower is used, for a folder and its bundle, and are
@@ -352,7 +355,7 @@ fn a_bundle_sees_and_hears_as_its_checkpoint_does() {
     for (options, part) in [
         (options().picture_sizes([71]), "71 soft tokens"),
         (options().clip_lengths([31]), "31 seconds"),
-        (options().clip_lengths([0]), "a clip of nothing"),
+        (options().clip_lengths([0]), "for a clip, got 0"),
     ] {
         let refused = options.compile(tree::root().join(FIXTURE), at("refused"), &mut ());
         let error = refused.expect_err(part);

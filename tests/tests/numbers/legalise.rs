@@ -183,12 +183,12 @@ fn a_refused_primitive_is_reported_with_its_layer_and_reason() {
     let f32 = FormatTuple::F32;
     type Case<'a> = (FormatTuple, &'a [(&'a str, &'a str)], &'a str, &'a str);
     let table: [Case<'_>; 12] = [
-        (A16W8, &[("no-op", "exp")], "exp", "there is no exp"),
-        (A16W8, &[("no-op", "rsqrt")], "rsqrt", "there is no rsqrt"),
-        (A16W8, &[("rank-limit", "3")], "reshape", "has 4 axes, of which 3 are taken"),
+        (A16W8, &[("no-op", "exp")], "exp", "this chip has no exp"),
+        (A16W8, &[("no-op", "rsqrt")], "rsqrt", "this chip has no rsqrt"),
+        (A16W8, &[("rank-limit", "3")], "reshape", "has 4 axes, at most 3 are supported"),
         (a16(WeightFormat::W4PerChannel), &[], "mat-mul", "is i4, not i8"),
         (a16(WeightFormat::W2PerChannel), &[], "mat-mul", "is i2, not i8"),
-        (a16(WeightFormat::W8PerTensor), &[], "mat-mul", "has not one f32 scale an output channel"),
+        (a16(WeightFormat::W8PerTensor), &[], "mat-mul", "must have one f32 scale per output channel"),
         (a16(WeightFormat::F16), &[], "mat-mul", "is f16, not i8"),
         (with(ActivationFormat::F32, StateFormat::F32), &[], "mul-scalar", "is f32, not u16"),
         (with(ActivationFormat::F16, StateFormat::F16), &[], "mul-scalar", "is f16, not u16"),

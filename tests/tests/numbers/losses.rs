@@ -1,7 +1,7 @@
 //! Losses measured on the engine, one change at a time, equal the reference's.
 
 use shardwright::{OpenOptions, WeightRounding};
-use shardwright_build::{SensitivityReport, open_checkpoint, sensitivity_text};
+use shardwright_checkpoints::{SensitivityReport, open_checkpoint, sensitivity_text};
 use shardwright_graph::ComponentKind;
 use shardwright_quantisation::{Baseline, Change, places, table_pairs};
 use shardwright_tests::checkpoints::{EMBEDDING_FIXTURE, TEXT_FIXTURES};
@@ -25,7 +25,7 @@ fn measured(checkpoint: &str, formats: &[&str]) -> SensitivityReport {
 
 /// Returns the loss of a row in nats per token.
 fn loss(report: &SensitivityReport, place: (Option<ComponentKind>, u32), what: &str, format: &str) -> f64 {
-    let is_it = |row: &&shardwright_build::LossRow| {
+    let is_it = |row: &&shardwright_checkpoints::LossRow| {
         row.component == place.0.map(|kind| kind.to_string())
             && row.layer.unwrap_or(0) == place.1
             && (row.what.as_str(), row.format.as_str()) == (what, format)

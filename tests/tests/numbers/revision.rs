@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use shardwright_build::{
-    ArtefactStore, CheckpointSource, PlanOptions, Purpose, TargetExecutor, open_checkpoint, settle,
-};
+use shardwright_build::{ArtefactStore, PlanOptions, Purpose, TargetExecutor, settle};
+use shardwright_checkpoints::{CheckpointSource, open_checkpoint};
 use shardwright_shims::{Artefact, Place, ShimRegistry, WorkOrder};
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_tests::chip::{CHIP, Chip};
@@ -188,7 +187,7 @@ fn what_was_learned_makes_the_next_plan_right_first_time() {
     // The user's limit overrides it. The refusal occurs again and is handled.
     let overridden = on_the_chip("verify", &chip).arguments(["--limit", "ops=100000"]).json();
     assert!(
-        revised(&overridden).is_some() && overridden["notices"].to_string().contains("does not count"),
+        revised(&overridden).is_some() && overridden["notices"].to_string().contains("you set another"),
         "{overridden}"
     );
 
@@ -196,7 +195,7 @@ fn what_was_learned_makes_the_next_plan_right_first_time() {
     fs::write(kept, &whole[..whole.len() / 2]).expect("written");
     let plan = on_the_chip("plan", &chip).json();
     assert_eq!(decoder_shards_on(&plan, "tightchip").len(), 1, "{plan}");
-    assert!(plan["notices"].to_string().contains("it is ignored"), "{plan}");
+    assert!(plan["notices"].to_string().contains("the file is ignored"), "{plan}");
     let report: Value = serde_json::from_str(&doctor().stdout).expect("JSON");
     assert!(report["problems"].to_string().contains("not a file of learned limits"), "{report}");
 
@@ -245,7 +244,7 @@ fn a_planner_of_its_own_revises_and_gives_up_by_itself() {
     assert!(revised(&report).is_some(), "{report}");
 
     let (code, stderr) = verify(&tight_chip(20)).refuses();
-    assert!(code == 7 && stderr.contains("shards of one layer are the smallest"), "{code}: {stderr}");
+    assert!(code == 7 && stderr.contains("shards of one layer cannot be cut"), "{code}: {stderr}");
 }
 
 /// Builds a command for a chip that fails as `tests/shims/faults.h` specifies.

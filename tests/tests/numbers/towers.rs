@@ -238,12 +238,12 @@ fn what_towers_and_sessions_cannot_run_is_refused() {
     for (case, says) in cases.iter().zip(reasons) {
         let error = case.encoded(&mut pictures).expect_err(says);
         assert_eq!(error.kind(), ErrorKind::Argument, "{error}");
-        assert!(error.to_string().contains("up to 576: "), "{error}");
+        assert!(error.to_string().contains("at most 576 per run: "), "{error}");
         assert!(error.to_string().contains(says) && error.help().is_some(), "{error}");
     }
     let error = goldens.frames().encoded(&mut sounds).expect_err("too long");
     assert_eq!(error.kind(), ErrorKind::Argument, "{error}");
-    assert!(error.to_string().contains("up to 64: "), "{error}");
+    assert!(error.to_string().contains("at most 64 per run: "), "{error}");
     let mut broken = given.clone();
     broken.values[7] = f32::NAN;
     let error = broken.encoded(&mut pictures).expect_err("no number");

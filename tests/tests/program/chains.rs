@@ -215,7 +215,7 @@ fn a_goal_for_the_size_holds_with_every_chain() {
         let variant = within(size);
         assert_eq!(names(&variant), chains, "{variant}");
         let reasons = variant["plan"]["reasons"].to_string();
-        let lacks = reasons.contains("nothing falls back to `cpu`");
+        let lacks = reasons.contains("no fallback to `cpu`");
         assert_eq!(lacks, chains.len() == 1, "{reasons}");
     }
 }
@@ -324,7 +324,7 @@ fn a_fallback_that_cannot_be_made_is_said_and_the_others_are() {
         machine.alpha.found_by(run.argument(machine.bundle())).argument("--profiles").argument(profiles);
     let outcome = run.argument("--shims").argument(shims).outcome();
     says(&outcome, &[]);
-    assert!(outcome.stderr.contains("nothing falls back to it"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("not used as a fallback"), "{}", outcome.stderr);
     assert!(outcome.stdout.contains("chains primary, cpu"), "{}", outcome.stdout);
 }
 
@@ -334,7 +334,7 @@ fn a_profile_that_falls_back_to_nothing_sensible_is_refused() {
     let into = chip.shims().with_file_name("bundle");
     let run = chip.planned_by(shardwright(["compile", CHECKPOINT]));
     let (code, said) = run.argument("-o").argument(into).refuses();
-    assert!(code == 3 && said.contains("falls back to"), "{code} {said}");
+    assert!(code == 3 && said.contains("fallback `gamma`"), "{code} {said}");
     assert!(said.contains("no profile for SoC `gamma`") && said.contains("alpha.json"), "{said}");
 }
 

@@ -321,7 +321,7 @@ fn inspect_knows_everything_that_is_ours() {
     damage(Path::new(&artefact));
     refused(shardwright(["inspect", &artefact]), 4, &["damaged"]);
     fs::File::options().write(true).open(&order).and_then(|file| file.set_len(40)).expect("shortened");
-    refused(shardwright(["inspect", &order]), 4, &["damaged"]);
+    refused(shardwright(["inspect", &order]), 4, &["expected 64 bytes, got 40"]);
 }
 
 #[test]

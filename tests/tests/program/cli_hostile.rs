@@ -263,18 +263,39 @@ fn a_plan_that_leaves_the_chip_is_said_and_refused_under_strict() {
     plan().argument("--strict").refuses();
 }
 
+/// Asserts that the built-in planner takes over from a planner that fails, and that reports have
+/// the error, which begins with `error`. Under `--strict` the command ends with it and with `code`.
+pub(crate) fn expect_replaced(planner: &Path, error: &str, code: i32) {
+    let with = |words: &[&str]| shardwright(words).argument("--planner").argument(planner);
+    let plan = || with(&["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989"]);
+    let report = plan().json();
+    let by = &report["planner"];
+    assert!(by["name"] == "generic" && by["built_in"] == true, "{report}");
+    let is_of_planner = |notice: &&Value| notice["text"].as_str().is_some_and(|text| text.starts_with(error));
+    let notices = report["notices"].as_array().expect("notices").iter().filter(is_of_planner);
+    let [notice] = notices.collect::<Vec<_>>()[..] else { panic!("not one notice with `{error}`: {report}") };
+    let took_over = "; the built-in planner took over";
+    let text = notice["text"].as_str().expect("a text");
+    assert!(notice["kind"] == "fallback" && text.ends_with(took_over), "{notice}");
+
+    // Even a quiet command reports it, and answers.
+    let answer = ["run", DEMO_MODEL, "--prompt", "What is faith?", "-n", "8", "--greedy", "--quiet"];
+    let program::Outcome { code: done, stdout, stderr } = with(&answer).outcome();
+    assert!(done == Some(0) && stdout.starts_with("Belief"), "{done:?}: {stdout}{stderr}");
+    let [line] = stderr.lines().collect::<Vec<_>>()[..] else { panic!("not one line: {stderr}") };
+    assert!(line.starts_with(&format!("fallback: {error}")) && line.ends_with(took_over), "{line}");
+
+    let stderr = plan().argument("--strict").refuses_with(code, &[&format!("error: {error}")]);
+    assert!(!stderr.contains("took over"), "{stderr}");
+    with(&answer).argument("--strict").refuses_with(code, &[error]);
+}
+
 #[test]
 fn planners_that_are_none_are_refused_under_strict_and_replaced_otherwise() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("garbage.wasm");
     fs::write(&path, b"\x7fELF and so on").expect("written");
-    let plan = || shardwright(["plan", DEMO_MODEL, "--soc", "mt6989", "--planner"]).argument(&path);
-    let (_, stderr) = plan().argument("--strict").refuses();
-    assert!(stderr.contains("garbage.wasm"), "{stderr}");
-    let outcome = plan().outcome();
-    assert_eq!(outcome.code, Some(0), "the built-in planner takes over\n{}", outcome.stderr);
-    let said = outcome.stdout + &outcome.stderr;
-    assert!(said.contains("garbage.wasm") && said.contains("built-in"), "and that is said\n{said}");
+    expect_replaced(&path, "planner `garbage.wasm`: not a WebAssembly component: ", 4);
 }
 
 #[test]
@@ -360,8 +381,8 @@ fn without_memory_for_the_planner_there_is_a_plan_without_one() {
     let refused = |limit: &u32| limited(*limit, &["--strict"]).0 != Some(0);
     let limit = limits.find(refused).expect("a limit that is too low");
     let (code, said) = limited(limit, &["--strict"]);
-    assert!(code == Some(11) && said.contains("not enough memory for `describe`"), "{code:?} {said}");
+    assert!(code == Some(11) && said.contains("too little memory for `describe`"), "{code:?} {said}");
     let (code, said) = limited(limit, &[]);
-    assert!(code == Some(0) && said.contains("not enough memory for `describe`"), "{code:?} {said}");
-    assert!(said.contains("fallback: ") && said.contains("no planner took its place"), "{said}");
+    assert!(code == Some(0) && said.contains("too little memory for `describe`"), "{code:?} {said}");
+    assert!(said.contains("fallback: ") && said.contains("planned without a planner"), "{said}");
 }

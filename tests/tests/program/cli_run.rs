@@ -327,7 +327,7 @@ fn the_plan_says_what_it_comes_to_and_what_that_rests_on() {
         "\ndownload ",
         "decode_1@",
         "\nspeed ",
-        "\nloss      the plan loses ",
+        "\nloss      the plan's measured loss is ",
         " ± ",
         "before measuring: about ",
         "per token (expected)",
@@ -417,5 +417,5 @@ fn a_quality_to_keep_mixes_formats_inside_a_shard() {
 fn a_memory_goal_is_kept_or_refused_with_the_least() {
     let plan = |size: &str| shardwright(["plan", "--no-measure", TEXT_FIXTURES[0], "--memory", size]);
     assert!(plan("1GB").json()["shards"].is_array());
-    plan("1kB").refuses_with(7, &["over-memory", "the nearest that a plan holds is"]);
+    plan("1kB").refuses_with(7, &["over-memory", "the nearest that a plan meets is"]);
 }

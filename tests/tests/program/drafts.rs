@@ -130,7 +130,7 @@ fn a_draft_that_does_not_fit_is_refused() {
     tune(&[&other]).refuses_with(6, &["a different vocabulary", "help:"]);
     tune(&[DEMO_MODEL, "--usual-text", &long]).refuses_with(2, &["no prompt", "context of 128", "help:"]);
     let twice = tune(&[DEMO_MODEL, "--draft", DEMO_MODEL]);
-    twice.refuses_with(2, &["two drafts are called `demo-model`", "help:"]);
+    twice.refuses_with(2, &["two drafts have the name `demo-model`", "help:"]);
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn a_smaller_model_that_was_measured_is_what_a_plan_counts_on() {
     let ask = |arguments: &[&str]| cache.run(arguments);
     let plan = ["plan", &deeper, "--context", "256", "--draft", DEMO_MODEL];
     let before = ask(&plan).json();
-    assert!(before.to_string().contains("nothing was measured of the draft demo-model"), "{before}");
+    assert!(before.to_string().contains("draft demo-model was not measured"), "{before}");
     assert_ne!(before["speculation"]["draft"], "demo-model");
 
     let tune = ["tune", &deeper, "--context", "256", "--minutes", "0", "--draft", DEMO_MODEL];

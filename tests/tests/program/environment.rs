@@ -1,6 +1,7 @@
 //! The program under limits of the system: closed streams, no further threads, small files and
-//! small stacks.
+//! small stacks. `faults.rs` covers other commands than `run` and `plan`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 #[cfg(target_os = "linux")]
@@ -16,7 +17,7 @@ use shardwright_tests::tree;
 
 /// An exit code, standard output and standard error.
 #[cfg(unix)]
-type Found = (Option<i32>, String, String);
+pub(crate) type Found = (Option<i32>, String, String);
 
 /// Runs a command to its end with this cache folder.
 #[cfg(unix)]
@@ -35,12 +36,18 @@ fn limited(limit: &str, arguments: &[&str]) -> Found {
     if !limit.contains("ulimit") {
         share_planner(cache.path());
     }
-    let shown = arguments.iter().map(|argument| format!("'{argument}'")).collect::<Vec<_>>().join(" ");
-    let script = format!("{limit}; exec '{}' {shown}", executable().display());
-    run(Command::new("bash").args(["-c", &script]), cache.path()).expect("bash")
+    after(limit, arguments, cache.path())
 }
 
-const RUN: [&str; 6] = ["run", DEMO_MODEL, "--prompt", "What is faith?", "-n", "8"];
+/// Runs the program from a shell that has run a command, with this cache folder.
+#[cfg(unix)]
+pub(crate) fn after(command: &str, arguments: &[&str], cache: &Path) -> Found {
+    let shown = arguments.iter().map(|argument| format!("'{argument}'")).collect::<Vec<_>>().join(" ");
+    let script = format!("{command}; exec '{}' {shown}", executable().display());
+    run(Command::new("bash").args(["-c", &script]), cache).expect("bash")
+}
+
+pub(crate) const RUN: [&str; 6] = ["run", DEMO_MODEL, "--prompt", "What is faith?", "-n", "8"];
 
 /// Runs the program as a user of its own, who may have only so many threads in all processes. Each
 /// run has another user, because the threads of an ended process may still be counted. Returns
@@ -70,14 +77,25 @@ fn answers(limit: &str, arguments: &[&str]) -> i32 {
 /// Asserts that a run printed something with this beginning, or ended in an error of the program.
 /// Returns its exit code.
 #[cfg(unix)]
-fn expect_answer(limit: &str, begin: &str, (code, reply, says): Found) -> i32 {
+pub(crate) fn expect_answer(limit: &str, begin: &str, (code, reply, says): Found) -> i32 {
     assert!(!says.contains("panicked") && !says.contains("RUST_BACKTRACE"), "{limit}: {says}");
     match code {
         Some(0) => assert!(reply.starts_with(begin), "{limit}: {reply}"),
-        Some(code) => assert!(code < 100 && says.contains("help:"), "{limit}: {code}: {says}"),
+        Some(code) => {
+            assert!(documented().contains(&code) && says.contains("help:"), "{limit}: {code}: {says}");
+        }
         None => panic!("{limit}: ended by a signal: {says}"),
     }
     code.unwrap_or_default()
+}
+
+/// Returns the exit codes that the page about the program explains.
+#[cfg(unix)]
+fn documented() -> BTreeSet<i32> {
+    let page = tree::read(Path::new("docs/using.md"));
+    let section = page.split("\n## Exit codes\n").nth(1).expect("a section");
+    let rows = section.split("\n## ").next().unwrap_or_default().lines();
+    rows.filter_map(|row| row.strip_prefix("| ")?.split(' ').next()?.parse().ok()).collect()
 }
 
 #[test]

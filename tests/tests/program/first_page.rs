@@ -4,8 +4,11 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use shardwright_tests::program::shardwright;
+use shardwright_test_checkpoints::cases;
+use shardwright_tests::checkpoints::DEMO_MODEL;
+use shardwright_tests::program::{finished, shardwright};
 use shardwright_tests::{skipped, tree};
 
 fn page() -> String {
@@ -156,6 +159,33 @@ fn the_picture_is_the_plan_of_the_demo() {
 fn the_ten_lines_are_those_of_the_public_crate() {
     let example = tree::read(Path::new("host/shardwright/README.md"));
     assert_eq!(block(&section("In an app"), "rust,no_run"), block(&example, "rust,no_run"));
+}
+
+/// An application does not inherit the profiles of this workspace, so none of its crates are
+/// optimised, and the threads of the CPU shim need more stack. `cargo xtask test` builds the
+/// application in thorough runs, and reports in others that it is left out.
+#[test]
+fn the_ten_lines_answer_from_an_application_that_is_not_optimised() {
+    if !cases(false, true) {
+        return;
+    }
+    let Some(application) = std::env::var_os("SHARDWRIGHT_TEN_LINES") else {
+        return skipped("the ten lines: SHARDWRIGHT_TEN_LINES does not name their program");
+    };
+    let section = section("In an app");
+    let chat = |line: &&str| Some(line.split_once("session.chat(\"")?.1.split_once('"')?.0.to_owned());
+    let prompt = block(&section, "rust,no_run").iter().find_map(chat).expect("a prompt");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let bundle = folder.path().join("bundle");
+    shardwright(["compile", DEMO_MODEL, "--soc", "mt6989", "--on", "cpu", "-o"]).argument(&bundle).succeeds();
+    let expected = shardwright(["run", "--prompt", &prompt]).argument(&bundle).succeeds();
+    assert!(expected.len() > prompt.len(), "{expected}");
+
+    let mut run = Command::new(application);
+    run.current_dir(folder.path()).env("SHARDWRIGHT_SHIM_PATH", "");
+    let outcome = finished(run);
+    assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
+    assert_eq!((outcome.stdout.trim_end(), &*outcome.stderr), (expected.trim_end(), ""));
 }
 
 /// Chips that a test compiles for, and the file of that test.

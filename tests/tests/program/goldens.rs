@@ -51,7 +51,7 @@ fn an_embedding_model_runs_on_a_sibling_if_its_vectors_are_near() {
         let tested = "self-test of chain `primary` on this machine: ";
         let first = embed().outcome();
         assert_eq!((first.code, &first.stdout), (Some(0), &expected.stdout), "{}", first.stderr);
-        assert!(first.stderr.contains(tested) && first.stderr.contains("of 3 rows"), "{}", first.stderr);
+        assert!(first.stderr.contains(tested) && first.stderr.contains("over 3 rows"), "{}", first.stderr);
         let again = embed().argument("--strict").outcome();
         assert_eq!((again.code, &again.stdout), (Some(0), &expected.stdout), "{}", again.stderr);
         assert!(!again.stderr.contains(tested), "it was remembered: {}", again.stderr);
@@ -69,11 +69,12 @@ fn an_embedding_model_runs_on_a_sibling_if_its_vectors_are_near() {
         let said = "its self-test failed on this machine: ";
         assert!(failed.stderr.contains("fallback: ") && failed.stderr.contains(said), "{}", failed.stderr);
         let (code, said) = embed().argument("--strict").refuses();
-        assert!(code == INCOMPATIBLE && said.contains("at most 0.25, and 2 times"), "{code} {said}");
+        let bound = "a distance of at most 0.25 and a ratio of at most 2";
+        assert!(code == INCOMPATIBLE && said.contains(bound), "{code} {said}");
         // Goldens of an older version, and a bundle without goldens.
         with_goldens(&bundle, |_| Some(json!({ "goldens": 1, "ids": [1, 2], "rows": [] })));
         let (code, said) = embed().refuses();
-        assert!(code == INVALID && said.contains("they are version 1, this host reads 2"), "{code} {said}");
+        assert!(code == INVALID && said.contains("expected version 2, got 1"), "{code} {said}");
         with_goldens(&bundle, |_| None);
         let (code, said) = embed().argument("--strict").refuses();
         assert!(code == INCOMPATIBLE && said.contains("no goldens to test it with"), "{code} {said}");
@@ -118,7 +119,7 @@ fn a_tower_runs_on_a_sibling_if_its_rows_are_near_and_falls_back_alone_if_not() 
     let (text, said) = reply(&model).expect("a reply");
     assert_eq!((text, said.len()), (expected.clone(), 2), "{said:?}");
     for name in ["picture", "clip"] {
-        let tested = format!("self-test of chain `{name}` on this machine: 0.0");
+        let tested = format!("self-test of chain `{name}` on this machine: cosine distance of 0.0");
         assert!(said.iter().any(|line| line.starts_with(&tested)), "no `{tested}` in {said:?}");
     }
     // A tower that the chip does not accept any more falls back alone.

@@ -128,5 +128,5 @@ fn a_policy_in_javascript_asks_the_built_in_solver() {
     assert_eq!(options(&generic), checked["options"]);
     assert_ne!(options(&even), checked["options"]);
 
-    compose(&even).refuses_with(4, &["it does not import `shardwright:planner/api`"]);
+    compose(&even).refuses_with(4, &["it does not import `shardwright:planner/api@"]);
 }

@@ -14,6 +14,8 @@ use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::{plans, qnn, tree};
 use tempfile::TempDir;
 
+use crate::cli_hostile::expect_replaced;
+
 /// Formats for Qualcomm's compiler. The fixture is small, and its decoder stays one shard.
 const A16W8_QUALCOMM: &str = "w8-per-channel/a16/a8";
 
@@ -102,7 +104,7 @@ fn a_profile_says_what_calls_and_loading_take() {
     for words in ["5 µs of it calls", "; loading 1.", "for which callers poll on fictional"] {
         assert!(text.contains(words), "no `{words}` in\n{text}");
     }
-    assert!(text.contains("`--limit call-microseconds=30` cuts for it"), "{text}");
+    assert!(text.contains("`--limit call-microseconds=30` keeps calls shorter"), "{text}");
     let cut = plan(&["--limit", "call-microseconds=30"]).json();
     assert!(layered_shards(&cut) > 1, "{cut}");
     let calls = cut["totals"]["times"][0]["calls"]["microseconds"].as_u64().expect("calls");
@@ -292,6 +294,7 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     assert!(checked.code == Some(1) && checked.stdout.contains("no thrift"), "{}", checked.stdout);
     let broken: Value = serde_json::from_str(&checked.stdout).expect("JSON");
     assert_eq!(broken["verdict"], "broken", "{broken}");
+    expect_replaced(&path("broken.wasm"), "planner `thrifty` 0.1.0: stopped in `make-plan`: ", 7);
 }
 
 /// The name of a chip is in its profile, so the file may have any name.
@@ -371,7 +374,7 @@ fn a_renamed_snapdragon_compiles_and_runs_in_its_vendors_simulator() {
     assert_same_direction(&embedded(folder.path(), A16W8_QUALCOMM, |run| run.arguments(["--strict"])));
     // The shim is available, which is reported.
     let plan = planned_copy(folder.path()).json().to_string();
-    assert!(!plan.contains("not at hand") && !plan.contains("counted in primitives"), "{plan}");
+    assert!(!plan.contains("shim was not found") && !plan.contains("counted in primitives"), "{plan}");
 
     // The chip's facts are stored in the bundle, so the profile need not exist on the machine that
     // runs it.
@@ -397,13 +400,13 @@ fn code_is_made_for_the_number_of_a_profile_or_by_its_architecture_and_that_is_s
     let other = compiled(folder.path());
     let document = shardwright(["inspect"]).argument(other.path()).json().to_string();
     assert!(document.contains("\"soc\":97") && document.contains("\"arch\":81"), "{document}");
-    assert!(!other.variant_json()["notices"].to_string().contains("made for soc-id"));
+    assert!(!other.variant_json()["notices"].to_string().contains("compiled for soc-id"));
 
     // A chip that the library does not know.
     drop_copy(folder.path(), "sm8850", &[("soc-id", Some("999"))]);
     let unknown = compiled(folder.path());
     let notices = unknown.variant_json()["notices"].to_string();
-    assert!(notices.contains("made for soc-id 87") && notices.contains("does not know 999"), "{notices}");
+    assert!(notices.contains("compiled for soc-id 87") && notices.contains("does not know 999"), "{notices}");
     assert!(notices.contains("fallback"), "{notices}");
     assert_same_direction(&vector(
         &shardwright(["embed"]).argument(unknown.path()).argument("a text").json(),
@@ -419,7 +422,7 @@ fn code_is_made_for_the_number_of_a_profile_or_by_its_architecture_and_that_is_s
     assert_same_direction(&embedded(folder.path(), A16W8_QUALCOMM, |run| run.argument("--strict")));
     let bare = compiled(folder.path());
     let notices = bare.variant_json()["notices"].to_string();
-    assert!(notices.contains("made for soc-id 87") && notices.contains("does not say one"), "{notices}");
+    assert!(notices.contains("compiled for soc-id 87") && notices.contains("have this fact"), "{notices}");
     // The artefact also reports twice the fast memory.
     let document = shardwright(["inspect"]).argument(bare.path()).json().to_string();
     assert!(document.contains("\"vtcm_megabytes\":16"), "{document}");
@@ -440,10 +443,10 @@ fn a_profile_that_a_shim_says_against_is_refused_with_the_fact_and_the_file() {
     refused("sm8850", &[("vtcm-megabytes", Some("1000"))], "vtcm-megabytes", "from 1 to 64");
     refused("mt6989", &[("platform", Some("Dimensity"))], "platform", "`Dimensity`");
     let memory = "memory-gigabytes-per-second";
-    refused("mt6989", &[(memory, None)], memory, "missing beside rates");
+    refused("mt6989", &[(memory, None)], memory, "missing, but rates");
     if qnn::library() {
         refused("sm8850", &[("hexagon-arch", Some("v79"))], "hexagon-arch", "v81 code for soc-id 87");
-        refused("sm8850", &[("soc-id", Some("122"))], "soc-id", "prepares nothing for soc-id 122");
+        refused("sm8850", &[("soc-id", Some("122"))], "soc-id", "cannot compile for soc-id 122");
         let facts = [("soc-id", None), ("hexagon-arch", Some("v99"))];
         refused("sm8850", &facts, "hexagon-arch", "the library makes v68 code");
     }

@@ -131,10 +131,11 @@ fn embedding_of_texts_is_abandoned() {
     assert_eq!(interrupted(child).0, Some(INTERRUPTED));
 }
 
-/// Begins a command and interrupts it once it encodes a text of 15 MB, which takes a minute. The
-/// tokenizer library cannot be stopped in the middle of a text. The command must end nevertheless.
+/// Begins a command and interrupts it once it encodes a long text, whose size begins with `bytes`.
+/// The tokenizer library cannot be stopped in the middle of a text. The command must end
+/// nevertheless.
 #[cfg(target_os = "linux")]
-fn is_ended_while_it_encodes(arguments: &[&str], input: &str) {
+fn is_ended_while_it_encodes(arguments: &[&str], input: &str, bytes: &str) {
     let child = begun(arguments, input);
     let threads = format!("/proc/{}/task", child.id());
     let is_encoding = || {
@@ -151,7 +152,8 @@ fn is_ended_while_it_encodes(arguments: &[&str], input: &str) {
     let (code, stderr) = interrupted(child);
     let took = begun.elapsed();
     assert_eq!(code, Some(INTERRUPTED), "{arguments:?}: {stderr}");
-    assert!(stderr.contains("encoding a text of 15") && stderr.contains("help: "), "{stderr}");
+    let says = format!("encoding a text of {bytes}");
+    assert!(stderr.contains(&says) && stderr.contains("help: "), "{arguments:?}: {stderr}");
     assert!(took < Duration::from_secs(10), "{arguments:?} ended {took:?} after the interrupt");
 }
 
@@ -159,17 +161,27 @@ fn is_ended_while_it_encodes(arguments: &[&str], input: &str) {
 #[test]
 fn the_encoding_of_a_long_text_can_be_interrupted() {
     let words = "a text of some words that takes a while ";
+    // This takes a minute.
     let text = words.repeat(15_000_000_usize.div_ceil(words.len()));
-    is_ended_while_it_encodes(&["embed", EMBEDDING_FIXTURE], &text);
+    is_ended_while_it_encodes(&["embed", EMBEDDING_FIXTURE], &text, "15");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("text");
     std::fs::write(&file, &text).expect("written");
     let file = file.display().to_string();
-    is_ended_while_it_encodes(&["perplexity", DEMO_MODEL, "--text", &file], "");
+    is_ended_while_it_encodes(&["perplexity", DEMO_MODEL, "--text", &file], "", "15");
     let output = folder.path().join("drawn").display().to_string();
     let first = shardwright::calibration_prompts()[0];
     std::fs::write(&output, format!("{first}\t{text}\n")).expect("written");
-    is_ended_while_it_encodes(&["calibration-text", DEMO_MODEL, "-o", &output], "");
+    is_ended_while_it_encodes(&["calibration-text", DEMO_MODEL, "-o", &output], "", "15");
+
+    // Texts of this size may be calibrated on. A conversation is one line.
+    let text = &text[..4_000_000];
+    let plan = ["plan", DEMO_MODEL, "--soc", "mt6989", "--quality", "100"];
+    std::fs::write(&file, format!("What?\t{text}\n")).expect("written");
+    is_ended_while_it_encodes(&[&plan[..], &["--usual-text", &file]].concat(), "", "40");
+    std::fs::write(&file, text).expect("written");
+    is_ended_while_it_encodes(&[&plan[..], &["--calibration-text", &file]].concat(), "", "40");
+    is_ended_while_it_encodes(&["sensitivity", DEMO_MODEL, "--soc", "mt6989", "--text", &file], "", "40");
 }
 
 /// A worker was interrupted before it answered. Its answer is unknown, so no shim counts as

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use shardwright::{BundleOptions, ErrorKind, Model, OpenOptions, PlacementRecord, WeightFormat};
-use shardwright_build::CompileReport;
 use shardwright_bundle::Bundle;
+use shardwright_checkpoints::CompileReport;
 use shardwright_tests::bundles;
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
 use shardwright_tests::chip::{CHIP, Chip};
@@ -121,7 +121,7 @@ fn without_the_checkpoint_the_next_chain_runs_and_a_suggestion_is_reported() {
     let (_, record) = reply(&model);
     let passed = &record.beforehand.passed_over[0];
     assert_eq!((passed.chain.as_str(), passed.kind.as_str()), ("primary", "incompatible"), "{record:?}");
-    assert!(passed.error.contains("the checkpoint is needed"), "{passed:?}");
+    assert!(passed.error.contains("requires the checkpoint"), "{passed:?}");
     assert!(record.shards.iter().all(|shard| shard.place.shim == "cpu"), "{record:?}");
     let error = made.options().strict(true).open(made.path()).err().expect("strict");
     assert_eq!(error.kind(), ErrorKind::Incompatible);
@@ -130,7 +130,7 @@ fn without_the_checkpoint_the_next_chain_runs_and_a_suggestion_is_reported() {
     // Another checkpoint is refused.
     let other =
         made.options().checkpoint(tree::root().join(TEXT_FIXTURES[0])).open(made.path()).expect("the next");
-    assert!(notices(&other).contains("is not the checkpoint the bundle was made of"), "{}", notices(&other));
+    assert!(notices(&other).contains("the bundle was not made from"), "{}", notices(&other));
     // A compiler that refuses here too does not help. Both failures are reported.
     let model = made.options().checkpoint("nowhere").open(made.path()).expect("the next chain");
     let said = notices(&model);
@@ -141,7 +141,7 @@ fn without_the_checkpoint_the_next_chain_runs_and_a_suggestion_is_reported() {
     assert!(stderr.contains("fallback: chain `primary` does not run here"), "{stderr}");
     let Outcome { code, stderr, .. } = made.start(&["--soc", CHIP]);
     assert_eq!((code, stderr.matches("moved on").count()), (Some(0), 1), "{stderr}");
-    assert!(stderr.contains("for which the checkpoint is needed"), "{stderr}");
+    assert!(stderr.contains("but that requires the checkpoint"), "{stderr}");
     let (_, stderr) = shardwright(["run", CHECKPOINT, "--checkpoint", CHECKPOINT, "--prompt", "x"]).refuses();
     assert!(stderr.contains("--checkpoint needs a bundle"), "{stderr}");
 }
@@ -185,7 +185,7 @@ fn a_chain_compiled_here_is_kept_for_the_next_start() {
     for words in [
         "note: chain `primary` was compiled on this machine in",
         "the chip's compiler has moved on",
-        "from where the next start takes them",
+        ", cached for the next start in ",
     ] {
         assert!(first.stderr.contains(words), "no `{words}` in {}", first.stderr);
     }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use shardwright::{BundleOptions, Executor, OpenOptions};
-use shardwright_build::{PlanOptions, checkpoint_moments, open_checkpoint};
+use shardwright_build::PlanOptions;
+use shardwright_checkpoints::{checkpoint_moments, open_checkpoint};
 use shardwright_files::{own, room};
 use shardwright_shims::ShimRegistry;
 use shardwright_test_checkpoints::{real_shape, write_real};
@@ -17,7 +18,7 @@ use shardwright_tests::chip::Chip;
 use shardwright_tests::program::{self, Outcome, Run, shardwright};
 use shardwright_tests::tree;
 
-const SAID: &str = ": kept in ";
+const SAID: &str = ", cached for the next start in ";
 
 /// The emulated chip.
 const EMULATED: [&str; 4] = ["--soc", "mt6989", "--on", "cpu"];
@@ -66,7 +67,7 @@ fn a_second_start_for_a_chip_takes_what_the_first_compiled() {
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).expect("changed");
     let Outcome { stdout, stderr, .. } = chip().environment("XDG_CACHE_HOME", cache).outcome();
     assert!(stdout == text && !stderr.contains(SAID), "{stderr}");
-    for words in ["is not kept for the next start", "written by others"] {
+    for words in ["artefacts cannot be cached in", "written by others"] {
         assert!(stderr.contains(words), "no `{words}` in {stderr}");
     }
 }

@@ -14,6 +14,8 @@ mod compared;
 mod corpus;
 mod drafts;
 mod environment;
+#[cfg(target_os = "linux")]
+mod faults;
 mod first_page;
 mod goldens;
 mod howto_javascript;

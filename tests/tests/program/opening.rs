@@ -197,7 +197,7 @@ fn without_a_place_for_proofs_it_says_how_to_name_one(bundle: &Path, folder: &Pa
         let hashed = |line: &&str| line.starts_with("note: ") && line.contains(" were hashed in ");
         outcome.stderr.lines().find(hashed).map(str::to_owned)
     };
-    for (cache, words) in [(Path::new(""), "XDG_CACHE_HOME"), (&file, "cannot be kept in")] {
+    for (cache, words) in [(Path::new(""), "XDG_CACHE_HOME"), (&file, "cannot store proofs in")] {
         let said = run(Path::new(""), cache).expect("it is said");
         assert!(said.contains("again") && said.contains(words), "{said}");
     }

@@ -138,7 +138,8 @@ fn a_killed_packing_leaves_the_file_as_it_was_and_the_next_one_completes() {
 fn what_cannot_be_packed_is_refused_with_help() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let to = folder.path().join("to.swb");
-    let bundle = Compiled::of(TEXT_FIXTURES[3]).path();
+    let compiled = Compiled::of(TEXT_FIXTURES[3]);
+    let bundle = compiled.path();
     for (what, to, code, word) in [
         (Path::new(TEXT_FIXTURES[3]), &*to, 3, "bundle.json"),
         (Path::new("no/such/folder"), &to, 3, "No such file"),

@@ -16,8 +16,8 @@ use shardwright_tests::program::Run;
 const CHECKPOINT: &str = TEXT_FIXTURES[1];
 const FORMATS: [&str; 2] = ["--formats", "w4-block32/f32/f32"];
 const COMPENSATED: [&str; 2] = ["--rounding", "compensated"];
-const SAID: &str = "moments of what weights are multiplied with were taken";
-const KEPT: &str = "moments of what weights are multiplied with are kept of";
+const SAID: &str = "input moments of weights were computed in";
+const KEPT: &str = "input moments of weights were cached for";
 
 /// Prepares a compilation with a cache, beside which the bundle is written.
 fn compile(cache: &Cache, more: &[&str]) -> Run {
@@ -52,7 +52,7 @@ fn weights_rounded_by_moments_depend_on_checkpoint_text_and_format_alone() {
     let taken = compiled(&first, &COMPENSATED);
     let took = start.elapsed();
     assert!(taken.contains(SAID) && taken.contains("turns, code, numbers, languages, long"), "{taken}");
-    assert!(!taken.contains("has nothing to round"), "{taken}");
+    assert!(!taken.contains("`--rounding compensated` has no effect"), "{taken}");
     assert!(moments(&first) > 10);
     let wanted = bundle(&first);
 
@@ -81,7 +81,7 @@ fn weights_rounded_by_moments_depend_on_checkpoint_text_and_format_alone() {
     assert!(made(bundle(&nearest)) != made(wanted.clone()) && moments(&nearest) == 0);
     // On the CPU, weights stay as stored unless other formats are offered.
     let stored = said(compile(&Cache::empty(), &COMPENSATED));
-    assert!(stored.contains("has nothing to round") && !stored.contains(SAID), "{stored}");
+    assert!(stored.contains("`--rounding compensated` has no effect") && !stored.contains(SAID), "{stored}");
     // Another text gives other moments.
     let text = first.home().join("text");
     fs::write(&text, "What is a pot?\tA pot holds water.\n").expect("written");

@@ -45,6 +45,7 @@ const TOO_MUCH: &[&str] = &[
     "safetensors",
     "shardwright-models",
     "shardwright-build",
+    "shardwright-checkpoints",
     "shardwright-quantisation",
     "shardwright-reference",
     "shardwright-planner-build",

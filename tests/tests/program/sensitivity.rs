@@ -158,7 +158,7 @@ fn what_cannot_be_measured_is_refused() {
         let (_, stderr) = place.cache.run(["sensitivity"]).arguments(arguments.iter().copied()).refuses();
         assert!(stderr.contains(words), "no `{words}` in {stderr}");
     };
-    refused(&[CHECKPOINT, "--formats", "stored"], "none of these formats loses anything");
+    refused(&[CHECKPOINT, "--formats", "stored"], "all of these formats are lossless");
     refused(&[CHECKPOINT, "--text", "no/such/text"], "no/such/text");
     refused(&[CHECKPOINT, "--soc", "no-such-chip"], "no-such-chip");
     let nowhere = place.cache.home().join("nothing");

@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,8 @@ use shardwright_tests::{program, tree};
 const PATIENCE: Duration = Duration::from_secs(120);
 const INTERRUPT: &str = "\u{3}";
 const END_OF_INPUT: &str = "\u{4}";
+/// The shell of the terminal prints this before it starts the program.
+const MARK: &str = "begun--";
 /// Exit code of an interrupted program.
 const INTERRUPTED: i32 = 130;
 
@@ -37,12 +39,13 @@ impl Terminal {
         let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
         let words: Vec<String> = arguments.iter().map(|word| quoted(word)).collect();
         // A shell that runs tests in the background makes them ignore interrupts. Programs in a
-        // terminal do not ignore them.
-        let command = format!(
-            "stty cols 80 rows 24; exec env --default-signal=INT {} {}",
+        // terminal do not ignore them. From the mark on, an interrupt ends whatever runs.
+        let inner = format!(
+            "stty cols 80 rows 24; printf {MARK}; exec {} {}",
             quoted(&program.to_string_lossy()),
             words.join(" ")
         );
+        let command = format!("exec env --default-signal=INT sh -c {}", quoted(&inner));
         let mut child = Command::new("script")
             .current_dir(tree::root())
             .args(["-qefc", &command, "/dev/null"])
@@ -57,15 +60,20 @@ impl Terminal {
         let mut screen = child.stdout.take().expect("piped");
         let shown = Arc::new(Mutex::new(String::new()));
         let written = Arc::clone(&shown);
+        let (begun, begins) = mpsc::channel();
         thread::spawn(move || {
             let mut bytes = Vec::new();
             let mut piece = [0; 4096];
             while let Ok(read @ 1..) = screen.read(&mut piece) {
                 bytes.extend_from_slice(&piece[..read]);
-                *written.lock().unwrap_or_else(PoisonError::into_inner) =
-                    String::from_utf8_lossy(&bytes).into_owned();
+                let text = String::from_utf8_lossy(&bytes);
+                if let Some((_, own)) = text.split_once(MARK) {
+                    *written.lock().unwrap_or_else(PoisonError::into_inner) = own.to_owned();
+                    let _ = begun.send(());
+                }
             }
         });
+        begins.recv_timeout(PATIENCE).expect("the shell in the terminal");
         Terminal { child, keys, shown }
     }
 
@@ -243,8 +251,7 @@ fn ctrl_c_ends_every_command_at_every_moment() {
     for moment in 0..moments {
         for arguments in commands {
             let mut terminal = Terminal::begin(arguments);
-            // The shell of the terminal must have started the program.
-            thread::sleep(Duration::from_millis(100 + 600 * moment as u64 / moments as u64));
+            thread::sleep(Duration::from_millis(600 * moment as u64 / moments as u64));
             // The program may have ended.
             let _ = terminal.keys.write_all(INTERRUPT.as_bytes()).and_then(|()| terminal.keys.flush());
             let (code, shown) = terminal.ended();

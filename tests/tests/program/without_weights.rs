@@ -1,6 +1,6 @@
 //! A checkpoint whose weights are elsewhere. `plan` gives the plan of the whole checkpoint and
 //! reports that. All other commands refuse, name the missing file and give help.
-//! `host/build/tests/building/outlines.rs` compares more plans.
+//! `host/checkpoints/tests/outlines.rs` compares more plans.
 
 use std::fs;
 
@@ -50,9 +50,9 @@ fn headers_are_enough_to_plan() {
         let ((outlined, notices), asked_without) = plan(&copy);
         assert!(asked == asked_without, "{fixture}: another request");
         assert_eq!(outlined, whole, "{fixture}");
-        assert!(notices[0].contains("no weights are here"), "{notices:?}");
+        assert!(notices[0].contains("the weights are missing"), "{notices:?}");
         let text = shardwright(["plan"]).argument(copy.path()).arguments(target).succeeds();
-        assert!(text.contains("note: no weights are here") && text.contains("\nfits "), "{text}");
+        assert!(text.contains("note: the weights are missing") && text.contains("\nfits "), "{text}");
     }
 }
 

@@ -8,7 +8,7 @@
  * Status: draft. Until the first tagged release this file may change together with all its users. From then on it is
  * frozen: structs only grow at the end, numbers are only appended, and the version range below decides.
  *
- * RULES THAT HOLD EVERYWHERE (exceptions are noted at the member they concern)
+ * GENERAL RULES (exceptions are noted at the member)
  *
  *  1. 64-bit little-endian machines only. Fixed-width integers only; sizes and counts are uint64_t.
  *  2. Every struct starts with `size`: the bytes its writer knows, a multiple of 8. A reader reads a
@@ -29,7 +29,7 @@
  *     call `run` on any number of that instance's shards, one run at a time per shard, and `cancel` from anywhere.
  *     Functions without an instance may be called from any thread at any time.
  *  8. Order: shards are unloaded and buffers freed before their instance is closed; the library is never unloaded.
- *  9. A null function in the table has the meaning written beside it. Only those marked [required] may not be null.
+ *  9. A null function in the table has the meaning documented at that function. Functions marked [required] must not be null.
  */
 #ifndef SHARDWRIGHT_SHIM_H
 #define SHARDWRIGHT_SHIM_H
@@ -174,7 +174,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_ERROR_RESOURCE_LIMIT 3u      /* details name the limit: limit, value, max */
 #define SW_ERROR_INCOMPATIBLE_ARTEFACT 4u
 #define SW_ERROR_CORRUPT_ARTEFACT 5u
-#define SW_ERROR_DEVICE_LOST 6u         /* every handle of that device is dead; see recover */
+#define SW_ERROR_DEVICE_LOST 6u         /* every handle of that device is invalid; see recover */
 #define SW_ERROR_DEADLINE 7u
 #define SW_ERROR_STATE_LOST 8u
 #define SW_ERROR_INVALID_ARGUMENT 9u
@@ -212,8 +212,8 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 #define SW_FLAG_STAGE_LOAD 1u    /* set in the options of load, reported by flag_verdicts; no artefact depends on it */
 
 /* Outcome of a flag. An echo in an artefact proves nothing: that is "recorded". */
-#define SW_FLAG_APPLIED 1u  /* in effect; `evidence` says how that is known */
-#define SW_FLAG_RECORDED 2u /* the compiler recorded it, an effect was not shown */
+#define SW_FLAG_APPLIED 1u  /* in effect; `evidence` states how that is known */
+#define SW_FLAG_RECORDED 2u /* the compiler recorded it, but its effect is not proven */
 #define SW_FLAG_INERT 3u    /* compiling with and without it gave the same code */
 #define SW_FLAG_REFUSED 4u
 #define SW_FLAG_UNKNOWN 5u
@@ -221,7 +221,7 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 /* Answers to "can this shim use that artefact?". */
 #define SW_COMPATIBILITY_NOT_MINE 1u
 #define SW_COMPATIBILITY_OPTIMAL 2u
-#define SW_COMPATIBILITY_RECOMPILE 3u /* compile it again; it may still load, and then runs worse */
+#define SW_COMPATIBILITY_RECOMPILE 3u /* compile it again; it may still load, but runs worse */
 #define SW_COMPATIBILITY_UNSUPPORTED 4u
 
 /* Direction of a binding. */
@@ -260,11 +260,11 @@ SW_STATIC_ASSERT(sizeof(void *) == 8, "the shim contract is for 64-bit machines"
 /* The document of an inspection is at most this long, in bytes. */
 #define SW_DOCUMENT_LIMIT 4194304u
 
-/* ---- Least sizes --------------------------------------------------------------------------------
+/* ---- Minimum sizes ------------------------------------------------------------------------------
  *
  * Sizes that a reader of any version may rely on. Frozen with the contract: later members are
- * appended beyond the least size, with a meaning of 0, and never raise it. Shims of this version pass
- * whole structs, except for the members named, which are optional; hosts pass whole structs. */
+ * appended beyond the minimum size, with a meaning of 0, and never raise it. Shims of this version pass
+ * whole structs, except for the named members, which are optional. Hosts pass whole structs. */
 
 #define SW_MINIMUM_DETAIL 24u
 #define SW_MINIMUM_ERROR 32u /* without: log_tail, details */
@@ -343,7 +343,7 @@ typedef struct sw_error {
 
 typedef struct sw_host {
     uint64_t size;
-    uint32_t version_min; /* oldest contract version the host speaks */
+    uint32_t version_min; /* oldest contract version that the host supports */
     uint32_t version_max; /* newest */
     const char *name;     /* [host, process end, never null] name and version, for logs */
     /* [null: lines are dropped] May be called from any thread until the process ends. `message`: [shim, call, never null]. */
@@ -356,7 +356,7 @@ typedef struct sw_table sw_table;
 /* Filled by the shim. The host sets `size` and zeroes the rest. */
 typedef struct sw_answer {
     uint64_t size;
-    uint32_t version_min;   /* oldest contract version the shim speaks; set in every case */
+    uint32_t version_min;   /* oldest contract version that the shim supports; always set */
     uint32_t version_max;   /* newest */
     uint32_t version;       /* the version of `table`, within both ranges; 0 with a refusal */
     uint32_t reserved;
@@ -409,8 +409,8 @@ typedef struct sw_flag {
     const char *description; /* [shim, call, never null] */
     uint32_t kind;           /* SW_FLAG_BOOLEAN … SW_FLAG_TEXT */
     uint32_t stage;          /* SW_FLAG_STAGE_… */
-    /* [shim, call, null: off unless asked for] default value as text. Of a stage LOAD flag it may change while shards
-       run: to what the shim measured to be best. The host then passes that value to later loads on this device. */
+    /* [shim, call, null: off unless set] default value as text. For a stage LOAD flag it may change while shards run, to
+       the value that the shim measured to be best. The host then passes that value to later loads on this device. */
     const char *standard;
     const char *const *choices; /* [shim, call, null iff choice_count is 0] legal values of a choice */
     uint64_t choice_count;
@@ -444,7 +444,7 @@ typedef struct sw_flag_verdict {
     const char *name;     /* [shim, call, never null] at most one verdict in a compilation */
     uint32_t verdict;     /* SW_FLAG_APPLIED … SW_FLAG_UNKNOWN */
     uint32_t reserved;
-    /* [shim, call, never null, with APPLIED never blank] how that is known, or why not */
+    /* [shim, call, never null, with APPLIED never blank] how the verdict is known, or why not */
     const char *evidence;
 } sw_flag_verdict;
 
@@ -506,7 +506,7 @@ typedef struct sw_fact {
     const char *name;        /* [shim, call, never null] as profiles spell it: `soc-id`, `hexagon-arch` */
     const char *description; /* [shim, call, never null] */
     uint32_t kind;           /* SW_FLAG_BOOLEAN … SW_FLAG_TEXT: type of its value */
-    uint32_t required;       /* 1: nothing is compiled for a chip whose profile lacks it; else 0 */
+    uint32_t required;       /* 1: the shim does not compile for a chip whose profile lacks it; else 0 */
     const char *const *choices; /* [shim, call, null iff choice_count is 0] legal values of a choice */
     uint64_t choice_count;
     int64_t minimum; /* of an integer; minimum > maximum: unbounded */
@@ -592,15 +592,15 @@ typedef struct sw_chip {
     const char *name; /* [host, call, never null] of its profile: passed to `devices`, and the `soc` of its devices */
     const char *const *aliases; /* [host, call, null iff alias_count is 0] its other names */
     uint64_t alias_count;
-    const sw_option *const *facts; /* [host, call, null iff fact_count is 0] the ones the shim reads, each of the declared kind */
+    const sw_option *const *facts; /* [host, call, null iff fact_count is 0] facts that the shim reads, each of its declared kind */
     uint64_t fact_count;
 } sw_chip;
 
 /* ---- The work order: what to compile. All of it [host, call]; a shim copies what it keeps. ---------------------------- */
 
 /* How stored integers encode real values: real = (stored - zero point) * scale. PER_BLOCK_WITH_MINIMUM, along the last axis
- * only: real = (stored - zero point) * scale - minimum, and of every row the minimums of its blocks follow their scales, as
- * many, in the same type; scale_count counts both. */
+ * only: real = (stored - zero point) * scale - minimum. The scales of the blocks of a row are followed by as many minimums, in
+ * the same type; scale_count counts both. */
 typedef struct sw_quantisation {
     uint64_t size;
     uint32_t kind;             /* SW_QUANTISATION_… */
@@ -686,8 +686,8 @@ typedef struct sw_entry {
     const char *name; /* [host, call, never null] `prefill_128@4096` */
     uint32_t kind;    /* SW_ENTRY_… */
     uint32_t reserved;
-    uint64_t rows;    /* static row count; a run may say how many are valid */
-    uint64_t context; /* positions its linear states hold; ENCODE: equal to rows */
+    uint64_t rows;    /* static row count; a run may specify how many are valid */
+    uint64_t context; /* capacity of its linear states in positions; ENCODE: equal to rows */
     const sw_tensor *const *tensors; /* these arrays: [host, call, null iff their count is 0] */
     uint64_t tensor_count;
     const sw_node *const *nodes; /* in an order in which every input is ready */
@@ -717,10 +717,10 @@ typedef struct sw_work_order {
 typedef struct sw_compile_output {
     uint64_t size;
     void *context; /* [host, call, may be null] */
-    /* Appends to the artefact. 0: written; else stop and return SW_ERROR_CANCELLED if `cancelled` is not 0, otherwise
-       any other error: the host knows why. `bytes`: [shim, call, null iff length is 0]. */
+    /* Appends to the artefact. 0: written. Otherwise stop, and return SW_ERROR_CANCELLED if `cancelled` is not 0, else
+       any other error: the host knows the cause. `bytes`: [shim, call, null iff length is 0]. */
     uint32_t (*write)(void *context, const void *bytes, uint64_t length);
-    /* Sets the head, at most SW_HEAD_LIMIT bytes; exactly once. compatibility answers from it. 0: accepted. */
+    /* Sets the head, at most SW_HEAD_LIMIT bytes; exactly once. `compatibility` uses it. 0: accepted. */
     uint32_t (*head)(void *context, const void *bytes, uint64_t length);
     /* `stage`: [shim, call, never null]; per_mille from 0 to 1000. */
     void (*progress)(void *context, uint32_t per_mille, const char *stage);
@@ -729,7 +729,7 @@ typedef struct sw_compile_output {
     void (*flag)(void *context, const sw_flag_verdict *verdict);
     void (*placement)(void *context, const sw_placement *placement);
     /* A chip fact read back from the compiled code, under the name the shim declared. The host compares
-       it with the chip's own and reports where they differ. `fact`: [shim, call, never null]. */
+       it with the fact of the chip and reports a difference. `fact`: [shim, call, never null]. */
     void (*made_for)(void *context, const sw_option *fact);
 } sw_compile_output;
 
@@ -744,7 +744,7 @@ typedef struct sw_artefact {
     uint64_t length;
     int32_t fd;          /* [host, unload] file behind the mapping; -1: none, for a copy. The shim does not close it */
     uint32_t reserved;
-    uint64_t fd_offset;  /* offset of `pointer` in the file: a multiple of 4096, of 16384 where the file is all of an artefact */
+    uint64_t fd_offset;  /* offset of `pointer` in the file: a multiple of 4096, of 16384 if the file is a whole artefact */
 } sw_artefact;
 
 typedef struct sw_import {
@@ -765,16 +765,16 @@ typedef struct sw_bound {
     uint64_t length;   /* at least the binding's bytes */
 } sw_bound;
 
-/* Outputs and states overlap nothing else that is bound; inputs may overlap inputs. */
+/* Outputs and states must not overlap any other bound memory. Inputs may overlap inputs. */
 typedef struct sw_run {
     uint64_t size;
     uint64_t entry; /* index of a loaded entry */
-    uint64_t rows;  /* valid rows, 1 … rows of the entry. Rows beyond are never written to a state nor seen by a valid row */
+    uint64_t rows;  /* valid rows, 1 … rows of the entry. Further rows are never written to a state and not visible to a valid row */
     const sw_bound *const *bounds; /* [host, call, null iff bound_count is 0] one per binding, in their order */
     uint64_t bound_count;
     uint64_t deadline_nanoseconds; /* from the call; 0: none */
     /* 0: all logits must be exact. Otherwise the number of largest logits of each row that must be exact, with their indices (ties go
-     * to the lower index): every other may be too small, down to the least finite number, never too large. A shim may ignore it. */
+     * to the lower index): any other logit may be too small, down to the smallest finite number, but never too large. A shim may ignore it. */
     uint64_t largest_logits;
 } sw_run;
 
@@ -798,14 +798,14 @@ struct sw_table {
     void (*close)(sw_shim *shim);
 
     /* [required] Devices of this machine, or with `soc` (null: this machine) those it can compile for offline or simulate.
-       Telling none is an answer, not an error. */
+       An empty list is valid. */
     sw_error *(*devices)(sw_shim *shim, const char *soc, const sw_device_sink *sink);
     /* Null: no limit is known. */
     sw_error *(*limits)(sw_shim *shim, const char *device, const sw_limit_sink *sink);
     /* Null: the shim has no flags. */
     sw_error *(*flags)(sw_shim *shim, const char *device, const sw_flag_sink *sink);
 
-    /* [required] Reports one verdict per node, in any order; a node without one is refused. An error is about the entry as
+    /* [required] Reports one verdict per node, in any order; a node without one is refused. An error concerns the entry as
        a whole. Weights may have no data. */
     sw_error *(*check)(sw_shim *shim, const char *device, const sw_entry *entry, const sw_verdict_sink *sink);
     /* Null, or reports nothing: no estimate. */
@@ -815,11 +815,11 @@ struct sw_table {
        least one, and a head. */
     sw_error *(*compile)(sw_shim *shim, const char *device, const sw_work_order *order, const sw_compile_output *output);
 
-    /* [required] From the head alone, without weights. Reports exactly one answer. */
+    /* [required] Answers from the head alone, without weights. Reports exactly one answer. */
     sw_error *(*compatibility)(sw_shim *shim, const char *device, const void *head, uint64_t head_length,
                                const sw_compatibility_sink *sink);
 
-    /* Null: the shim only compiles; then unload, entries, bindings and run may be null too. Otherwise those are required. */
+    /* Null: the shim only compiles; then unload, entries, bindings and run may be null too. Otherwise they are required. */
     sw_error *(*load)(sw_shim *shim, const char *device, const sw_artefact *artefact, const sw_option *const *options,
                       uint64_t option_count, sw_shard **shard);
     /* Not while a run is in progress. */
@@ -849,14 +849,14 @@ struct sw_table {
     sw_error *(*recover)(sw_shim *shim, const char *device);
 
     /* Identifies a file: an artefact of this shim, or any file in a format of its vendor's tools. Reports at most one
-       inspection; none, or a null function: not this shim's. An error: this shim's, but damaged or from another
-       version. The bytes are untrusted. `bytes`: [host, call, null iff length is 0]. */
+       inspection. No inspection, or a null function: the file is not this shim's. An error: it is this shim's, but damaged or
+       from another version. The bytes are untrusted. `bytes`: [host, call, null iff length is 0]. */
     sw_error *(*inspect)(sw_shim *shim, const void *bytes, uint64_t length, const sw_inspection_sink *sink);
 
     /* Null, or reports nothing: the shim reads no facts, and `chip` may be null too. Reports the facts of a chip that the shim
        reads, each name once. Must not touch a device: called to list shims. */
     sw_error *(*facts)(const sw_fact_sink *sink);
-    /* Makes a chip known to the instance, before `devices` is called with its name; the last call for a name counts. An error
+    /* Makes a chip known to the instance, before `devices` is called with its name. The last call for a name takes effect. An error
        caused by a fact names it in the detail `fact`, also an error of `devices` for that chip. If the fact may be right, but
        nothing is compiled for such a chip, the error also has a detail `unsupported`. */
     sw_error *(*chip)(sw_shim *shim, const sw_chip *chip);

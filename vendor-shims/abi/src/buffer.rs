@@ -33,7 +33,7 @@ impl HostBuffer {
     pub fn new(length: usize, alignment: usize) -> Result<Self> {
         let alignment = if alignment == 0 { 64 } else { alignment };
         let impossible = || {
-            Error::invalid_argument(format!("no buffer of {length} bytes aligned to {alignment} is possible"))
+            Error::invalid_argument(format!("cannot make a buffer of {length} bytes aligned to {alignment}"))
         };
         // This also rejects alignments that are not a power of two.
         Layout::from_size_align(length, alignment).map_err(|_| impossible())?;
@@ -42,7 +42,7 @@ impl HostBuffer {
         let layout = Layout::from_size_align(size, alignment.min(NATURAL)).map_err(|_| impossible())?;
         // SAFETY: the layout's size is at least 1.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(|| {
-            Error::new(ErrorClass::ResourceLimit, format!("no memory for a buffer of {length} bytes"))
+            Error::new(ErrorClass::ResourceLimit, format!("not enough memory for a buffer of {length} bytes"))
                 .detail("limit", "host-memory")
                 .detail("value", length)
         })?;

@@ -26,7 +26,7 @@ impl CompileOutput<'_> {
         if complete {
             Ok(CompileOutput { raw, _host: PhantomData })
         } else {
-            Err(Error::invalid_argument("the compile output is incomplete"))
+            Err(Error::invalid_argument("the compile output of the host lacks a function"))
         }
     }
 
@@ -37,7 +37,7 @@ impl CompileOutput<'_> {
         match unsafe { write(self.raw.context, bytes.as_ptr().cast(), bytes.len() as u64) } {
             0 => Ok(()),
             _ if self.cancelled() => Err(Error::new(ErrorClass::Cancelled, "the compilation was cancelled")),
-            _ => Err(Error::internal("the host takes no more of the artefact")),
+            _ => Err(Error::internal("the host accepts no more of the artefact")),
         }
     }
 
@@ -55,7 +55,7 @@ impl CompileOutput<'_> {
         // SAFETY: the caller of `new` guaranteed the function. `bytes` outlives the call.
         match unsafe { head(self.raw.context, bytes.as_ptr().cast(), bytes.len() as u64) } {
             0 => Ok(()),
-            _ => Err(Error::internal("the host refused the head; it is set once")),
+            _ => Err(Error::internal("the host refused the head, which can be set only once")),
         }
     }
 
@@ -144,5 +144,5 @@ impl io::Write for CompileOutput<'_> {
 }
 
 fn incomplete() -> Error {
-    Error::internal("the compile output is incomplete")
+    Error::internal("the compile output of the host lacks a function")
 }

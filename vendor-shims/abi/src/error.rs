@@ -109,7 +109,7 @@ impl Error {
     /// Creates an error for a device that the shim does not have. `help` states how the shim's
     /// devices are named.
     pub fn unknown_device(name: &str, help: &str) -> Self {
-        Error::invalid_argument(format!("no device `{name}`")).detail("device", name).help(help)
+        Error::invalid_argument(format!("unknown device `{name}`")).detail("device", name).help(help)
     }
 
     /// Creates an error for an artefact that is damaged at this offset in bytes.

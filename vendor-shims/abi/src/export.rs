@@ -94,7 +94,7 @@ fn panic_text(payload: Box<dyn Any + Send>) -> String {
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())
         .or_else(|| payload.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a value that is not text".to_owned());
+        .unwrap_or_else(|| "a payload that is not text".to_owned());
     // Dropping a payload runs foreign code, which may panic again.
     let _ = catch_unwind(AssertUnwindSafe(move || drop(payload)));
     text
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn entry<T: Shim>(host: *const SwHost, answer: *mut SwAnsw
         let host = unsafe { view::value(host, "host") }?;
         if host.version_min > SW_VERSION || host.version_max < SW_VERSION_0_1 {
             return Err(Error::invalid_argument(format!(
-                "this shim speaks {}, the host {} to {}",
+                "this shim supports contract version {}, the host supports {} to {}",
                 version_text(SW_VERSION),
                 version_text(host.version_min),
                 version_text(host.version_max)
@@ -760,13 +760,13 @@ fn check_entries(entries: &[LoadedEntry]) -> Result<()> {
         for binding in &entry.bindings {
             if !binding.alignment.is_power_of_two() || binding.bytes > isize::MAX as u64 {
                 return Err(Error::internal(format!(
-                    "the shim's binding `{}` of {} bytes aligned to {} is impossible",
+                    "the shim's binding `{}` of {} bytes aligned to {} is not possible",
                     binding.name, binding.bytes, binding.alignment
                 )));
             }
             if binding.strides.as_ref().is_some_and(|strides| strides.len() != binding.shape.len()) {
                 return Err(Error::internal(format!(
-                    "the shim's binding `{}` has {} extents but other strides",
+                    "the shim's binding `{}` has {} extents, but another number of strides",
                     binding.name,
                     binding.shape.len()
                 )));
@@ -855,7 +855,7 @@ fn entry_of(shard: &Shard, index: u64) -> Result<&LoadedEntry> {
     usize::try_from(index)
         .ok()
         .and_then(|index| shard.entries.get(index))
-        .ok_or_else(|| Error::invalid_argument(format!("entry {index} of {}", shard.entries.len())))
+        .ok_or_else(|| Error::invalid_argument(format!("no entry {index} of {}", shard.entries.len())))
 }
 
 unsafe extern "C" fn bindings(shard: *mut SwShard, entry: u64, sink: *const SwBindingSink) -> *mut SwError {
@@ -910,11 +910,11 @@ unsafe extern "C" fn run(shard: *mut SwShard, run: *const SwRun) -> *mut SwError
         shard.cancelled.store(false, Ordering::Relaxed);
         let entry = entry_of(shard, run.entry)?;
         if run.rows == 0 || run.rows > entry.rows {
-            return Err(Error::invalid_argument(format!("{} rows in an entry of {}", run.rows, entry.rows)));
+            return Err(Error::invalid_argument(format!("{} rows, expected 1 to {}", run.rows, entry.rows)));
         }
         if run.bound_count != entry.bindings.len() as u64 {
             return Err(Error::invalid_argument(format!(
-                "{} bindings given, `{}` has {}",
+                "{} bindings for `{}`, expected {}",
                 run.bound_count,
                 entry.name,
                 entry.bindings.len()
@@ -955,7 +955,7 @@ unsafe fn bind<'a>(binding: &crate::Binding, passed: &SwBound) -> Result<Bound<'
             .detail("binding", &binding.name))
     };
     if passed.length < binding.bytes {
-        return refuse(format!("{} bytes given, {} needed", passed.length, binding.bytes));
+        return refuse(format!("expected {} bytes, got {}", binding.bytes, passed.length));
     }
     let length = binding.bytes as usize;
     let mut buffer = None;
@@ -967,7 +967,7 @@ unsafe fn bind<'a>(binding: &crate::Binding, passed: &SwBound) -> Result<Bound<'
         let end = passed.offset.checked_add(binding.bytes);
         if end.is_none_or(|end| end > existing.length() as u64) {
             return refuse(format!(
-                "{} bytes from {} in a buffer of {}",
+                "{} bytes at offset {} exceed the buffer of {}",
                 binding.bytes,
                 passed.offset,
                 existing.length()
@@ -982,7 +982,7 @@ unsafe fn bind<'a>(binding: &crate::Binding, passed: &SwBound) -> Result<Bound<'
         unsafe { pointer.add(passed.offset as usize) }
     };
     if length > 0 && (start.is_null() || !(start as usize).is_multiple_of(binding.alignment as usize)) {
-        return refuse(format!("memory at {start:p} where an alignment of {} is needed", binding.alignment));
+        return refuse(format!("memory at {start:p}, expected an alignment of {}", binding.alignment));
     }
     let memory = match binding.direction {
         _ if length == 0 => Memory::Read(&[]),
@@ -1050,7 +1050,7 @@ unsafe extern "C" fn buffer_sync(
         let within = offset.checked_add(length).is_some_and(|end| end <= existing.buffer.length() as u64);
         if !within {
             return Err(Error::invalid_argument(format!(
-                "{length} bytes from {offset} lie outside the buffer"
+                "{length} bytes at offset {offset} are outside the buffer"
             )));
         }
         for (bit, side) in

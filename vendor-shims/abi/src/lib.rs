@@ -7,8 +7,8 @@
 //! every entry point, and adds the struct layouts by which the host detects a shim built against
 //! other structs.
 //!
-//! **Not its job.** Loading libraries and parsing files, which the host's `shims` crate does, and
-//! computing operations.
+//! **Not its job.** It does not load libraries or parse files, which the host's `shims` crate does,
+//! and does not compute operations.
 //!
 //! The starting point for an author, a shim that does not support any operation yet:
 //!
@@ -43,15 +43,15 @@
 //!     }
 //!
 //!     fn check(&self, _device: &str, entry: EntryView<'_>) -> Result<Vec<Verdict>> {
-//!         Ok(entry.nodes().map(|node| Verdict::Refused(format!("op {} is not written", node.op()))).collect())
+//!         Ok(entry.nodes().map(|node| Verdict::Refused(format!("no op {} yet", node.op()))).collect())
 //!     }
 //!
 //!     fn compile(&self, _: &str, _: WorkOrderView<'_>, _: &mut CompileOutput<'_>) -> Result<()> {
-//!         Err(Error::unsupported_op("no operation is written"))
+//!         Err(Error::unsupported_op("no operation is implemented"))
 //!     }
 //!
 //!     fn compatibility(&self, _device: &str, _head: &[u8]) -> Result<Compatibility> {
-//!         Ok(Compatibility::NotMine("this shim writes no artefact".to_owned()))
+//!         Ok(Compatibility::NotMine("this shim does not write artefacts".to_owned()))
 //!     }
 //!
 //!     fn load<'m>(
@@ -60,7 +60,7 @@
 //!         _artefact: Artefact<'m>,
 //!         _options: &Options<'_>,
 //!     ) -> Result<Box<dyn LoadedShard + 'm>> {
-//!         Err(Error::invalid_argument("this shim writes no artefact"))
+//!         Err(Error::invalid_argument("this shim does not write artefacts"))
 //!     }
 //! }
 //!
@@ -132,16 +132,16 @@ pub use view::{
 ///         Ok(Vec::new())
 ///     }
 ///     fn check(&self, _device: &str, entry: EntryView<'_>) -> Result<Vec<Verdict>> {
-///         Ok(entry.nodes().map(|_| Verdict::Refused("this shim takes nothing".into())).collect())
+///         Ok(entry.nodes().map(|_| Verdict::Refused("this shim supports no operation".into())).collect())
 ///     }
 ///     fn compile(&self, _device: &str, _order: WorkOrderView<'_>, _output: &mut CompileOutput<'_>) -> Result<()> {
-///         Err(Error::unsupported_op("this shim takes nothing"))
+///         Err(Error::unsupported_op("this shim supports no operation"))
 ///     }
 ///     fn compatibility(&self, _device: &str, _head: &[u8]) -> Result<Compatibility> {
-///         Ok(Compatibility::NotMine("this shim makes nothing".into()))
+///         Ok(Compatibility::NotMine("this shim does not write artefacts".into()))
 ///     }
 ///     fn load<'m>(&'m self, _: &str, _: Artefact<'m>, _: &Options<'_>) -> Result<Box<dyn LoadedShard + 'm>> {
-///         Err(Error::invalid_argument("there is nothing to load"))
+///         Err(Error::invalid_argument("this shim does not load artefacts"))
 ///     }
 /// }
 ///

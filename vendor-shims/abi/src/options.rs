@@ -22,7 +22,7 @@ impl<'a> Options<'a> {
         self.pairs.iter().copied()
     }
 
-    /// Returns the value of a key. If the key appears twice, the last value counts.
+    /// Returns the value of a key. If the key appears twice, returns the last value.
     pub fn get(&self, key: &str) -> Option<&'a str> {
         self.pairs.iter().rev().find(|(existing, _)| *existing == key).map(|(_, value)| *value)
     }
@@ -49,7 +49,7 @@ impl<'a> Options<'a> {
             None => Ok(()),
             Some((key, _)) => {
                 let list = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                Err(Error::invalid_argument(format!("unknown option `{key}`; known: {list}"))
+                Err(Error::invalid_argument(format!("unknown option `{key}`, available options: {list}"))
                     .detail("option", key))
             }
         }

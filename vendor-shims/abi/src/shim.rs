@@ -26,7 +26,7 @@ pub trait Shim: Sized + Send + Sync + 'static {
     fn open(options: &Options<'_>) -> Result<Self>;
 
     /// Receives the known facts of a chip, before the host queries [`devices`](Shim::devices) for
-    /// that name. The last call for a name counts. The host has validated every fact against
+    /// that name. The last call for a name takes effect. The host has validated every fact against
     /// [`facts`](Shim::facts). If a fact causes an error, name it in the detail `fact`. Default:
     /// ignores the chip.
     fn chip(&self, chip: Chip<'_>) -> Result<()> {
@@ -88,7 +88,7 @@ pub trait Shim: Sized + Send + Sync + 'static {
     /// Makes foreign memory visible to the device. Default: an error.
     fn import(&self, device: &str, import: Import) -> Result<Box<dyn Buffer>> {
         let _ = (device, import);
-        Err(Error::invalid_argument("this shim imports no foreign memory"))
+        Err(Error::invalid_argument("this shim does not import foreign memory"))
     }
 
     /// Identifies a file: an artefact of this shim, or any file in a format of its vendor's tools.

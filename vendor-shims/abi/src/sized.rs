@@ -120,10 +120,10 @@ impl<T: Struct> Ref<'_, T> {
         // SAFETY: promised by the caller.
         let size = unsafe { pointer.cast::<u64>().read() };
         if size < u64::from(T::MINIMUM) {
-            return Err(format!("a struct of {size} bytes, `{}` has at least {}", T::NAME, T::MINIMUM));
+            return Err(format!("`{}` has {size} bytes, expected at least {}", T::NAME, T::MINIMUM));
         }
         if !size.is_multiple_of(STEP) {
-            return Err(format!("`{}` of {size} bytes, no multiple of {STEP}", T::NAME));
+            return Err(format!("`{}` has {size} bytes, expected a multiple of {STEP}", T::NAME));
         }
         Ok(Ref(pointer, PhantomData))
     }
@@ -191,10 +191,10 @@ mod tests {
 
     #[test]
     fn less_than_the_least_and_odd_sizes_are_refused() {
-        assert_eq!(read(&device(4)).err().unwrap(), "a struct of 32 bytes, `sw_device` has at least 40");
+        assert_eq!(read(&device(4)).err().unwrap(), "`sw_device` has 32 bytes, expected at least 40");
         let mut odd = device(6);
         odd[0] = 44;
-        assert_eq!(read(&odd).err().unwrap(), "`sw_device` of 44 bytes, no multiple of 8");
+        assert_eq!(read(&odd).err().unwrap(), "`sw_device` has 44 bytes, expected a multiple of 8");
         // SAFETY: a null pointer is rejected before it is read.
         let none = unsafe { Ref::new(std::ptr::null::<SwDevice>()) };
         assert_eq!(none.err().unwrap(), "a struct is null");

@@ -17,7 +17,7 @@ const TEXT_LIMIT: usize = 1 << 16;
 const RANK_LIMIT: u32 = 8;
 
 fn broken(what: impl std::fmt::Display) -> Error {
-    Error::invalid_argument(format!("the host's tables are broken: {what}"))
+    Error::invalid_argument(format!("invalid table from the host: {what}"))
 }
 
 /// Reads a string of at most [`TEXT_LIMIT`] bytes.
@@ -51,9 +51,9 @@ unsafe fn structs<'a, T: Struct>(
     if count == 0 {
         return Ok(&[]);
     }
-    let count = usize::try_from(count).map_err(|_| broken(format!("{what} count {count}")))?;
+    let count = usize::try_from(count).map_err(|_| broken(format!("invalid {what} count {count}")))?;
     if pointer.is_null() || count > isize::MAX as usize / size_of::<*const T>() {
-        return Err(broken(format!("{what} array")));
+        return Err(broken(format!("the {what} array is null or too long")));
     }
     // SAFETY: promised by the caller.
     let pointers = unsafe { std::slice::from_raw_parts(pointer, count) };
@@ -74,9 +74,9 @@ unsafe fn numbers<'a, T: Copy>(pointer: *const T, count: u64, what: &str) -> Res
     if count == 0 {
         return Ok(&[]);
     }
-    let count = usize::try_from(count).map_err(|_| broken(format!("{what} count {count}")))?;
+    let count = usize::try_from(count).map_err(|_| broken(format!("invalid {what} count {count}")))?;
     if pointer.is_null() || count > isize::MAX as usize / size_of::<T>().max(1) {
-        return Err(broken(format!("{what} array")));
+        return Err(broken(format!("the {what} array is null or too long")));
     }
     // SAFETY: promised by the caller.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
@@ -146,19 +146,19 @@ fn scales_of(quantisation: &raw::SwQuantisation, shape: &[u64]) -> Result<u64> {
         return Ok(extent);
     }
     if quantisation.block == 0 {
-        return Err(broken("scales for blocks of no elements"));
+        return Err(broken("scales for blocks of 0 elements"));
     }
     let mut numbers = extent.div_ceil(quantisation.block);
     if quantisation.kind == raw::SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM {
         if axis + 1 != shape.len() {
             return Err(broken(format!("minimums along axis {axis} of a tensor of rank {}", shape.len())));
         }
-        numbers = numbers.checked_mul(2).ok_or_else(|| broken("the minimums are too many"))?;
+        numbers = numbers.checked_mul(2).ok_or_else(|| broken("too many minimums"))?;
     }
     let mut others = shape.iter().enumerate().filter(|(index, _)| *index != axis);
     others
         .try_fold(numbers, |count, (_, extent)| count.checked_mul(*extent))
-        .ok_or_else(|| broken(format!("the scales of {shape:?} are too many")))
+        .ok_or_else(|| broken(format!("too many scales for {shape:?}")))
 }
 
 /// Checks that kind, bits, axis and counts fit the tensor. A single scale, if present, must be
@@ -178,24 +178,24 @@ unsafe fn check_quantisation(pointer: *const raw::SwQuantisation, dtype: u32, sh
     if !(raw::SW_QUANTISATION_PER_TENSOR..=raw::SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM)
         .contains(&quantisation.kind)
     {
-        return Err(broken(format!("quantisation kind {}", quantisation.kind)));
+        return Err(broken(format!("unknown quantisation kind {}", quantisation.kind)));
     }
     let Some((bits, low, high)) = stored_range(dtype) else {
-        return Err(broken(format!("scales for element type {dtype}")));
+        return Err(broken(format!("element type {dtype} has no scales")));
     };
     if quantisation.bits != bits {
-        return Err(broken(format!("{} bits of element type {dtype}, which has {bits}", quantisation.bits)));
+        return Err(broken(format!("{} bits for element type {dtype}, expected {bits}", quantisation.bits)));
     }
     let count = scales_of(&quantisation, shape)?;
     if quantisation.scale_count != count {
-        return Err(broken(format!("{} scales where {shape:?} has {count}", quantisation.scale_count)));
+        return Err(broken(format!("{} scales for {shape:?}, expected {count}", quantisation.scale_count)));
     }
     if count == 1 && !quantisation.scales.is_null() {
         view.scale_values()?;
     }
     let zero_points = view.zero_points()?;
     if !(zero_points.len() <= 1 || zero_points.len() as u64 == count) {
-        return Err(broken(format!("{} zero points beside {count} scales", zero_points.len())));
+        return Err(broken(format!("{} zero points for {count} scales", zero_points.len())));
     }
     match zero_points.iter().find(|zero| !(low..=high).contains(*zero)) {
         Some(zero) => Err(broken(format!("zero point {zero} is not one of the values {low} to {high}"))),
@@ -215,7 +215,7 @@ unsafe fn check_weight(weight: &raw::SwWeight) -> Result<()> {
         check_quantisation(weight.quantisation, weight.dtype, shape)?;
     }
     if weight.length > isize::MAX as u64 {
-        return Err(broken(format!("a weight of {} bytes", weight.length)));
+        return Err(broken(format!("a weight cannot have {} bytes", weight.length)));
     }
     Ok(())
 }
@@ -227,7 +227,7 @@ unsafe fn check_weight(weight: &raw::SwWeight) -> Result<()> {
 /// `shape` is null or `rank` numbers.
 unsafe fn check_shape<'a>(rank: u32, shape: *const u64, what: &str) -> Result<&'a [u64]> {
     if rank > RANK_LIMIT {
-        return Err(broken(format!("{what} of rank {rank}")));
+        return Err(broken(format!("a {what} of rank {rank}, at most {RANK_LIMIT} is supported")));
     }
     // SAFETY: promised by the caller.
     unsafe { numbers(shape, u64::from(rank), what) }
@@ -252,7 +252,7 @@ unsafe fn check_entry(entry: &raw::SwEntry) -> Result<()> {
             if (index as usize) < tensors.len() {
                 Ok(())
             } else {
-                Err(broken(format!("{what} names tensor {index} of {}", tensors.len())))
+                Err(broken(format!("{what} refers to tensor {index}, there are only {}", tensors.len())))
             }
         };
         for node in structs(entry.nodes, entry.node_count, "node")?.iter().map(Ref::get) {
@@ -593,7 +593,7 @@ impl<'a> WeightView<'a> {
             return Ok(&[]);
         }
         if self.0.get().data.is_null() {
-            return Err(broken(format!("weight `{}` has no bytes here", self.name())));
+            return Err(broken(format!("weight `{}` has no bytes in this call", self.name())));
         }
         // SAFETY: the contract promises `length` bytes until the call returns, and the length fits
         // `isize`.
@@ -695,11 +695,11 @@ impl<'a> QuantisationView<'a> {
         let width: u64 = match self.0.get().scale_dtype {
             raw::SW_DTYPE_F32 => 4,
             raw::SW_DTYPE_F16 | raw::SW_DTYPE_BF16 => 2,
-            other => return Err(broken(format!("scales of element type {other}"))),
+            other => return Err(broken(format!("unsupported scales of element type {other}"))),
         };
-        let length = self.0.get().scale_count.checked_mul(width).ok_or_else(|| broken("scale count"))?;
+        let length = self.0.get().scale_count.checked_mul(width).ok_or_else(|| broken("too many scales"))?;
         if self.0.get().scales.is_null() && length > 0 {
-            return Err(broken("the scales have no bytes here"));
+            return Err(broken("the scales have no bytes in this call"));
         }
         // SAFETY: the contract promises that many scales.
         unsafe { numbers(self.0.get().scales.cast(), length, "scale") }
@@ -781,7 +781,7 @@ impl<'a> NodeView<'a> {
         match self.outputs() {
             [output] => Ok(*output),
             outputs => Err(Error::invalid_argument(format!(
-                "node `{}` has {} outputs, one is expected",
+                "node `{}` has {} outputs, expected one",
                 self.name(),
                 outputs.len()
             ))),
@@ -814,7 +814,7 @@ impl<'a> NodeView<'a> {
     pub fn attribute_usize(&self, name: &str) -> Result<usize> {
         let value = self.attribute_i64(name)?;
         usize::try_from(value).map_err(|_| {
-            Error::invalid_argument(format!("node `{}`: attribute `{name}` is {value}", self.name()))
+            Error::invalid_argument(format!("node `{}`: attribute `{name}` is {value}, below 0", self.name()))
         })
     }
 
@@ -930,18 +930,18 @@ mod tests {
             ((0, 0, 0, 8, 1), i8, &[3], Some("quantisation kind 0")),
             ((5, 0, 0, 8, 1), i8, &[3], Some("quantisation kind 5")),
             ((MINIMUM, 1, 32, 4, 12), i4, &[2, 70], None),
-            ((MINIMUM, 1, 32, 4, 9), i4, &[3, 70], Some("9 scales where [3, 70] has 18")),
+            ((MINIMUM, 1, 32, 4, 9), i4, &[3, 70], Some("9 scales for [3, 70], expected 18")),
             ((MINIMUM, 0, 1, 4, 12), i4, &[3, 2], Some("minimums along axis 0 of a tensor of rank 2")),
-            ((MINIMUM, 0, 1, 4, 9), i4, &[u64::MAX], Some("the minimums are too many")),
-            ((TENSOR, 0, 0, 4, 1), i8, &[3], Some("4 bits of element type 7, which has 8")),
-            ((TENSOR, 0, 0, 32, 1), raw::SW_DTYPE_F32, &[3], Some("scales for element type 1")),
-            ((TENSOR, 0, 0, 8, 2), i8, &[3], Some("2 scales where [3] has 1")),
+            ((MINIMUM, 0, 1, 4, 9), i4, &[u64::MAX], Some("too many minimums")),
+            ((TENSOR, 0, 0, 4, 1), i8, &[3], Some("4 bits for element type 7, expected 8")),
+            ((TENSOR, 0, 0, 32, 1), raw::SW_DTYPE_F32, &[3], Some("element type 1 has no scales")),
+            ((TENSOR, 0, 0, 8, 2), i8, &[3], Some("2 scales for [3], expected 1")),
             ((TENSOR, 0, 0, 8, 0), i8, &[3], Some("0 scales")),
-            ((CHANNEL, 0, 0, 8, 4), i8, &[3, 70], Some("4 scales where [3, 70] has 3")),
+            ((CHANNEL, 0, 0, 8, 4), i8, &[3, 70], Some("4 scales for [3, 70], expected 3")),
             ((CHANNEL, 2, 0, 8, 3), i8, &[3, 70], Some("axis 2 of a tensor of rank 2")),
             ((CHANNEL, u32::MAX, 0, 8, 3), i8, &[3, 70], Some("of a tensor of rank 2")),
-            ((BLOCK, 1, 32, 4, 6), i4, &[3, 70], Some("6 scales where [3, 70] has 9")),
-            ((BLOCK, 1, 0, 4, 9), i4, &[3, 70], Some("blocks of no elements")),
+            ((BLOCK, 1, 32, 4, 6), i4, &[3, 70], Some("6 scales for [3, 70], expected 9")),
+            ((BLOCK, 1, 0, 4, 9), i4, &[3, 70], Some("blocks of 0 elements")),
             ((BLOCK, 0, 1, 4, 9), i4, &[u64::MAX, u64::MAX], Some("too many")),
         ];
         for ((kind, axis, block, bits, count), dtype, shape, expected) in cases {
@@ -964,7 +964,7 @@ mod tests {
             (&[65_536], raw::SW_DTYPE_U16, 16, Some("zero point 65536")),
             (&[-1], raw::SW_DTYPE_U8, 8, Some("zero point -1")),
             (&[1, 8, 3], raw::SW_DTYPE_I4, 4, Some("zero point 8")),
-            (&[1, 1], raw::SW_DTYPE_I4, 4, Some("2 zero points beside 3 scales")),
+            (&[1, 1], raw::SW_DTYPE_I4, 4, Some("2 zero points for 3 scales")),
         ] {
             let mut stored = quantisation(raw::SW_QUANTISATION_PER_CHANNEL, 0, 0, bits, &scales);
             (stored.zero_points, stored.zero_point_count) = (zeros.as_ptr(), zeros.len() as u64);
@@ -983,7 +983,7 @@ mod tests {
         assert!(refused.message.contains("scale 0 is NaN"), "{}", refused.message);
         stored.scales = null();
         assert!(checked(&stored, raw::SW_DTYPE_I8, &[3]).is_ok(), "check and estimate may lack them");
-        assert!(view(&stored).scale_values().unwrap_err().message.contains("no bytes here"));
+        assert!(view(&stored).scale_values().unwrap_err().message.contains("no bytes in this call"));
         let halves = [0x3800u16, 0x0001, 0xc000, 0x3f80];
         stored.scales = halves.as_ptr().cast();
         stored.scale_count = 4;

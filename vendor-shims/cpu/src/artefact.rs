@@ -153,7 +153,7 @@ impl<'m> Artefact<'m> {
         let part = |offset: u64, length: u64, what: &str| {
             let end = offset.checked_add(length).filter(|end| *end <= total);
             let end = end.ok_or_else(|| {
-                corrupt(offset, format!("{what} of {length} bytes in an artefact of {total}"))
+                corrupt(offset, format!("{what} of {length} bytes exceeds the artefact of {total}"))
             })?;
             Ok::<&'m [u8], Error>(&bytes[offset as usize..end as usize])
         };
@@ -171,33 +171,33 @@ impl<'m> Artefact<'m> {
             return Err(corrupt(12, "reserved bytes are set"));
         }
         if found != FORMAT {
-            let message = format!("artefact format {found}, this shim reads {FORMAT}");
+            let message = format!("artefact format {found}, expected {FORMAT}");
             return Err(Error::new(ErrorClass::IncompatibleArtefact, message)
                 .help("compile the work order again with this shim"));
         }
         let [length, program_length, weights_at, weights_length] =
             [number(16)?, number(24)?, number(32)?, number(40)?];
         if length != total {
-            return Err(corrupt(16, format!("{total} bytes, the header says {length}")));
+            return Err(corrupt(16, format!("{total} bytes, expected {length} as in the header")));
         }
         if number(56)? != 0 {
             return Err(corrupt(56, "reserved bytes are set"));
         }
         if program_length > MAX_PROGRAM {
-            return Err(corrupt(24, format!("a program of {program_length} bytes")));
+            return Err(corrupt(24, format!("invalid length of the program: {program_length} bytes")));
         }
         let program = part(HEADER, program_length, "a program")?;
         if checksum(&[&bytes[..48], program]) != number(48)? {
             return Err(corrupt(48, "header or program do not match their checksum"));
         }
         if weights_at != (HEADER + program_length).next_multiple_of(PAGE) {
-            return Err(corrupt(32, format!("weights at {weights_at}")));
+            return Err(corrupt(32, format!("invalid offset of the weights: {weights_at}")));
         }
         let weights = part(weights_at, weights_length, "a weight section")?;
         // No overflow: the section is inside the artefact.
         let end = weights_at + weights_length;
         if total - end != TRAILER || part(end + 8, 8, "an end")? != END {
-            return Err(corrupt(end, "the end is not where it should be"));
+            return Err(corrupt(end, "the artefact does not end after the weights"));
         }
         let sum = number(end)?;
         let program = decode(program, HEADER)?;

@@ -16,7 +16,7 @@ pub(crate) fn limit(limit: &str, value: u64, max: u64) -> Error {
 
 /// Returns the error for memory that the system could not provide.
 pub(crate) fn out_of_memory(what: &str, bytes: u64) -> Error {
-    Error::new(ErrorClass::ResourceLimit, format!("no memory for {bytes} bytes of {what}"))
+    Error::new(ErrorClass::ResourceLimit, format!("not enough memory for {bytes} bytes of {what}"))
         .detail("limit", "memory-bytes")
         .detail("value", bytes)
         .help("use a smaller context, fewer rows or fewer threads")

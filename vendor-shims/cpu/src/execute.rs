@@ -117,7 +117,7 @@ impl<'m> Engine<'m> {
             self.program.entries.get(run.entry).ok_or_else(|| invalid(format!("no entry {}", run.entry)))?;
         let rows = run.rows;
         if rows == 0 || rows as u64 > entry.rows {
-            return Err(invalid(format!("{rows} rows, 1 to {} are possible", entry.rows)));
+            return Err(invalid(format!("{rows} rows, expected 1 to {}", entry.rows)));
         }
         if run.bound.len() != entry.ports.len() {
             return Err(invalid(format!("{} bindings, {} expected", run.bound.len(), entry.ports.len())));
@@ -140,7 +140,7 @@ impl<'m> Engine<'m> {
             let elements = bytes / width;
             if port.elements().is_none_or(|needed| needed > elements as u64) {
                 return Err(invalid(format!(
-                    "binding `{}` has {elements} values, {:?} expected",
+                    "binding `{}` has {elements} values, expected {:?}",
                     port.name, port.shape
                 )));
             }

@@ -102,7 +102,7 @@ fn way<T: Copy + PartialEq + Display>(
         reports.push(FlagReport { name: name.to_owned(), outcome, evidence });
     };
     if value == MEASURED {
-        report(FlagOutcome::Applied, "work takes turns until one way is found faster".to_owned());
+        report(FlagOutcome::Applied, "runs alternate until one way is found faster".to_owned());
         return Ok(None);
     }
     let Some(&wanted) = all.iter().find(|way| way.to_string() == value) else {
@@ -112,7 +112,7 @@ fn way<T: Copy + PartialEq + Display>(
     let used = nearest(wanted);
     match used == wanted {
         true => report(FlagOutcome::Applied, format!("{used}, on every run")),
-        false => report(FlagOutcome::Refused, format!("the registers in use have {used}, which is used")),
+        false => report(FlagOutcome::Refused, format!("these registers only support {used}, which is used")),
     }
     Ok(Some(used))
 }
@@ -174,21 +174,21 @@ impl Shim for CpuShim {
         let or_measured = |found: Option<String>| Some(found.unwrap_or_else(|| MEASURED.to_owned()));
         let streams = Flag {
             name: STREAMS.into(),
-            description: "runs of weights that are read side by side for one token; measured: whichever is fastest where it runs. Where registers are few, 4 are 2 of weights in blocks. No result depends on it".into(),
+            description: "streams of weights that are read in parallel for one token; measured: the fastest on this machine. With few registers, 4 means 2 for weights in blocks. Results do not change".into(),
             kind: FlagKind::Choice(choices(&Streams::ALL)),
             default: or_measured(tuning.found_streams().map(|streams| streams.to_string())),
             stage: FlagStage::Load,
         };
         let products = Flag {
             name: PRODUCTS.into(),
-            description: "instructions that multiply bytes for many rows; measured: whichever are fastest where it runs. No result depends on it".into(),
+            description: "instructions that multiply bytes for many rows; measured: the fastest on this machine. Results do not change".into(),
             kind: FlagKind::Choice(choices(&DotLevel::available())),
             default: or_measured(tuning.found_products().map(|dot| dot.to_string())),
             stage: FlagStage::Load,
         };
         let threads = Flag {
             name: THREADS.into(),
-            description: "threads that a loaded artefact asks for when neither load nor instance say; 0 is one per core".into(),
+            description: "threads of an artefact unless load or instance set them; 0: one per core".into(),
             kind: FlagKind::Integer { minimum: 0, maximum: MAX_THREADS as i64 },
             default: Some("0".into()),
             stage: FlagStage::Compile,
@@ -225,10 +225,10 @@ impl Shim for CpuShim {
             let (outcome, evidence) = match (name, value.parse::<u32>()) {
                 (THREADS, Ok(count)) if count as usize <= MAX_THREADS => {
                     threads = count;
-                    (FlagOutcome::Applied, format!("the artefact asks load for {count} threads"))
+                    (FlagOutcome::Applied, format!("the artefact requests {count} threads from load"))
                 }
                 (THREADS, _) => (FlagOutcome::Refused, format!("`{value}` is not within 0 to {MAX_THREADS}")),
-                _ => (FlagOutcome::Unknown, "this shim has no such flag".to_owned()),
+                _ => (FlagOutcome::Unknown, "unknown flag".to_owned()),
             };
             output.flag(name, outcome, &evidence);
         }
@@ -275,13 +275,13 @@ impl Shim for CpuShim {
     fn compatibility(&self, device: &str, head: &[u8]) -> Result<Compatibility> {
         known_device(device)?;
         Ok(match artefact::format_of(head) {
-            None => Compatibility::NotMine("the head is not one of the CPU shim".into()),
+            None => Compatibility::NotMine("the head was not written by the CPU shim".into()),
             Some(artefact::FORMAT) => Compatibility::Optimal,
             Some(older) if older < artefact::FORMAT => {
-                Compatibility::Recompile(format!("format {older}, this shim reads {}", artefact::FORMAT))
+                Compatibility::Recompile(format!("format {older}, expected {}", artefact::FORMAT))
             }
             Some(other) => {
-                Compatibility::Unsupported(format!("format {other}, this shim reads {}", artefact::FORMAT))
+                Compatibility::Unsupported(format!("format {other}, expected {}", artefact::FORMAT))
             }
         })
     }

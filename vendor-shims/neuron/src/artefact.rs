@@ -26,7 +26,7 @@ pub const FORMAT: Format = Format {
     number: 2,
     shim: "neuron",
     payload: "a run of blobs",
-    foreign_help: "`inspect` says what a foreign container holds; only artefacts compiled by this shim name its ports",
+    foreign_help: "`inspect` shows the content of a foreign container; only artefacts compiled by this shim name their ports",
 };
 
 /// The information about an artefact that is needed before it is loaded.
@@ -199,20 +199,20 @@ fn check(descriptor: &Descriptor, blobs_at: u64, end: u64) -> Result<(), String>
     let mut at = blobs_at;
     for (index, entry) in entries.iter().enumerate() {
         if entry.blob_at != at || entry.blob_bytes == 0 {
-            return Err(format!("entry `{}` has its blob at {}, not at {at}", entry.name, entry.blob_at));
+            return Err(format!("the blob of entry `{}` is at {}, not at {at}", entry.name, entry.blob_at));
         }
         let after = entry.blob_at.checked_add(entry.blob_bytes).filter(|after| *after <= end);
         let Some(after) = after else {
-            return Err(format!("the blob of entry `{}` ends behind the artefact", entry.name));
+            return Err(format!("the blob of entry `{}` exceeds the artefact", entry.name));
         };
         at = match index + 1 == entries.len() {
-            true if after != end => return Err(format!("{} bytes behind the last blob", end - after)),
+            true if after != end => return Err(format!("{} bytes after the last blob", end - after)),
             true => after,
             false => after.next_multiple_of(PAGE),
         };
         if let Some(port) = entry.ports.iter().find(|port| !fits_network(port)) {
             return Err(format!(
-                "port `{}` of {:?}, stored as {:?}, of element type {}",
+                "unsupported port `{}`: {:?}, stored as {:?}, of element type {}",
                 port.name, port.shape, port.place, port.dtype
             ));
         }
@@ -222,7 +222,7 @@ fn check(descriptor: &Descriptor, blobs_at: u64, end: u64) -> Result<(), String>
         let first_output = entry.ports.iter().position(|port| port.kind == PortKind::Output);
         let behind = &entry.ports[first_output.unwrap_or(entry.ports.len())..];
         if behind.iter().any(|port| port.kind != PortKind::Output) {
-            return Err(format!("entry `{}` has inputs behind its outputs", entry.name));
+            return Err(format!("entry `{}` has inputs after its outputs", entry.name));
         }
     }
     Ok(())
@@ -335,7 +335,7 @@ pub(crate) mod tests {
         let cases: &[(&str, Change)] = &[
             ("of element type", |d| d.entries[0].ports[0].place = vec![3, 5]),
             ("the zero point 1", |d| d.entries[0].ports[0].zero_point = 1),
-            ("behind its outputs", |d| d.entries[0].ports[0].kind = PortKind::Output),
+            ("after its outputs", |d| d.entries[0].ports[0].kind = PortKind::Output),
         ];
         for (part, change) in cases {
             let mut descriptor = sample(1);

@@ -27,7 +27,7 @@ pub fn judge(head: &Head, soc: &str, library: &Maker) -> Compatibility {
     }
     if made.major != here.major {
         return Compatibility::Unsupported(format!(
-            "compiled by adapter {made}, the adapter here is {here}: majors refuse each other's networks"
+            "compiled by adapter {made}, the adapter here is {here}: an adapter refuses networks of another major version"
         ));
     }
     if made > here {
@@ -70,7 +70,7 @@ mod tests {
             }
         }
         let unsupported: [(Change, &[&str]); 4] = [
-            (|head| head.made_by.version = [9, 0, 3], &["9.0.3", "8.2.28", "majors"]),
+            (|head| head.made_by.version = [9, 0, 3], &["9.0.3", "8.2.28", "another major version"]),
             (|head| head.made_by.version = [7, 3, 19], &["7.3.19", "8.2.28"]),
             (|head| head.soc = "mt6991".to_owned(), &["mt6991", "mt6989"]),
             (|head| head.made_by.simulator = None, &["MediaTek", "simulator"]),

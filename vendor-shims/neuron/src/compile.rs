@@ -1,8 +1,8 @@
 //! Compiles each entry point of a work order to a network, and writes the networks as an artefact.
 
-use shardwright_neuron_containers::budget::Budget;
-use shardwright_neuron_containers::bytes::Bytes;
-use shardwright_neuron_containers::{Version, blob};
+use shardwright_neuron_files::blob;
+use shardwright_neuron_files::budget::Budget;
+use shardwright_neuron_files::bytes::Bytes;
 use shardwright_shim_abi::raw::SW_LOG_INFO;
 use shardwright_shim_abi::{CompileOutput, EntryView, Error, Result, WorkOrderView};
 use shardwright_shim_npu::artefact::entry_count;
@@ -24,13 +24,13 @@ use crate::soc::facts;
 const CHUNK: usize = 8 << 20;
 
 /// Reason reported for a node that was lowered to no operation of its own.
-const VANISHED: &str = "it is part of another operation, or moves nothing";
+const VANISHED: &str = "it is part of another operation, or has no effect";
 
 /// Place where nodes run.
 const PLACE: &str = "npu";
 
 /// Reason reported for a node whose operations have values in f32.
-const RELAXED: &str = "its 32-bit floats are computed as 16-bit ones: the processor has no others";
+const RELAXED: &str = "its 32-bit floats are computed as 16-bit floats, because the processor has no others";
 
 /// Maximum bytes of constants of an entry that is compiled again for each flag.
 const LARGEST_PROBE: u64 = 4 << 20;
@@ -55,12 +55,7 @@ pub(crate) fn compile(
     order.options().only(&[])?;
     let count = entry_count(order)?;
     set_platform(&target.soc.platform);
-    let version = driver.library().version();
-    let flags = Flags::read(
-        &order.flags(),
-        target.soc,
-        Some(Version::new(version.major, version.minor, version.patch)),
-    );
+    let flags = Flags::read(&order.flags(), target.soc, Some(driver.library().version()));
     let options = flags.option_string(None);
     let number = |name: &str| flags.value(name).and_then(|value| value.parse().ok());
     let settings = CompileSettings {
@@ -131,7 +126,7 @@ pub(crate) fn compile(
     if flags.asked.is_empty() {
         return Ok(());
     }
-    output.progress(1000, "looking what flags did")?;
+    output.progress(1000, "checking the effect of flags")?;
     for judged in judge(driver, target, lowering, order, &flags, &settings, blobs.first(), trials) {
         output.flag(&judged.name, judged.outcome, &judged.evidence);
     }
@@ -179,7 +174,7 @@ fn judge(
     let mut of_sample = |options: &str| made(&small, options);
     let mut of_smallest = |options: &str| match &smallest {
         Some((_, graph)) => made(graph, options),
-        None => Err("every entry is too large to be compiled for this alone".to_owned()),
+        None => Err("every entry is too large to be compiled only for this check".to_owned()),
     };
     let mut subjects = vec![Subject { what: "a small graph", key: &small_key, compile: &mut of_sample }];
     if smallest.is_some() {

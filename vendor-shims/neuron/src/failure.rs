@@ -35,7 +35,7 @@ pub enum NeuronError {
     #[error(transparent)]
     Call(Box<CallFailure>),
     /// The compiler reported success but returned an empty network.
-    #[error("version {version} finished `{graph}` and gives a compiled network of {bytes} bytes")]
+    #[error("version {version} finished `{graph}`, but returned a compiled network of {bytes} bytes")]
     EmptyNetwork {
         /// Version of the adapter.
         version: RuntimeVersion,
@@ -55,7 +55,7 @@ pub enum NeuronError {
     },
     /// A value cannot be passed to the library, such as a text with a zero byte or a size beyond
     /// the interface's range.
-    #[error("{what} cannot be handed over: {reason}")]
+    #[error("{what} cannot be passed to the library: {reason}")]
     Impossible {
         /// The object that cannot be passed.
         what: String,
@@ -136,17 +136,13 @@ impl NeuronError {
                 "`cargo xtask build` builds a simulator of the library; a phone has the vendor's own"
             }
             NeuronError::FunctionMissing { .. } => {
-                "another version of the adapter has it: the option `library` names one"
+                "set the option `library` to another version of the adapter"
             }
-            NeuronError::EmptyNetwork { .. } => {
-                "cut the shard smaller, or try another version of the adapter"
-            }
+            NeuronError::EmptyNetwork { .. } => "use smaller shards, or try another version of the adapter",
             NeuronError::Misaligned { .. } => "let the shim allocate the memory, or align it to 64 bytes",
             NeuronError::Call(failure) => match failure.class {
-                ErrorClass::Unmappable => "cut the shard smaller: operations count, not bytes of weights",
-                ErrorClass::IncompatibleArtefact => {
-                    "compile the work order again with the adapter that is here"
-                }
+                ErrorClass::Unmappable => "use smaller shards: operations are limited, not bytes of weights",
+                ErrorClass::IncompatibleArtefact => "compile the work order again with this adapter",
                 _ => return None,
             },
             NeuronError::Impossible { .. } => return None,
@@ -232,7 +228,7 @@ mod tests {
         let invalid = ErrorClass::InvalidArgument;
         let cases = [
             (
-                NeuronError::Library(LibraryError::NotFound { tried: vec!["x: not given".to_owned(); 3] }),
+                NeuronError::Library(LibraryError::NotFound { tried: vec!["x: not set".to_owned(); 3] }),
                 invalid,
                 &["set SHARDWRIGHT_NEURON_LIB"][..],
             ),

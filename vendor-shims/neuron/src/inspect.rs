@@ -2,10 +2,10 @@
 //! MediaTek chips is shipped.
 
 use serde::Serialize;
-use shardwright_neuron_containers::blob::{self, BlobDocument, Compilation};
-use shardwright_neuron_containers::budget::Budget;
-use shardwright_neuron_containers::bytes::Bytes;
-use shardwright_neuron_containers::{ContainerError, inspect as containers};
+use shardwright_neuron_files::blob::{self, BlobDocument, Compilation};
+use shardwright_neuron_files::budget::Budget;
+use shardwright_neuron_files::bytes::Bytes;
+use shardwright_neuron_files::{ContainerError, inspect as containers};
 use shardwright_shim_abi::{Error, ErrorClass, Inspection, Result};
 use shardwright_shim_npu::artefact::incompatible;
 

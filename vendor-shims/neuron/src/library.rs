@@ -27,7 +27,7 @@ use libloading::os::unix::Library as Dynamic;
 use serde::{Deserialize, Serialize};
 use shardwright_neuron_adapter::{Functions, RuntimeVersion, result, setting};
 use shardwright_shim_abi::ErrorClass;
-use shardwright_shim_npu::library::{Search, Steps, load_file, own_folder, variable};
+use shardwright_shim_npu::library::{Search, Steps, load_file, own_folder, text, variable};
 
 use crate::failure::{CallFailure, NeuronError, Result, class_of};
 use crate::soc::Soc;
@@ -158,7 +158,7 @@ impl Library {
         let (path, dynamic) = match choice.stand_in(&mut steps)? {
             Some(found) => found,
             None => search.find(&mut steps, |found| match is_simulator(found) {
-                true => Err("is a simulator, which is taken only where it is named".to_owned()),
+                true => Err("is a simulator, which is used only if it is named explicitly".to_owned()),
                 false => Ok(()),
             })?,
         };
@@ -184,7 +184,7 @@ impl Library {
         };
         let simulator = text_function(SIMULATOR_SYMBOL).map(|function| {
             // SAFETY: the function has no arguments.
-            let reported = unsafe { text(function()) };
+            let reported = unsafe { text(function()) }.unwrap_or_default();
             // The symbol alone identifies a simulator. An unreadable description does not change
             // that.
             serde_json::from_str(&reported).unwrap_or(SimulatorDescription {
@@ -326,7 +326,7 @@ impl Library {
             function,
             code: result::NO_ERROR,
             version: self.version,
-            subject: Some("which gave a null pointer".to_owned()),
+            subject: Some("which returned a null pointer".to_owned()),
             message: self.last_message(),
             log: trail::tail(),
             details: Vec::new(),
@@ -336,7 +336,7 @@ impl Library {
     /// Returns a simulator's last message on this thread. Empty for the vendor's library.
     fn last_message(&self) -> String {
         // SAFETY: the function has no arguments, and the text is copied before the next call.
-        self.message.map(|function| unsafe { text(function()) }).unwrap_or_default()
+        self.message.and_then(|function| unsafe { text(function()) }).unwrap_or_default()
     }
 
     /// Returns the kilobytes of the memory closest to the multipliers, if the library reports them.
@@ -375,18 +375,6 @@ fn reported_version(functions: &Functions, path: &Path) -> Result<RuntimeVersion
         log: String::new(),
         details: Vec::new(),
     })))
-}
-
-/// Copies a C string. Returns an empty string for null.
-///
-/// # Safety
-/// `pointer` is null or a text that ends with a zero byte.
-unsafe fn text(pointer: *const c_char) -> String {
-    if pointer.is_null() {
-        return String::new();
-    }
-    // SAFETY: not null, and the caller guarantees the rest.
-    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
 /// Sets the chip to compile for, in the environment variable that the library reads. Does not write

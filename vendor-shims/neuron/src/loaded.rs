@@ -55,7 +55,7 @@ impl Shard {
         let artefact = Artefact::read(bytes)?;
         let head = &artefact.descriptor.head;
         loads(compatibility::judge(head, soc, driver.maker()), || {
-            format!("compile the work order for {soc} with the library that is here")
+            format!("compile the work order for {soc} with this library")
         })
         .map_err(|error| {
             let (made, here) = (head.made_by.version(), driver.library().version());
@@ -113,7 +113,7 @@ impl Loaded {
             let shared = bound
                 .buffer()
                 .and_then(|(buffer, offset)| Some((buffer.as_any().downcast_ref::<SharedBuffer>()?, offset)));
-            let unmapped = || invalid(format!("what is bound to `{}` cannot be mapped", port.name));
+            let unmapped = || invalid(format!("the memory bound to `{}` cannot be mapped", port.name));
             let is_partial = (rows as u64) < self.entry.rows;
             let is_direct = way.staged.is_none() && !(is_partial && way.rows.is_some());
             if let (Some((shared, offset)), true) = (shared, is_direct) {
@@ -190,7 +190,7 @@ impl Way {
                 "the library requires {bytes} bytes for `{}` of {:?}, which has {dense}, and reports the dimensions {dimensions:?}, which do not account for them",
                 port.name, port.place
             );
-            let help = "this layout is not known; another version of the adapter may pad otherwise";
+            let help = "this layout is unknown; another version of the adapter may pad differently";
             return Err(incompatible(reason, help));
         };
         Ok(Way { bytes, padded: Some(padded), rows: copy, staged: Some(buffer(bytes)?) })
@@ -254,7 +254,7 @@ impl LoadedShard for Shard {
         let Run { entry, rows, mut bound, control, .. } = run;
         let count = self.entries.len();
         let Some(loaded) = self.entries.get_mut(entry) else {
-            return Err(invalid(format!("entry {entry} of {count}")));
+            return Err(invalid(format!("no entry {entry} of {count}")));
         };
         loaded.run(rows, &mut bound, control)
     }

@@ -9,12 +9,12 @@
 //! `/dev/dma_heap/system`, but no test machine had it.
 
 use std::os::fd::RawFd;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use shardwright_neuron_adapter::setting::MEMORY_ALIGNMENT;
 use shardwright_shim_abi::{Buffer, HostBuffer, MemoryKinds};
 use shardwright_shim_npu::error::unsupported_memory;
+use shardwright_shim_npu::mapping::Mapping;
 
 use crate::failure::NeuronError;
 use crate::library::Library;
@@ -23,56 +23,6 @@ use crate::session::SharedHandle;
 /// The memory kinds that runs accept.
 pub(crate) const MEMORY_KINDS: MemoryKinds =
     MemoryKinds::HOST.and(MemoryKinds::SHIM).and(MemoryKinds::DMA_BUF);
-
-/// A mapping of a descriptor's pages.
-struct Mapping {
-    base: NonNull<u8>,
-    length: usize,
-    /// Offset of the buffer in the mapping.
-    skip: usize,
-}
-
-// SAFETY: the memory is accessed through raw pointers whose users follow the contract's rules for
-// overlap.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Maps the pages that cover `length` bytes from `offset`. Returns `None` if the system cannot
-    /// map the descriptor.
-    fn of(fd: RawFd, offset: u64, length: usize) -> Option<Mapping> {
-        // SAFETY: only returns a number.
-        let page =
-            u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok().filter(|page| *page > 0)?;
-        let skip = offset % page;
-        let whole = usize::try_from(skip).ok()?.checked_add(length)?;
-        let from = libc::off_t::try_from(offset - skip).ok()?;
-        // SAFETY: a new mapping at an address that the system chooses.
-        let base = unsafe {
-            let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-            libc::mmap(std::ptr::null_mut(), whole, access, shared, fd, from)
-        };
-        if base == libc::MAP_FAILED {
-            return None;
-        }
-        Some(Mapping { base: NonNull::new(base.cast())?, length: whole, skip: skip as usize })
-    }
-
-    fn pointer(&self) -> *mut u8 {
-        // SAFETY: less than the mapping's length.
-        unsafe { self.base.as_ptr().add(self.skip) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped with that length, unmapped once.
-        unsafe {
-            libc::munmap(self.base.as_ptr().cast(), self.length);
-        }
-    }
-}
 
 /// Memory imported from a descriptor.
 pub struct SharedBuffer {
@@ -96,7 +46,7 @@ impl SharedBuffer {
     ) -> shardwright_shim_abi::Result<SharedBuffer> {
         let refuse = |reason: String| unsupported_memory("a descriptor's memory", &reason);
         let whole = usize::try_from(length).ok().filter(|length| (1..=isize::MAX as usize).contains(length));
-        let whole = whole.ok_or_else(|| refuse(format!("{length} bytes are impossible")))?;
+        let whole = whole.ok_or_else(|| refuse(format!("a length of {length} bytes is invalid")))?;
         // SAFETY: all zeros is a valid value of a struct of numbers.
         let mut status: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: any number may be passed, and the struct outlives the call.
@@ -105,15 +55,15 @@ impl SharedBuffer {
         }
         // An access beyond the end of a file kills the process. dma-buf heaps report 0 or their
         // size.
-        let end = offset.checked_add(length).ok_or_else(|| refuse("its end is impossible".to_owned()))?;
+        let end = offset.checked_add(length).ok_or_else(|| refuse("its end is invalid".to_owned()))?;
         let is_file = status.st_mode & libc::S_IFMT == libc::S_IFREG;
         if is_file && u64::try_from(status.st_size).unwrap_or(0) < end {
-            return Err(refuse(format!("{} bytes, {end} are needed", status.st_size)));
+            return Err(refuse(format!("{} bytes, expected {end}", status.st_size)));
         }
         let handle = Arc::new(SharedHandle::from_fd(library, fd, offset, whole)?);
-        let mapping = Mapping::of(fd, offset, whole);
+        let mapping = Mapping::of(fd, offset, whole).ok();
         if let Some(mapping) = &mapping {
-            let at = mapping.pointer() as u64;
+            let at = mapping.pointer().as_ptr() as u64;
             if !at.is_multiple_of(MEMORY_ALIGNMENT as u64) {
                 let what = "the address of imported memory".to_owned();
                 return Err(NeuronError::Misaligned { what, at, alignment: MEMORY_ALIGNMENT as u64 }.into());
@@ -131,7 +81,7 @@ impl SharedBuffer {
 // SAFETY: the mapping lives as long as the value, does not move and has that many bytes.
 unsafe impl Buffer for SharedBuffer {
     fn pointer(&self) -> *mut u8 {
-        self.mapping.as_ref().map_or(std::ptr::null_mut(), Mapping::pointer)
+        self.mapping.as_ref().map_or(std::ptr::null_mut(), |mapping| mapping.pointer().as_ptr())
     }
 
     fn length(&self) -> usize {

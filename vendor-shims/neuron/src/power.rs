@@ -3,7 +3,7 @@
 
 use shardwright_neuron_adapter::setting::LARGEST_BOOST;
 use shardwright_shim_abi::{FlagOutcome, FlagReport};
-use shardwright_shim_npu::Power;
+use shardwright_shim_npu::{Choice as _, Power};
 
 /// Power mode of a session that does not request one. Every client on phones sets this mode.
 pub const UNASKED: Power = Power::Burst;
@@ -21,12 +21,12 @@ pub const fn boost(power: Power) -> u8 {
 
 /// Reports the flag's outcome after the library returned no error.
 pub fn report(power: Power, is_simulated: bool) -> FlagReport {
-    let set = format!("NeuronExecution_setBoostHint({}) answered without an error", boost(power));
+    let set = format!("NeuronExecution_setBoostHint({}) succeeded", boost(power));
     match is_simulated {
-        true => Power::report(FlagOutcome::Inert, format!("{set}; the simulator takes as long with any")),
+        true => Power::report(FlagOutcome::Inert, format!("{set}; it has no effect in the simulator")),
         false => Power::report(
             FlagOutcome::Unknown,
-            format!("{set}; nothing tells what the hardware makes of it, and no phone was tried"),
+            format!("{set}; its effect on the hardware is unknown and was not tested on a phone"),
         ),
     }
 }

@@ -19,12 +19,12 @@ pub const fn number(asked: Priority) -> i32 {
 
 /// Returns the flag's outcome and evidence after the library returned no error.
 pub fn judged(asked: Priority, is_simulated: bool) -> (FlagOutcome, String) {
-    let set = format!("NeuronCompilation_setPriority({}) answered without an error", number(asked));
+    let set = format!("NeuronCompilation_setPriority({}) succeeded", number(asked));
     match is_simulated {
-        true => (FlagOutcome::Inert, format!("{set}; nothing else uses the simulator's processor")),
+        true => (FlagOutcome::Inert, format!("{set}; no other program uses the simulator's processor")),
         false => (
             FlagOutcome::Unknown,
-            format!("{set}; nothing tells whether a stored network keeps it, and no phone was tried"),
+            format!("{set}; whether a stored network keeps it is unknown and was not tested on a phone"),
         ),
     }
 }

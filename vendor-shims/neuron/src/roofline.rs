@@ -95,20 +95,20 @@ pub fn read_facts() -> Vec<Fact> {
     vec![
         figure(
             facts::MEMORY,
-            "peak bandwidth of the chip's memory in 10^9 bytes a second; without it no times are estimated",
+            "peak bandwidth of the chip's memory in 10^9 bytes per second; without it no times are estimated",
         ),
         rate(
             Operands::FixedByEight,
-            "peak of 10^12 operations a second, a multiply-add counted as two, of 16-bit activations with \
-             8-bit weights; without it nothing with such a product has a time",
+            "peak rate of 16-bit activations with 8-bit weights in 10^12 operations per second (a multiply-add \
+             is two); without it, entries with such products have no time",
         ),
-        rate(Operands::FixedByFour, "the same with 4-bit weights"),
-        rate(Operands::FixedByFixed, "the same of two 16-bit activations, as in attention"),
-        rate(Operands::Floats, "the same of 16-bit floats, in which f32 is computed too"),
+        rate(Operands::FixedByFour, "peak rate of 16-bit activations with 4-bit weights"),
+        rate(Operands::FixedByFixed, "peak rate of two 16-bit activations, as in attention"),
+        rate(Operands::Floats, "peak rate of 16-bit floats, in which f32 is computed too"),
         figure(
             facts::EFFICIENCY,
-            "the part of its peaks that the chip reaches, fitted to one reported time; 1 without it, so \
-             that times are the shortest possible",
+            "part of the peaks that the chip reaches, fitted to one reported time; 1 if missing, so that \
+             times are the shortest possible",
         ),
     ]
 }
@@ -138,7 +138,7 @@ impl Roofline {
             Some(memory) => Ok(Some(Roofline { memory, rates, efficiency: efficiency.unwrap_or(1.0) })),
             None if efficiency.is_none() && rates.iter().all(Option::is_none) => Ok(None),
             None => {
-                let reason = "it is missing beside rates or an efficiency, which are of no use without it";
+                let reason = "it is missing, but rates or an efficiency are set, which need it";
                 Err(wrong(facts::MEMORY, reason.to_owned()))
             }
         }

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
-use shardwright_neuron_containers::Version;
 use shardwright_shim_abi::{
     Buffer, Chip, Compatibility, CompileOutput, DeviceKind, EntryView, Error, Estimate, Fact, Flag,
     Inspection, Limit, LoadedShard, MemoryKinds, Options, Provenance, Result, Verdict, WorkOrderView,
@@ -110,7 +109,7 @@ impl Vendor for Neuron {
         let driver = driver.playing(soc)?;
         let (kind, place) = match driver.library().simulator() {
             Some(_) => {
-                let place = "integers as TFLite defines them; says nothing of a chip's time or compiler";
+                let place = "integers as defined by TFLite; does not simulate a chip's time or compiler";
                 (DeviceKind::Simulated, place)
             }
             None if is_own => (DeviceKind::Present, "this phone's"),
@@ -133,15 +132,13 @@ impl Vendor for Neuron {
     fn limits(on: &On<'_, Self>) -> Result<Vec<Limit>> {
         let l1 = on.driver()?.library().l1_kilobytes().map(|kilobytes| {
             Limit::new("l1-kilobytes", kilobytes.into(), Provenance::Declared)
-                .with_note("what the library says of the memory nearest to the multipliers")
+                .with_note("what the library reports about the memory nearest to the multipliers")
         });
         Ok(limits().into_iter().chain(l1).collect())
     }
 
     fn flags(on: &On<'_, Self>) -> Result<Vec<Flag>> {
-        let version = on.driver()?.library().version();
-        let version = Version::new(version.major, version.minor, version.patch);
-        Ok(flags::schema(&on.soc, Some(version)))
+        Ok(flags::schema(&on.soc, Some(on.driver()?.library().version())))
     }
 
     fn check(on: &On<'_, Self>, entry: EntryView<'_>) -> Result<Vec<Verdict>> {

@@ -67,34 +67,34 @@ pub fn read_facts() -> Vec<Fact> {
             facts::PLATFORM,
             FlagKind::Text,
             true,
-            "the chip as the vendor's tools name it, `mt6989`: what the compiler is told",
+            "name of the chip in the vendor's tools, such as `mt6989`, which is passed to the compiler",
         ),
         fact(
             facts::FOUR_BITS_PER_CHANNEL,
             FlagKind::Choice(words),
             false,
-            "whether the chip refuses 4-bit weights with a scale per channel whatever the adapter; \
-             by-version without it",
+            "whether the chip refuses 4-bit weights with a scale per channel with every adapter; \
+             by-version if missing",
         ),
-        fact(facts::CORES, up_to(64), false, "cores of the processor, the most that `num-mdla` may say"),
+        fact(facts::CORES, up_to(64), false, "cores of the processor, the maximum of `num-mdla`"),
         fact(
             facts::L1_KILOBYTES,
             up_to(64 << 10),
             false,
-            "fast memory of the processor, the most that `l1-size-kb` may say",
+            "fast memory of the processor in kilobytes, the maximum of `l1-size-kb`",
         ),
         fact(
             facts::SIMULATED_ADAPTER,
             FlagKind::Text,
             false,
-            "version of the adapter that a simulator plays for the chip, `9.2.0`; the simulator's own \
-             without it",
+            "version of the adapter that a simulator imitates for the chip, such as `9.2.0`; the simulator's \
+             own if missing",
         ),
         fact(
             facts::SYSTEM_PROPERTIES,
             FlagKind::Text,
             false,
-            "system properties by which a phone tells its chip, the most telling first, commas between",
+            "system properties in which a phone names its chip, the most specific first, with commas",
         ),
     ];
     read.extend(roofline::read_facts());
@@ -109,15 +109,6 @@ fn platform(name: &str) -> Option<String> {
     (digits == 4).then(|| lower[..6].to_owned())
 }
 
-/// Parses a version such as `9.2.0`.
-fn version(text: &str) -> Option<RuntimeVersion> {
-    let parts: Vec<u8> = text.split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;
-    match parts[..] {
-        [major, minor, patch] => Some(RuntimeVersion::new(major, minor, patch)),
-        _ => None,
-    }
-}
-
 impl Soc {
     /// Reads the chip of a profile.
     ///
@@ -128,8 +119,7 @@ impl Soc {
         let number = |name: &str| number::<i64>(chip, name, "it is not a number");
         let said = chip.facts.get(facts::PLATFORM).unwrap_or_default();
         if platform(said).as_deref() != Some(said) {
-            let reason =
-                format!("`{said}` is not as the vendor's tools name chips: `mt6989`, without a suffix");
+            let reason = format!("`{said}` is not a chip name of the vendor's tools, such as `mt6989`");
             return Err(wrong(facts::PLATFORM, reason));
         }
         let properties = chip.facts.get(facts::SYSTEM_PROPERTIES).unwrap_or_default().split(',');
@@ -149,7 +139,7 @@ impl Soc {
             l1_kilobytes: number(facts::L1_KILOBYTES)?,
             simulated_adapter: match chip.facts.get(facts::SIMULATED_ADAPTER) {
                 None => None,
-                Some(value) => Some(version(value).ok_or_else(|| {
+                Some(value) => Some(RuntimeVersion::parse(value).ok_or_else(|| {
                     let reason = format!("`{value}` is not three numbers up to 255, as in `8.2.28`");
                     wrong(facts::SIMULATED_ADAPTER, reason)
                 })?),
@@ -220,24 +210,8 @@ pub(crate) mod tests {
 
     /// Reads the chip of a shipped profile.
     pub(crate) fn of_profile(name: &str) -> Soc {
-        let profile = &profiles()[name];
-        let texts = |value: &serde_json::Value| value.as_str().expect("text").to_owned();
-        let aliases: Vec<String> =
-            profile["aliases"].as_array().expect("aliases").iter().map(texts).collect();
-        let facts = profile["facts"].as_array().expect("facts").iter();
-        let facts: Vec<(String, String)> =
-            facts.map(|fact| (texts(&fact["name"]), texts(&fact["value"]))).collect();
-        let read = read_facts();
-        let is_read = |name: &str| read.iter().any(|fact| fact.name == name);
-        let chip = Chip {
-            name,
-            aliases: aliases.iter().map(String::as_str).collect(),
-            facts: facts
-                .iter()
-                .map(|(name, value)| (name.as_str(), value.as_str()))
-                .filter(|(name, _)| is_read(name))
-                .collect(),
-        };
+        let profile = shardwright_shim_testing::profile(name, &read_facts());
+        let chip = Chip { name, aliases: profile.aliases, facts: profile.facts.into_iter().collect() };
         Soc::read(&chip).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
@@ -261,7 +235,7 @@ pub(crate) mod tests {
         for (facts, fact, says) in [
             (&[][..], facts::PLATFORM, "``"),
             (&[("platform", "MT6989")], facts::PLATFORM, "`MT6989`"),
-            (&[("platform", "mt6989w")], facts::PLATFORM, "without a suffix"),
+            (&[("platform", "mt6989w")], facts::PLATFORM, "`mt6989w` is not a chip name"),
             (&[("platform", "sm8850")], facts::PLATFORM, "`sm8850`"),
             (&[("platform", "mt69\u{e9}9")], facts::PLATFORM, "`mt6989`"),
             (&[("platform", "mt6989"), ("mdla-cores", "four")], facts::CORES, "number"),

@@ -78,10 +78,10 @@ impl<H> ReadHead<H> {
         match self {
             ReadHead::Known(head) => Ok(head),
             ReadHead::Foreign => {
-                Err(Compatibility::NotMine(format!("the head is not one of the {} shim", format.shim)))
+                Err(Compatibility::NotMine(format!("the head was not written by the {} shim", format.shim)))
             }
             ReadHead::OtherFormat(other) => {
-                Err(Compatibility::Unsupported(format!("format {other}, this shim reads {}", format.number)))
+                Err(Compatibility::Unsupported(format!("format {other}, expected {}", format.number)))
             }
         }
     }
@@ -253,7 +253,8 @@ impl Format {
         }
         let (length, payload_at, payload) = (word(16), word(24), word(32));
         if length > MAX_DESCRIPTOR {
-            return Err(corrupt(16, format!("a descriptor of {length} bytes, at most {MAX_DESCRIPTOR}")));
+            let reason = format!("the descriptor has {length} bytes, expected at most {MAX_DESCRIPTOR}");
+            return Err(corrupt(16, reason));
         }
         let end = PAGE + length;
         if payload_at != end.next_multiple_of(PAGE) {
@@ -264,14 +265,13 @@ impl Format {
         }
         if payload_at.checked_add(payload) != Some(bytes.len() as u64) {
             let (existing, what) = (bytes.len(), self.payload);
-            let reason =
-                format!("{existing} bytes where {what} of {payload} from {payload_at} on is expected");
+            let reason = format!("{existing} bytes, expected {what} of {payload} from {payload_at} on");
             return Err(corrupt(32, reason));
         }
         // The comparison above ensures that the range is within the artefact.
         let text = &bytes[PAGE as usize..end as usize];
         if Sha256::digest(text)[..] != header[40..HEADER] {
-            return Err(corrupt(PAGE, "the descriptor is not the one that was written"));
+            return Err(corrupt(PAGE, "the descriptor does not match its hash"));
         }
         zeros(bytes, HEADER as u64..PAGE)?;
         zeros(bytes, end..payload_at)?;
@@ -315,7 +315,7 @@ pub fn check_hash(bytes: &[u8], written: &str, what: &str, offset: u64) -> Resul
     let found = hash(bytes);
     match found == written {
         true => Ok(()),
-        false => Err(corrupt(offset, format!("{what} has the hash {found}, {written} was written"))),
+        false => Err(corrupt(offset, format!("{what} has the hash {found}, expected {written}"))),
     }
 }
 
@@ -369,14 +369,14 @@ fn check_limits(mut ports: impl ExactSizeIterator<Item = usize>) -> Result<(), E
 fn check<H: Head, E: Entry>(descriptor: &Descriptor<H, E>) -> Result<(), String> {
     let (count, reported) = (descriptor.entries.len(), descriptor.head.entries());
     if count == 0 || count > MAX_ENTRIES || count != reported as usize {
-        return Err(format!("{count} entries, {reported} in the head"));
+        return Err(format!("{count} entries, expected {reported} as in the head"));
     }
     let mut names = std::collections::HashSet::new();
     for entry in &descriptor.entries {
         let Outline { name, rows, ports, .. } = entry.outline();
         check_name("an entry", name)?;
         if !names.insert(name) {
-            return Err(format!("two entries `{name}`"));
+            return Err(format!("two entries are named `{name}`"));
         }
         if rows == 0 {
             return Err(format!("entry `{name}` has no rows"));

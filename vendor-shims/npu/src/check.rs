@@ -90,15 +90,15 @@ pub fn check_all<R: Rules>(source: &Source<'_, R::Encoding>, rules: &R) -> Resul
         let reason = match &tensor.encoding {
             Err(reason) => reason.clone(),
             Ok(encoding) if encoding.is_index() => {
-                "positions and slots are read by no operation of this shim".to_owned()
+                "no operation of this shim reads positions or slots".to_owned()
             }
             Ok(_) if tensor.shape.len() > R::MAX_RANK || tensor.shape.is_empty() => {
-                format!("{:?} has no rank of 1 to {}", tensor.shape, R::MAX_RANK)
+                format!("{:?} must have 1 to {} axes", tensor.shape, R::MAX_RANK)
             }
             Ok(_) => continue,
         };
         return Err(Error::unsupported("port", port.name(), reason)
-            .help("attention and rotary embedding in their lower forms read tables in place of positions"));
+            .help("decomposed attention and rotary embedding read tables instead of positions"));
     }
     Ok(())
 }
@@ -123,7 +123,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         let count = self.node.inputs().len();
         match (least..=most).contains(&count) && self.node.inputs().take(least).all(|input| input.is_some()) {
             true => Ok(()),
-            false => Err(format!("it has {count} operands, {least} to {most} are expected")),
+            false => Err(format!("it has {count} operands, expected {least} to {most}")),
         }
     }
 
@@ -144,7 +144,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         match (1..=R::MAX_RANK).contains(&shape.len()) {
             true => Ok(()),
             false => Err(format!(
-                "`{}` {shape:?} has rank {}; operations take 1 to {} axes",
+                "`{}` {shape:?} has rank {}; operations support 1 to {} axes",
                 self.name(tensor),
                 shape.len(),
                 R::MAX_RANK
@@ -157,11 +157,11 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         self.rank(tensor)?;
         let name = self.name(tensor);
         if let Some(weight) = self.source.weight(tensor) {
-            return Err(format!("`{name}` is the constant `{}`; nothing is computed ahead", weight.name()));
+            return Err(format!("`{name}` is the constant `{}`; constants are not computed", weight.name()));
         }
         match &self.source.tensor(tensor).encoding {
             Ok(encoding) if encoding.is_index() => {
-                Err(format!("`{name}` is i32; positions and slots are read by no operation of this shim"))
+                Err(format!("`{name}` is i32; no operation of this shim reads positions or slots"))
             }
             Ok(encoding) => match self.rules.computes(*encoding) {
                 Ok(()) => Ok(*encoding),
@@ -211,21 +211,21 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
             return Err((*reason).to_owned());
         }
         if self.node.op_version() != 1 {
-            return Err(format!("version {} of its meaning is not known here", self.node.op_version()));
+            return Err(format!("version {} of the operation is unknown", self.node.op_version()));
         }
         match self.node.op() {
             raw::SW_OP_LINEAR => self.linear(),
             raw::SW_OP_RMS_NORM => self.rms_norm(),
             raw::SW_OP_ROTATE => self.rotate(),
             raw::SW_OP_ROPE => {
-                Err("its tables follow from positions; with tables as inputs it is taken".to_owned())
+                Err("it computes tables from positions; only tables as inputs are supported".to_owned())
             }
             raw::SW_OP_ATTENTION => {
-                Err("its mask follows from positions; in products with a mask as an input it is taken"
+                Err("it computes a mask from positions; only products with a mask as an input are supported"
                     .to_owned())
             }
             raw::SW_OP_STATE_UPDATE => {
-                Err("a graph does not write into its inputs; the runtime places the new rows".to_owned())
+                Err("a graph cannot write into its inputs; the runtime stores the new rows".to_owned())
             }
             op @ (raw::SW_OP_GELU
             | raw::SW_OP_SILU
@@ -267,7 +267,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
             raw::SW_OP_RESHAPE | raw::SW_OP_TRANSPOSE | raw::SW_OP_SLICE => self.movement(),
             raw::SW_OP_CONCAT => self.concat(),
             raw::SW_OP_CONVERT => self.convert(),
-            other => Err(format!("operation {other} is not known here")),
+            other => Err(format!("operation {other} is unknown to this shim")),
         }
     }
 
@@ -290,10 +290,10 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         self.rules.matrix(&constant, encoding)?;
         let (left, right) = (self.shape(x), self.shape(weight));
         let (Some((inner, rows)), [outputs, inputs]) = (left.split_last(), right) else {
-            return Err(format!("{left:?} does not multiply {right:?}"));
+            return Err(format!("{left:?} cannot be multiplied by {right:?}"));
         };
         if inner != inputs || rows.is_empty() {
-            return Err(format!("{left:?} does not multiply {right:?} stored as [out, in]"));
+            return Err(format!("{left:?} cannot be multiplied by {right:?} stored as [out, in]"));
         }
         self.expect(out, &[rows, &[*outputs]].concat())
     }
@@ -315,11 +315,11 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         let encodings = [self.value(a)?, self.value(b)?, self.value(out)?];
         self.rules.together(&encodings)?;
         let (left, right) = (self.shape(a), self.shape(b));
-        let [.., rows, inner] = left else { return Err(format!("{left:?} has no two axes")) };
-        let [.., first, second] = right else { return Err(format!("{right:?} has no two axes")) };
+        let [.., rows, inner] = left else { return Err(format!("{left:?} has fewer than two axes")) };
+        let [.., first, second] = right else { return Err(format!("{right:?} has fewer than two axes")) };
         let (other, columns) = if transposed { (second, first) } else { (first, second) };
         if inner != other {
-            return Err(format!("{left:?} does not multiply {right:?}"));
+            return Err(format!("{left:?} cannot be multiplied by {right:?}"));
         }
         if left.len().max(right.len()) > 4 {
             return Err(format!("{left:?} by {right:?} has more than 4 axes"));
@@ -389,7 +389,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
             }
         }
         if constants == 2 {
-            return Err("both operands are constants; nothing is computed ahead".to_owned());
+            return Err("both operands are constants; constants are not computed".to_owned());
         }
         self.rules.together(&encodings)?;
         self.expect(out, &broadcast(self.shape(a), self.shape(b))?)
@@ -409,7 +409,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
             [self.count("kernel")?, self.count("stride")?, self.count("padding")?];
         let (&[height, width, channels], &[outputs, columns]) = (self.shape(x), self.shape(weight)) else {
             return Err(format!(
-                "{:?} and {:?} are no plane and its kernels",
+                "{:?} and {:?} are not a plane and its kernels",
                 self.shape(x),
                 self.shape(weight)
             ));
@@ -453,7 +453,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
             raw::SW_OP_RESHAPE => {
                 let wanted: Vec<u64> = list("shape")?.iter().map(|extent| *extent as u64).collect();
                 if elements(&wanted) != elements(shape) {
-                    return Err(format!("{shape:?} cannot take the shape {wanted:?}"));
+                    return Err(format!("{shape:?} cannot be reshaped to {wanted:?}"));
                 }
                 self.expect(out, &wanted)
             }
@@ -489,7 +489,7 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
         match from == to {
             true => Ok(()),
             false => Err(format!(
-                "`{}` is {} and `{}` {}; values that move keep their encoding",
+                "`{}` is {} and `{}` {}; moved values keep their encoding",
                 self.name(x),
                 from.describe(),
                 self.name(out),
@@ -509,13 +509,13 @@ impl<'a, R: Rules> Case<'_, 'a, R> {
             let fits = shape.len() == whole.len()
                 && shape.iter().zip(whole).enumerate().all(|(index, (a, b))| index == axis || a == b);
             if axis >= shape.len() || !fits {
-                return Err(format!("{shape:?} does not join to {whole:?} along axis {axis}"));
+                return Err(format!("{shape:?} cannot be joined to {whole:?} along axis {axis}"));
             }
             total = total.saturating_add(shape[axis]);
         }
         match self.shape(out).get(axis) {
             Some(extent) if *extent == total => Ok(()),
-            _ => Err(format!("its operands do not join to {:?} along axis {axis}", self.shape(out))),
+            _ => Err(format!("its operands cannot be joined to {:?} along axis {axis}", self.shape(out))),
         }
     }
 

@@ -42,10 +42,10 @@ pub fn symmetric<'a>(weight: &WeightView<'a>) -> Result<QuantisationView<'a>, St
     };
     let zeros = quantisation.zero_points().map_err(|error| error.message)?;
     if zeros.iter().any(|zero| *zero != 0) {
-        return Err(format!("weight `{name}` has zero points; matrices are symmetric"));
+        return Err(format!("weight `{name}` has zero points; it must be symmetric"));
     }
     if quantisation.kind() == raw::SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM {
-        return Err(format!("weight `{name}` has minimums; matrices are symmetric"));
+        return Err(format!("weight `{name}` has minimums; it must be symmetric"));
     }
     if quantisation.kind() == raw::SW_QUANTISATION_PER_CHANNEL && quantisation.axis() != 0 {
         return Err(format!("weight `{name}` has scales along axis {}, not per output", quantisation.axis()));
@@ -67,7 +67,7 @@ pub fn rows_of_bits(weight: &WeightView<'_>, bits: u32) -> Result<(u64, u64, u64
     let length = stride.checked_mul(outputs).ok_or("it is too large")?;
     match weight.length() == length {
         true => Ok((outputs, inputs, stride)),
-        false => Err(format!("{} bytes where {:?} has {length}", weight.length(), weight.shape())),
+        false => Err(format!("{} bytes for {:?}, expected {length}", weight.length(), weight.shape())),
     }
 }
 
@@ -138,7 +138,7 @@ pub fn small_values(weight: &WeightView<'_>) -> Result<Option<Vec<f32>>, String>
 pub fn plus(weight: &WeightView<'_>, mut values: Vec<f32>, offset: f32) -> Result<Vec<f32>, String> {
     values.iter_mut().for_each(|value| *value += offset);
     match values.iter().find(|value| !value.is_finite()) {
-        Some(value) => Err(format!("constant `{}` holds {value}", weight.name())),
+        Some(value) => Err(format!("constant `{}` contains {value}", weight.name())),
         None => Ok(values),
     }
 }

@@ -51,9 +51,9 @@ pub trait Encoding: Copy + Debug + PartialEq {
 ///
 /// The fault of its scales.
 pub fn per_tensor(tensor: &TensorView<'_>) -> Result<(f32, i32), String> {
-    let quantisation = tensor.quantisation().ok_or("integers without a scale stand for nothing")?;
+    let quantisation = tensor.quantisation().ok_or("integers need a scale")?;
     if quantisation.kind() != raw::SW_QUANTISATION_PER_TENSOR {
-        return Err("activations have one scale, this one has many".to_owned());
+        return Err("activations have one scale, got several".to_owned());
     }
     let scale = quantisation.scale_values().map_err(|error| error.message)?;
     let scale = scale.first().copied().unwrap_or(0.0);
@@ -78,7 +78,7 @@ pub fn dtype_name(dtype: u32) -> String {
         raw::SW_DTYPE_I64 => "i64",
         raw::SW_DTYPE_I4 => "i4",
         raw::SW_DTYPE_I2 => "i2",
-        other => return format!("element type {other}"),
+        other => return format!("unsupported element type {other}"),
     };
     name.to_owned()
 }

@@ -5,16 +5,16 @@
 //! Each compiler's own restrictions are its [`Rules`]. Recognises attention ([`attention`]), reads
 //! constants ([`constant`]), stores the graph between an entry and the compiler's graph ([`Draft`],
 //! [`Work`]), and walks an entry's nodes for a shim that lowers them ([`Lowering`]). Lays out
-//! compiled artefacts ([`artefact`]) and the ports that a run binds ([`port`]). Defines the session
-//! flags for power and priority ([`power`], [`priority`]). Implements the contract for any vendor
-//! ([`NpuShim`]).
+//! compiled artefacts ([`artefact`]) and the ports that a run binds ([`port`]). Maps shared memory
+//! ([`mapping`]). Defines the session flags for power and priority ([`power`], [`priority`]).
+//! Implements the contract for any vendor ([`NpuShim`]).
 //!
 //! **Not its job.** Anything specific to a vendor or a model family, calls to a vendor's library,
 //! and decisions about layouts. Each vendor's crate does these, behind the trait [`Vendor`].
 //!
 //! ```
 //! use shardwright_shim_abi::Options;
-//! use shardwright_shim_npu::Power;
+//! use shardwright_shim_npu::{Choice as _, Power};
 //!
 //! let asked = Power::read(&Options::default())?;
 //! assert_eq!(asked, None, "without the option a shim uses its own default");
@@ -27,7 +27,7 @@
 pub mod artefact;
 pub mod attention;
 pub mod check;
-mod choice;
+pub mod choice;
 pub mod constant;
 pub mod draft;
 pub mod encoding;
@@ -36,6 +36,7 @@ pub mod facts;
 pub mod lazy;
 pub mod library;
 pub mod lowering;
+pub mod mapping;
 pub mod port;
 pub mod power;
 pub mod priority;
@@ -45,6 +46,7 @@ pub mod vendor;
 pub mod work;
 
 pub use check::Rules;
+pub use choice::Choice;
 pub use draft::{Act, Constant, Draft, Kind, NodeRef, ValueId, ValueKind};
 pub use encoding::Encoding;
 pub use lazy::Lazy;

@@ -7,7 +7,7 @@
 //!    check is used. A missing library is distinguished from a library that exists but does not
 //!    load.
 
-use std::ffi::{CStr, OsStr, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ pub enum LibraryError {
         tried: Vec<String>,
     },
     /// The file exists, but the loader rejects it.
-    #[error("{} is there and cannot be loaded: {reason}", path.display())]
+    #[error("{} exists but cannot be loaded: {reason}", path.display())]
     NotLoadable {
         /// The file, or the name by which the loader found it.
         path: PathBuf,
@@ -44,7 +44,7 @@ impl LibraryError {
 }
 
 /// Suffix of a step whose option or variable is not set.
-const NOT_GIVEN: &str = ": not given";
+const NOT_GIVEN: &str = ": not set";
 
 /// Collects the steps of a search.
 pub struct Steps {
@@ -99,7 +99,7 @@ impl Search<'_> {
     ) -> Result<(PathBuf, Dynamic), LibraryError> {
         for (place, path) in self.given {
             let Some(path) = path else {
-                steps.say(format!("{place}: not given"));
+                steps.say(format!("{place}: not set"));
                 continue;
             };
             let path = if path.is_dir() { path.join(self.file) } else { path.to_owned() };
@@ -112,18 +112,18 @@ impl Search<'_> {
         }
         match self.beside.map(|folder| folder.join(self.file)) {
             Some(path) if path.is_file() => {
-                steps.say(format!("beside the shim: {}", path.display()));
+                steps.say(format!("next to the shim: {}", path.display()));
                 return Ok((path.clone(), load_file(&path)?));
             }
-            Some(path) => steps.say(format!("beside the shim: {} is not a file", path.display())),
-            None => steps.say("beside the shim: the loader does not report where the shim is".to_owned()),
+            Some(path) => steps.say(format!("next to the shim: {} is not a file", path.display())),
+            None => steps.say("next to the shim: the loader does not report where the shim is".to_owned()),
         }
         let mut unloadable = None;
         for name in self.names {
             match open(Path::new(name)) {
                 Ok(found) => match passes(&found) {
                     Ok(()) => {
-                        steps.say(format!("the loader's path: {name} opens, later names are not tried"));
+                        steps.say(format!("the loader's path: {name} opens, so later names are not tried"));
                         return Ok((PathBuf::from(name), found));
                     }
                     Err(reason) => steps.say(format!("the loader's path: {name} {reason}")),
@@ -208,6 +208,18 @@ pub fn own_folder() -> Option<PathBuf> {
 /// Returns the path in an environment variable, or `None` if unset or empty.
 pub fn variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+/// Copies a text of a library. Returns `None` if it is null.
+///
+/// # Safety
+/// `pointer` is null or a text that ends with a zero byte.
+pub unsafe fn text(pointer: *const c_char) -> Option<String> {
+    if pointer.is_null() {
+        return None;
+    }
+    // SAFETY: not null, and the caller guarantees the rest.
+    Some(unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]

@@ -417,7 +417,7 @@ pub trait Lowering<'s, 'w: 's>: Sized + 's {
                 let value = self.number(value, Self::beside(op, target));
                 self.binary(op, x, value, target)
             }
-            other => return Err(self.work().refused(format!("operation {other} is not known here"))),
+            other => return Err(self.work().refused(format!("operation {other} is unknown to this shim"))),
         })
     }
 

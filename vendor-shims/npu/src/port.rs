@@ -157,11 +157,11 @@ pub fn check_ports<P>(entry: &str, ports: &[Port<P>]) -> Result<(), String> {
     for port in ports {
         check_name("a port", &port.name)?;
         if !names.insert(port.name.as_str()) {
-            return Err(format!("port `{}` of `{entry}` is there twice", port.name));
+            return Err(format!("port `{}` of `{entry}` appears twice", port.name));
         }
         if port.shape.len() > MAX_RANK || port.bytes().is_none_or(|bytes| bytes == 0) {
             let (name, shape, dtype) = (&port.name, &port.shape, port.dtype);
-            return Err(format!("port `{name}` of {shape:?} of element type {dtype}"));
+            return Err(format!("unsupported port `{name}`: {shape:?} of element type {dtype}"));
         }
         if !(port.scale().is_finite() && port.scale() > 0.0) {
             return Err(format!("port `{}` has the scale {}", port.name, port.scale()));
@@ -217,10 +217,10 @@ pub fn check_run(
     rows: usize,
 ) -> Result<(), Error> {
     if bound != ports {
-        return Err(Error::invalid_argument(format!("{bound} bindings, `{entry}` has {ports}")));
+        return Err(Error::invalid_argument(format!("{bound} bindings for `{entry}`, expected {ports}")));
     }
     if rows == 0 || rows as u64 > static_rows {
-        return Err(Error::invalid_argument(format!("{rows} rows of {static_rows}")));
+        return Err(Error::invalid_argument(format!("{rows} rows, expected 1 to {static_rows}")));
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use shardwright_shim_abi::{
 
 use crate::error::{compiles_only, unsupported_memory};
 use crate::vendor::{Vendor, Wishes};
-use crate::{Lazy, Power, Priority};
+use crate::{Choice as _, Lazy, Power, Priority};
 
 /// Suffix of the name of a simulated device.
 pub const SIMULATED: &str = ".simulated";

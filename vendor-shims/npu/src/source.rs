@@ -74,7 +74,7 @@ impl<'a, E: Encoding> Source<'a, E> {
             let name = tensor.name();
             limit("tensor-values", tensor.elements(), MAX_VALUES)?;
             if tensor.elements() == 0 {
-                return Err(invalid(format!("tensor `{name}` has no values: {:?}", tensor.shape())));
+                return Err(invalid(format!("tensor `{name}` is empty: {:?}", tensor.shape())));
             }
             tensors.push(SourceTensor {
                 name,
@@ -103,7 +103,7 @@ impl<'a, E: Encoding> Source<'a, E> {
             let (tensor, dtype) = (&tensors[index as usize], entry.tensor(index).dtype());
             if weight.shape() != tensor.shape || weight.dtype() != dtype {
                 return Err(invalid(format!(
-                    "tensor `{}` {:?} of type {dtype} is weight `{}` {:?} of type {}",
+                    "tensor `{}` {:?} of type {dtype} does not match weight `{}` {:?} of type {}",
                     tensor.name,
                     tensor.shape,
                     weight.name(),
@@ -118,7 +118,7 @@ impl<'a, E: Encoding> Source<'a, E> {
                 match tensors.get_mut(input as usize) {
                     None => return Err(invalid(format!("there is no tensor {input}"))),
                     Some(SourceTensor { origin: Origin::Unused, name, .. }) => {
-                        return Err(invalid(format!("`{}` reads `{name}` before it is there", node.name())));
+                        return Err(invalid(format!("`{}` reads `{name}` before it exists", node.name())));
                     }
                     Some(tensor) => {
                         if tensor.readers.last() != Some(&index) {
@@ -136,7 +136,7 @@ impl<'a, E: Encoding> Source<'a, E> {
                 None => return Err(invalid(format!("there is no tensor {}", port.tensor()))),
                 Some(SourceTensor { origin: Origin::Unused, name, .. }) => {
                     return Err(invalid(format!(
-                        "output `{}` is `{name}`, which nothing computes",
+                        "output `{}` is `{name}`, which no operation computes",
                         port.name()
                     )));
                 }

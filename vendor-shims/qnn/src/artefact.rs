@@ -22,7 +22,7 @@ pub const FORMAT: Format = Format {
     number: 3,
     shim: "qnn",
     payload: "a binary",
-    foreign_help: "`inspect` says what a foreign context binary holds; only artefacts compiled by this shim name its ports",
+    foreign_help: "`inspect` shows the content of a foreign context binary; only artefacts compiled by this shim name their ports",
 };
 
 /// Metadata that is needed before an artefact is loaded.
@@ -143,7 +143,7 @@ impl<'m> Artefact<'m> {
         check(&opened.descriptor).map_err(|reason| corrupt(PAGE, reason))?;
         let (reported, found) = (opened.descriptor.head.binary_bytes, opened.payload.len());
         if reported != found as u64 {
-            return Err(corrupt(32, format!("{found} bytes, {reported} described")));
+            return Err(corrupt(32, format!("{found} bytes, expected {reported} as described")));
         }
         Ok(Artefact { descriptor: opened.descriptor, binary: opened.payload, binary_at: opened.payload_at })
     }
@@ -171,12 +171,12 @@ fn check(descriptor: &Descriptor) -> Result<(), String> {
         }
         let mut tensors = std::collections::HashSet::new();
         if let Some(port) = entry.ports.iter().find(|port| !tensors.insert(port.place)) {
-            return Err(format!("the tensor of port `{}` of `{}` is there twice", port.name, entry.name));
+            return Err(format!("the tensor of port `{}` of `{}` appears twice", port.name, entry.name));
         }
         for tensor in entry.graph.inputs.iter().chain(&entry.graph.outputs) {
             check_name("a tensor", &tensor.name)?;
             if tensor.dims.len() > MAX_RANK {
-                return Err(format!("tensor `{}` of rank {}", tensor.name, tensor.dims.len()));
+                return Err(format!("tensor `{}` has unsupported rank {}", tensor.name, tensor.dims.len()));
             }
         }
         if entry.bound(false).is_none() || entry.bound(true).is_none() {
@@ -297,7 +297,7 @@ pub(crate) mod tests {
             ("twice", |d| d.entries[0].ports[1].place = 1),
             ("a name of 0 bytes", |d| d.entries[0].graph.inputs[0].name.clear()),
             ("a name of 3 bytes", |d| d.entries[0].graph.name = "a\0b".to_owned()),
-            ("of rank 9", |d| d.entries[0].graph.inputs[0].dims = vec![1; 9]),
+            ("unsupported rank 9", |d| d.entries[0].graph.inputs[0].dims = vec![1; 9]),
             ("not the same", |d| d.entries[0].graph.inputs[0].id = 9),
             ("not the same", |d| d.entries[0].graph.inputs[0].dims[1] = 5),
             ("not the same", |d| d.entries[0].graph.inputs[0].data_type = 77),

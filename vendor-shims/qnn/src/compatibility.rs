@@ -29,7 +29,7 @@ pub fn judge(head: &Head, place: Place<'_>) -> Compatibility {
     }
     if head.is_shared && is_simulated {
         return Compatibility::Unsupported(format!(
-            "its {} entry points share their weights, which the x86-64 library cannot load; compile its twin for `{}.simulated`",
+            "its {} entry points share their weights, which the x86-64 library cannot load; compile the work order for `{}.simulated`",
             head.entries, soc.name
         ));
     }
@@ -37,7 +37,7 @@ pub fn judge(head: &Head, place: Place<'_>) -> Compatibility {
         && head.made_by.core[0] != library.core[0]
     {
         return Compatibility::Unsupported(format!(
-            "made with QNN interface {}, the library here speaks {}",
+            "made with QNN interface {}, the library here has {}",
             head.made_by.core[0], library.core[0]
         ));
     }
@@ -51,17 +51,17 @@ pub fn judge(head: &Head, place: Place<'_>) -> Compatibility {
     }
     if head.entries > 1 && !head.is_shared && !is_simulated {
         return Compatibility::Recompile(format!(
-            "its {} entry points hold the weights once each; here they can share them",
+            "each of its {} entry points contains the weights; here they can share them",
             head.entries
         ));
     }
     match library.map(|library| (library, compare_builds(&head.made_by.build, &library.build))) {
         Some((library, Ordering::Less)) => Compatibility::Recompile(format!(
-            "compiled by build {}, the library here is {}",
+            "compiled by build {}, the library here is build {}",
             head.made_by.build, library.build
         )),
         Some((library, Ordering::Greater)) => Compatibility::Recompile(format!(
-            "compiled by the newer build {}, the library here is {} and may not load it",
+            "compiled by the newer build {}, the library here is build {} and may not load it",
             head.made_by.build, library.build
         )),
         _ => Compatibility::Optimal,

@@ -28,7 +28,7 @@ const LOWERED: u32 = 100;
 const COMPILED: u32 = 900;
 
 /// Reason given for a node without placement.
-const VANISHED: &str = "the graph passed to the compiler contains nothing of it";
+const VANISHED: &str = "the graph passed to the compiler does not depend on it";
 
 /// An entry being compiled.
 struct Compiling<'w> {
@@ -178,7 +178,7 @@ fn described<'b>(
 }
 
 fn wrong_code(expected: &str, made: &str) -> Error {
-    let help = "the library's interface differs from what this shim was written for; `SHARDWRIGHT_QNN_LIB` names another";
+    let help = "the library's interface differs from the one that this shim supports; set `SHARDWRIGHT_QNN_LIB` to another library";
     error::wrong_code(expected, made, help)
 }
 
@@ -234,7 +234,7 @@ fn report_flags(
     if flags.asked.is_empty() {
         return Ok(());
     }
-    output.progress(1000, "looking what flags did")?;
+    output.progress(1000, "checking the effect of flags")?;
     let smallest = entries.iter().map(|entry| &entry.lowered.graph).min_by_key(|graph| constants(graph));
     let probed = probe::judge(driver, soc, flags, smallest);
     for ((index, asked), probed) in flags.asked.iter().enumerate().zip(probed) {
@@ -280,8 +280,8 @@ fn too_large(asked: &Asked, entries: &[Compiling<'_>]) -> Option<String> {
     let broadcast: Vec<String> = broadcast.collect();
     (!broadcast.is_empty()).then(|| {
         format!(
-            "a mask of more than {MOST_REPEATED_BYTES} bytes is broadcast, since phones were reported to add \
-             it to other rows: {}",
+            "a mask of more than {MOST_REPEATED_BYTES} bytes is broadcast, because phones were reported to \
+             add it to other rows: {}",
             broadcast.join(", ")
         )
     })
@@ -292,7 +292,7 @@ fn judge_lowering(soc: &Soc, flags: &Flags, index: usize, entries: &[Compiling<'
     let mut changed = Vec::new();
     for Compiling { entry, lowered, variants, options } in entries {
         let Some(variants) = flags.without(index, *variants, rules::of(*entry, options)) else {
-            return verdict(FlagOutcome::Inert, "it asks for what is done without it".to_owned());
+            return verdict(FlagOutcome::Inert, "it requests the default".to_owned());
         };
         match lower::lower(*entry, soc, &variants) {
             Ok(other) if other.graph == lowered.graph => {}
@@ -305,7 +305,7 @@ fn judge_lowering(soc: &Soc, flags: &Flags, index: usize, entries: &[Compiling<'
         }
     }
     match changed.is_empty() {
-        true => verdict(FlagOutcome::Inert, "every entry is lowered the same without it".to_owned()),
+        true => verdict(FlagOutcome::Inert, "every entry is lowered in the same way without it".to_owned()),
         false => verdict(FlagOutcome::Applied, changed.join("; ")),
     }
 }

@@ -35,7 +35,7 @@ pub enum QnnError {
         found: Vec<String>,
     },
     /// A version whose layouts this crate does not know.
-    #[error("{} speaks version {found} of the {interface} interface; this shim speaks {major}.{at_least} and later {major}.x",
+    #[error("{} has version {found} of the {interface} interface; this shim supports {major}.{at_least} and later {major}.x",
         path.display())]
     VersionOutOfRange {
         path: PathBuf,
@@ -66,10 +66,10 @@ pub enum QnnError {
     #[error("there is no graph `{name}` in the binary; it has {}", available.join(", "))]
     GraphMissing { name: String, available: Vec<String> },
     /// Memory passed for a tensor does not have the tensor's length.
-    #[error("tensor `{tensor}` of graph `{graph}` is {expected} bytes; {found} were passed")]
+    #[error("tensor `{tensor}` of graph `{graph}` needs {expected} bytes, got {found}")]
     MemorySize { graph: String, tensor: String, expected: u64, found: u64 },
     /// Memory was passed for more or fewer tensors than there are.
-    #[error("graph `{graph}` has {expected} {what}; memory was passed for {found}")]
+    #[error("graph `{graph}` has {expected} {what}, got memory for {found}")]
     MemoryCount {
         graph: String,
         /// `inputs` or `outputs`.
@@ -78,13 +78,10 @@ pub enum QnnError {
         found: usize,
     },
     /// The bytes are not a context binary, or are damaged.
-    #[error("not a context binary that can be read: {reason}")]
-    BinaryInvalid {
-        /// The reason.
-        reason: String,
-    },
+    #[error("not a readable context binary: {reason}")]
+    BinaryInvalid { reason: String },
     /// The binary is for another chip than requested.
-    #[error("asked for chip {asked}, the library made code for chip {made} (v{})", arch.unwrap_or(0))]
+    #[error("requested code for chip {asked}, got code for chip {made} (v{})", arch.unwrap_or(0))]
     WrongTarget { asked: u32, made: u32, arch: Option<u32> },
     /// The library cannot generate code for the chip described by the profile.
     #[error(transparent)]

@@ -9,7 +9,7 @@ use serde_json::Value;
 use shardwright_shim_abi::{Flag, FlagKind, FlagStage, Options};
 use shardwright_shim_npu::power::POWER;
 use shardwright_shim_npu::priority::PRIORITY;
-use shardwright_shim_npu::{Power, Priority};
+use shardwright_shim_npu::{Choice as _, Power, Priority};
 
 use crate::lower::Variants;
 use crate::session::{FinalizeValue, GraphOptions};
@@ -57,55 +57,55 @@ const WAYS: &[Way] = &[
         flag: "rotary",
         field: "rotary",
         values: Values::Words(&["fused", "pairs", "exchanged", "negated", "by-width"]),
-        description: "how rotary embedding is written",
+        description: "form of rotary embedding",
     },
     Way {
         flag: "keys",
         field: "keys",
         values: Values::Words(&["joined", "split"]),
-        description: "how new rows stand beside a state",
+        description: "how new rows are combined with a state",
     },
     Way {
         flag: "turned-keys",
         field: "turned",
         values: Values::Switch,
-        description: "whether keys are turned by an operation of their own or by the product",
+        description: "whether a separate operation or the product transposes keys",
     },
     Way {
         flag: "heads",
         field: "heads",
         values: Values::Words(&["before-norm", "after-norm", "after-rotary", "never", "grouped"]),
-        description: "where queries go from rows to heads",
+        description: "where queries are rearranged from rows to heads",
     },
     Way {
         flag: "mask",
         field: "mask",
         values: Values::Words(&["broadcast", "repeated"]),
-        description: "how a mask that heads share meets their scores; larger than 1 MiB it is broadcast",
+        description: "how a mask shared by heads is added to their scores; a mask above 1 MiB is broadcast",
     },
     Way {
         flag: "product",
         field: "product",
         values: Values::Words(&["fully-connected", "convolution", "mat-mul"]),
-        description: "how a product with weights is written",
+        description: "form of a product with weights",
     },
     Way {
         flag: "leaving",
         field: "leaving",
         values: Values::Words(&["whole", "rows", "columns"]),
-        description: "blocks of the last operation of a result that leaves, which are written at once",
+        description: "number of blocks of the last operation of an output",
     },
     Way {
         flag: "widest",
         field: "widest",
         values: Values::Number(WIDEST_RANGE.0, WIDEST_RANGE.1),
-        description: "outputs of one product with weights; a wider one is cut and joined",
+        description: "maximum outputs of one product with weights; a wider product is split",
     },
     Way {
         flag: "tallest",
         field: "tallest",
         values: Values::Number(TALLEST_RANGE.0, TALLEST_RANGE.1),
-        description: "rows of one product with weights; more are cut and joined",
+        description: "maximum rows of one product with weights; a longer product is split",
     },
 ];
 
@@ -268,11 +268,11 @@ impl Flags {
             POWER | PRIORITY => return Err("it takes effect when a shard is loaded".to_owned()),
             _ => match name.strip_prefix(FINALIZE_PREFIX) {
                 Some(key) if key.is_empty() || key.len() > MAX_KEY || value.len() > MAX_KEY => {
-                    return Err(format!("keys and values have 1 to {MAX_KEY} bytes"));
+                    return Err(format!("keys and values must have 1 to {MAX_KEY} bytes"));
                 }
                 // The library would read a text up to the first NUL, which would be another key.
                 Some(key) if key.contains('\0') || value.contains('\0') => {
-                    return Err("keys and values are text".to_owned());
+                    return Err("keys and values must be text".to_owned());
                 }
                 Some(key) => Reach::Compiler(CompilerFlag::Key(key.to_owned(), finalize_value(value))),
                 None => match Way::named(name) {
@@ -343,19 +343,19 @@ pub fn schema(soc: &Soc) -> Vec<Flag> {
     let mut flags = vec![
         flag(
             "vtcm-megabytes",
-            "fast memory the graph may use; the library's default is 4",
+            "fast memory (VTCM) in megabytes that the graph may use; the library's default is 4",
             FlagKind::Integer { minimum: 1, maximum: MAX_VTCM_MEGABYTES },
             Some(&vtcm),
         ),
         flag(
             "finalize-mode",
-            "how hard the compiler tries, 1 to 3; 0 is the library's own choice",
+            "optimisation effort of the compiler, 1 to 3; 0: the library's own choice",
             FlagKind::Integer { minimum: 0, maximum: 3 },
             Some(&soc.finalize_mode.unwrap_or(0).to_string()),
         ),
         flag(
             "hvx-threads",
-            "vector threads the graph may use",
+            "number of vector threads that the graph may use",
             FlagKind::Integer { minimum: 1, maximum: MAX_HVX_THREADS },
             None,
         ),
@@ -363,13 +363,14 @@ pub fn schema(soc: &Soc) -> Vec<Flag> {
     ];
     flags.extend(WAYS.iter().map(Way::schema));
     flags.push(Power::schema(
+        FlagStage::Load,
         None,
-        "how much power a session votes for: clocks of processor and bus, and whether the caller polls; \
-         unasked no vote is cast",
+        "power mode that a session votes for: clocks of processor and bus, and whether the caller polls; \
+         not set: no vote",
     ));
     flags.push(Priority::schema(
         FlagStage::Load,
-        Priority::Normal,
+        Some(Priority::Normal),
         "priority of a session's graphs among the processor's users; the library may treat high as normal",
     ));
     flags

@@ -2,7 +2,7 @@
 //!
 //! 1. The option `library`, if set: that file, or `libQnnHtp.so` in that folder. No other place is
 //!    searched.
-//! 2. The variable `SHARDWRIGHT_QNN_LIB`, if set: likewise.
+//! 2. The variable `SHARDWRIGHT_QNN_LIB`, if set: that file or folder, in the same way.
 //! 3. `libQnnHtp.so` next to the shim's own file, if it exists.
 //! 4. `libQnnHtp.so` by name through the loader's path.
 //!
@@ -13,8 +13,8 @@ use crate::failure::{QnnError, Result};
 use crate::ffi::{self, ApiVersion, Functions, SystemFunctions, Version, number};
 use crate::log;
 use libloading::os::unix::Library as Dynamic;
-use shardwright_shim_npu::library::{Search, Steps, load_file, own_folder};
-use std::ffi::{CStr, c_void};
+use shardwright_shim_npu::library::{Search, Steps, load_file, own_folder, text};
+use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -119,16 +119,12 @@ impl Library {
         let provider = backend_provider(&path, &dynamic)?;
         // SAFETY: the library stays loaded, and a provider is a struct it hands out for good.
         let (api, functions) = unsafe { accept(&path, provider) }?;
-        steps.say(format!("{} speaks core {} and backend {}", path.display(), api.core, api.backend));
-        let mut text = std::ptr::null();
+        steps.say(format!("{} has core interface {} and backend {}", path.display(), api.core, api.backend));
+        let mut build = std::ptr::null();
         // SAFETY: the library writes a pointer to text of its own.
-        let build_id = match unsafe { (functions.backend_get_build_id)(&mut text) } {
-            0 if !text.is_null() => {
-                // SAFETY: not null, ended by a null, and kept by the library.
-                unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-            }
-            _ => String::new(),
-        };
+        let code = unsafe { (functions.backend_get_build_id)(&mut build) };
+        // SAFETY: the library reported a text and keeps it.
+        let build_id = (code == 0).then(|| unsafe { text(build) }).flatten().unwrap_or_default();
         steps.say(format!("build {build_id}"));
         std::mem::forget(dynamic);
         let system = System::open(&path, &mut steps);
@@ -165,14 +161,12 @@ impl Library {
 
     /// Returns the library's name for a return code.
     pub fn code_name(&self, code: u64) -> String {
-        let mut text = std::ptr::null();
+        let mut name = std::ptr::null();
         // SAFETY: the library writes a pointer to text of its own.
-        let asked = unsafe { (self.functions.error_get_message)(code, &mut text) };
-        if asked != 0 || text.is_null() {
-            return "no name".to_owned();
-        }
-        // SAFETY: not null, ended by a null, and kept by the library.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned()
+        let asked = unsafe { (self.functions.error_get_message)(code, &mut name) };
+        // SAFETY: the library reported a text and keeps it.
+        let name = (asked == 0).then(|| unsafe { text(name) }).flatten();
+        name.map_or_else(|| "no name".to_owned(), |name| name.trim().to_owned())
     }
 
     pub(crate) fn functions(&self) -> &Functions {
@@ -230,26 +224,16 @@ fn backend_provider(path: &Path, dynamic: &Dynamic) -> Result<*const ffi::Provid
     let mut found = Vec::new();
     for provider in providers::<ffi::Provider>(path, dynamic, "QnnInterface_getProviders")? {
         // SAFETY: not null, and points to a struct of the library that begins with these fields.
-        let (id, name) = unsafe { ((*provider).backend_id, provider_name((*provider).name)) };
+        let (id, name) = unsafe { ((*provider).backend_id, text((*provider).name).unwrap_or_default()) };
         if id == number::BACKEND_HTP && name.starts_with("HTP") {
             return Ok(provider);
         }
         found.push(format!("{name} ({id})"));
     }
     if found.is_empty() {
-        found.push("none at all".to_owned());
+        found.push("none".to_owned());
     }
     Err(QnnError::NoHtpProvider { path: path.to_owned(), found })
-}
-
-/// # Safety
-/// `name` is null or text ended by a null.
-unsafe fn provider_name(name: *const std::ffi::c_char) -> String {
-    if name.is_null() {
-        return String::new();
-    }
-    // SAFETY: not null, and the caller promises the rest.
-    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }
 
 impl System {
@@ -261,7 +245,9 @@ impl System {
         };
         let opened = System::open_file(path);
         match &opened {
-            Ok(system) => steps.say(format!("{} speaks system {}", system.path.display(), system.version)),
+            Ok(system) => {
+                steps.say(format!("{} has system interface {}", system.path.display(), system.version));
+            }
             Err(error) => steps.say(format!("{SYSTEM_FILE}: {error}")),
         }
         opened
@@ -278,7 +264,7 @@ impl System {
         };
         let list = providers::<ffi::SystemProvider>(&path, &dynamic, "QnnSystemInterface_getProviders")?;
         let Some(&provider) = list.first() else {
-            return Err(QnnError::NoHtpProvider { path, found: vec!["none at all".to_owned()] });
+            return Err(QnnError::NoHtpProvider { path, found: vec!["none".to_owned()] });
         };
         // SAFETY: not null. The library stays loaded, and a provider is a struct that it never
         // frees.

@@ -8,7 +8,7 @@ use shardwright_shim_abi::{
 use shardwright_shim_npu::artefact::{Entry as _, corrupt, loads};
 use shardwright_shim_npu::port::{PortKind, check_run, element_bytes};
 use shardwright_shim_npu::shim::SIMULATED;
-use shardwright_shim_npu::{On, Power, Priority, Wishes};
+use shardwright_shim_npu::{Choice as _, On, Power, Priority, Wishes};
 
 use crate::artefact::{Artefact, Entry, Port};
 use crate::compatibility::{self, Place};
@@ -104,7 +104,7 @@ impl<'m> Shard<'m> {
             None => true,
         };
         if let Some(entry) = artefact.descriptor.entries.iter().find(|entry| !is_described(entry)) {
-            return Err(corrupt(0, format!("the graph of entry `{}` is not the binary's", entry.name)));
+            return Err(corrupt(0, format!("the graph of entry `{}` is not in the binary", entry.name)));
         }
         let mut entries = Vec::with_capacity(artefact.descriptor.entries.len());
         for entry in artefact.descriptor.entries {
@@ -147,12 +147,12 @@ fn voted(device: Arc<Device>, power: Power, is_simulated: bool) -> (Option<Power
     match PowerVote::cast(device, power) {
         Err(error) => (None, Power::report(FlagOutcome::Refused, error.to_string())),
         Ok(vote) if is_simulated => {
-            let evidence = "the library took the vote; on x86-64 it says that it has no power settings there";
+            let evidence = "the library accepted the vote, but reports no power settings on x86-64";
             (Some(vote), Power::report(FlagOutcome::Inert, evidence.to_owned()))
         }
         Ok(vote) => {
-            let evidence = "the library took the vote; nothing tells what the processor makes of it, and no \
-                            phone was tried";
+            let evidence = "the library accepted the vote; its effect on the processor cannot be queried and \
+                            was not tested on a phone";
             (Some(vote), Power::report(FlagOutcome::Unknown, evidence.to_owned()))
         }
     }
@@ -160,16 +160,16 @@ fn voted(device: Arc<Device>, power: Power, is_simulated: bool) -> (Option<Power
 
 /// Reports the outcome of a priority that the library accepted with the binary.
 fn ranked(priority: Priority, is_simulated: bool) -> FlagReport {
-    let taken = format!("the library took the context with priority {}", priority.name());
+    let taken = format!("the library accepted the context with priority {}", priority.name());
     match is_simulated {
         true => {
-            let evidence = format!("{taken}; on x86-64 nothing else uses the simulated processor");
+            let evidence = format!("{taken}; on x86-64 no other program uses the simulated processor");
             Priority::report(FlagOutcome::Inert, evidence)
         }
         false => {
             let evidence = format!(
-                "{taken}; it may treat a higher one than normal as normal without saying so, and no phone \
-                 was tried"
+                "{taken}; it may silently treat a higher priority as normal, which was not tested on a \
+                 phone"
             );
             Priority::report(FlagOutcome::Unknown, evidence)
         }
@@ -202,7 +202,7 @@ impl LoadedShard for Shard<'_> {
         let Run { entry, rows, mut bound, control, .. } = run;
         let count = self.entries.len();
         let Some(loaded) = self.entries.get_mut(entry) else {
-            return Err(Error::invalid_argument(format!("entry {entry} of {count}")));
+            return Err(Error::invalid_argument(format!("no entry {entry} of {count}")));
         };
         let mut result = loaded.run(&self.context, rows, &mut bound, control);
         for _ in 0..RELOADS {
@@ -244,7 +244,7 @@ impl Loaded {
                 PortKind::Input | PortKind::State => bound.bytes().as_ptr().cast_mut(),
             };
             if data.is_null() || bytes == 0 {
-                let reason = format!("what is bound to `{}` cannot be mapped", port.name);
+                let reason = format!("the memory bound to `{}` cannot be mapped", port.name);
                 return Err(Error::invalid_argument(reason));
             }
             let data = match (&mut staged[index], (rows as u64) < self.entry.rows) {

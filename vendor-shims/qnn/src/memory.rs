@@ -15,6 +15,7 @@ use std::sync::Arc;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use shardwright_shim_abi::{Buffer, Error, HostBuffer};
 use shardwright_shim_npu::error::unsupported_memory;
+use shardwright_shim_npu::mapping::Mapping;
 
 /// Library for the transport to the processor. It contains the allocator.
 const TRANSPORT: &str = "libcdsprpc.so";
@@ -72,7 +73,9 @@ impl Allocator {
 enum Owner {
     Allocator(Arc<Allocator>),
     /// Mapped by us. The host keeps owning the descriptor.
-    Mapping,
+    Mapping {
+        _mapping: Mapping,
+    },
 }
 
 /// Memory with a file descriptor that identifies it to the processor.
@@ -98,7 +101,7 @@ impl SharedMemory {
         // SAFETY: the arguments are plain numbers, and a null result is checked.
         let pointer = unsafe { (allocator.allocate)(SYSTEM_HEAP, CACHED, size) };
         let pointer = NonNull::new(pointer.cast::<u8>())
-            .ok_or_else(|| refuse(format!("no {length} bytes in the system heap")))?;
+            .ok_or_else(|| refuse(format!("the system heap cannot provide {length} bytes")))?;
         let mut existing =
             SharedMemory { pointer, length, fd: -1, owner: Owner::Allocator(allocator.clone()) };
         // SAFETY: that many bytes were allocated, and no other code has the pointer yet.
@@ -116,20 +119,14 @@ impl SharedMemory {
         let refuse = |reason: String| unsupported_memory("a dma-buf", &reason);
         if offset != 0 {
             // The processor identifies memory by the descriptor alone.
-            return Err(refuse(format!("it starts at {offset}, only whole buffers are imported")));
+            return Err(refuse(format!("it starts at {offset}, but only whole buffers can be imported")));
         }
         let length = usize::try_from(length).ok().filter(|length| (1..=isize::MAX as usize).contains(length));
-        let length = length.ok_or_else(|| refuse("its length is impossible".to_owned()))?;
-        // SAFETY: a fresh mapping at an address of the system's choice.
-        let pointer = unsafe {
-            let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-            libc::mmap(std::ptr::null_mut(), length, access, shared, fd, 0)
-        };
-        if pointer == libc::MAP_FAILED {
-            return Err(refuse(format!("descriptor {fd}: {}", std::io::Error::last_os_error())));
-        }
-        let pointer = NonNull::new(pointer.cast()).ok_or_else(|| refuse("mapped at null".to_owned()))?;
-        Ok(SharedMemory { pointer, length, fd, owner: Owner::Mapping })
+        let length = length.ok_or_else(|| refuse("its length is invalid".to_owned()))?;
+        let mapping =
+            Mapping::of(fd, 0, length).map_err(|error| refuse(format!("descriptor {fd}: {error}")))?;
+        let (pointer, owner) = (mapping.pointer(), Owner::Mapping { _mapping: mapping });
+        Ok(SharedMemory { pointer, length, fd, owner })
     }
 
     /// Returns the descriptor that identifies the memory to the processor.
@@ -147,13 +144,9 @@ impl SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        match &self.owner {
+        if let Owner::Allocator(allocator) = &self.owner {
             // SAFETY: allocated by it, freed once.
-            Owner::Allocator(allocator) => unsafe { (allocator.free)(self.pointer.as_ptr().cast()) },
-            // SAFETY: mapped with that length, unmapped once.
-            Owner::Mapping => unsafe {
-                libc::munmap(self.pointer.as_ptr().cast(), self.length);
-            },
+            unsafe { (allocator.free)(self.pointer.as_ptr().cast()) };
         }
     }
 }
@@ -190,7 +183,7 @@ pub fn allocate(
 ) -> shardwright_shim_abi::Result<Box<dyn Buffer>> {
     let Some(allocator) = allocator else { return Ok(Box::new(HostBuffer::new(length, alignment)?)) };
     if alignment > PAGE {
-        let reason = format!("aligned to {alignment}, pages are {PAGE}");
+        let reason = format!("an alignment of {alignment} exceeds the page size of {PAGE}");
         return Err(unsupported_memory("memory of the processor", &reason));
     }
     Ok(Box::new(SharedBuffer(Arc::new(SharedMemory::allocate(allocator, length)?))))
@@ -204,7 +197,7 @@ pub fn allocate(
 /// mapped as a whole.
 pub fn import(fd: RawFd, offset: u64, length: u64) -> Result<Box<dyn Buffer>, Error> {
     if !IS_PHONE {
-        return Err(unsupported_memory("a dma-buf", "only a phone's library registers memory"));
+        return Err(unsupported_memory("a dma-buf", "only a phone's library can register memory"));
     }
     Ok(Box::new(SharedBuffer(Arc::new(SharedMemory::map(fd, offset, length)?))))
 }

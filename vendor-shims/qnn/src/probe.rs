@@ -199,7 +199,7 @@ fn judge_one(
     subjects: &[Subject<'_, '_>],
 ) -> FlagVerdict {
     if with == without {
-        return verdict(FlagOutcome::Inert, "it asks for what is done without it".to_owned());
+        return verdict(FlagOutcome::Inert, "it requests the default".to_owned());
     }
     let mut same = String::new();
     let mut is_echoed = false;
@@ -241,7 +241,7 @@ fn judge_one(
         let and = if same.is_empty() { "" } else { "; " };
         let _ = write!(same, "{and}{compiled}: the same code{estimate}");
         if let Some(echo) = echo(&bare, &flagged) {
-            let _ = write!(same, ", and it says {echo}");
+            let _ = write!(same, ", and the binary records {echo}");
             is_echoed = true;
         }
     }

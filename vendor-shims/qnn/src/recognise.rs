@@ -103,7 +103,7 @@ fn compiled(driver: &Driver, code: CodeFor) -> Result<Made> {
     context.compose(&smallest(), &GraphOptions::default())?.finalize(false)?;
     let unread = || QnnError::NotOffered {
         what: "the architecture a binary was made for",
-        reason: "its description does not say it".to_owned(),
+        reason: "its description does not state it".to_owned(),
     };
     let description = context.binary()?.description.ok_or_else(unread)?;
     Ok(Made { soc: SocId(description.soc_model), arch: description.arch.ok_or_else(unread)? })
@@ -167,12 +167,12 @@ pub fn recognise(driver: &Driver, soc: &Soc) -> Result<Recognised> {
             Ok(made) if made.arch == asked => Some((CodeFor::Chip(id), made)),
             Ok(made) => {
                 let reason =
-                    format!("it says v{asked}, and the library makes v{} code for soc-id {id}", made.arch);
+                    format!("it is v{asked}, but the library makes v{} code for soc-id {id}", made.arch);
                 return Err(wrong(facts::ARCHITECTURE, reason));
             }
             Err(Unmade::Unknown) => None,
             Err(Unmade::Failed(error)) => {
-                let reason = format!("the library prepares nothing for soc-id {id}: {error}");
+                let reason = format!("the library cannot compile for soc-id {id}: {error}");
                 return Err(unprepared(facts::SOC_ID, reason));
             }
         },
@@ -182,11 +182,11 @@ pub fn recognise(driver: &Driver, soc: &Soc) -> Result<Recognised> {
         None => match made(driver, CodeFor::Architecture(asked))? {
             Ok(made) if made.arch == asked => (CodeFor::Architecture(asked), made),
             Ok(made) => {
-                let reason = format!("asked for v{asked}, the library makes v{} code", made.arch);
+                let reason = format!("requested v{asked}, the library makes v{} code", made.arch);
                 return Err(unprepared(facts::ARCHITECTURE, reason));
             }
             Err(unmade) => {
-                let reason = format!("the library prepares nothing for v{asked}: {}", unmade.reason());
+                let reason = format!("the library cannot compile for v{asked}: {}", unmade.reason());
                 return Err(unprepared(facts::ARCHITECTURE, reason));
             }
         },
@@ -196,7 +196,7 @@ pub fn recognise(driver: &Driver, soc: &Soc) -> Result<Recognised> {
         Some(id) => match made(driver, CodeFor::Chip(id))? {
             Ok(made) => Some(made.arch == asked),
             Err(unmade) => {
-                let reason = format!("the library makes no code for soc-id {id}: {}", unmade.reason());
+                let reason = format!("the library cannot compile for soc-id {id}: {}", unmade.reason());
                 return Err(wrong(facts::STAND_IN, reason));
             }
         },

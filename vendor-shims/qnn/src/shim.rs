@@ -165,7 +165,7 @@ impl Vendor for Qnn {
 
     fn limits(_: &On<'_, Self>) -> Result<Vec<Limit>> {
         let masks = Limit::new("repeated-mask-bytes", lower::MOST_REPEATED_BYTES, Provenance::Reported)
-            .with_note("a 16-bit mask joined from one part for each head met the scores of other rows on SM8850 and SM8750, in silence: 1,081,344 bytes did, 1,048,576 did not; larger ones are broadcast");
+            .with_note("on SM8850 and SM8750, a 16-bit mask joined from one part per head was silently added to other rows: with 1,081,344 bytes, but not with 1,048,576; larger masks are broadcast");
         Ok([masks].into_iter().chain(limits()).collect())
     }
 

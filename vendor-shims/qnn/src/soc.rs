@@ -73,7 +73,7 @@ const OLDEST: u32 = 68;
 
 /// Architectures that the library accepts but generates no code for, and the symptom.
 const UNPREPARED: &[(u32, &str)] =
-    &[(89, "the library of QNN 2.51 prepares no graph for it: finalize fails with 1002")];
+    &[(89, "the library of QNN 2.51 cannot compile for it: finalize fails with 1002")];
 
 /// Lists the facts that this shim reads.
 pub fn read_facts() -> Vec<Fact> {
@@ -83,7 +83,7 @@ pub fn read_facts() -> Vec<Fact> {
             facts::ARCHITECTURE,
             FlagKind::Text,
             true,
-            "version of the Hexagon architecture, `v81`: what decides which code runs",
+            "version of the Hexagon architecture, such as `v81`, which decides which code runs",
         ),
         fact(
             facts::SOC_ID,
@@ -95,19 +95,19 @@ pub fn read_facts() -> Vec<Fact> {
             facts::VTCM_MEGABYTES,
             within(1, MAX_VTCM_MEGABYTES),
             false,
-            "fast memory of the tensor processor, all of which a graph may use; 4 without it",
+            "fast memory (VTCM) in megabytes, all of which a graph may use; 4 if missing",
         ),
         fact(
             facts::STAND_IN,
             within(1, u32::MAX.into()),
             false,
-            "the chip whose cycles the library computes for this one; without it no times are estimated",
+            "the chip whose simulated cycles are used for this one; without it no times are estimated",
         ),
         fact(
             facts::FINALIZE_MODE,
             within(0, 3),
             false,
-            "how finalize optimises, 0 for the library's own choice, which is also what is done without it",
+            "optimisation mode of finalize; 0 or missing: the library's own choice",
         ),
     ]
 }
@@ -127,7 +127,7 @@ impl Soc {
         })?;
         let unprepared = |reason: String| unprepared(chip.name, facts::ARCHITECTURE, &reason);
         if arch < OLDEST {
-            let reason = format!("{said} has no tensor processor, which v{OLDEST} is the first to have");
+            let reason = format!("{said} has no tensor processor; v{OLDEST} is the first with one");
             return Err(unprepared(reason));
         }
         if let Some((_, reason)) = UNPREPARED.iter().find(|(unprepared, _)| *unprepared == arch) {
@@ -170,22 +170,7 @@ pub(crate) mod tests {
 
     /// Reads the chip of a shipped profile.
     pub(crate) fn of_profile(name: &str) -> Soc {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins/profiles");
-        let text = std::fs::read(folder.join(format!("{name}.json"))).expect("a profile");
-        let profile: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
-        let read: Vec<String> = super::read_facts().into_iter().map(|fact| fact.name).collect();
-        let text = |value: &'static str, fact: &serde_json::Value| {
-            fact[value].as_str().unwrap_or_else(|| panic!("{name}: {fact}")).to_owned()
-        };
-        let facts: Vec<(String, String)> = profile["facts"]
-            .as_array()
-            .expect("facts")
-            .iter()
-            .map(|fact| (text("name", fact), text("value", fact)))
-            .filter(|(fact, _)| read.contains(fact))
-            .collect();
-        let facts: Vec<(&str, &str)> =
-            facts.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let facts = shardwright_shim_testing::profile(name, &read_facts()).facts;
         soc(name, &facts).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 

@@ -79,7 +79,7 @@ fn every_place_is_named_when_there_is_none() {
     match Library::open(&choice) {
         Err(QnnError::Library(LibraryError::NotFound { tried })) => {
             assert_eq!(tried.len(), 4, "{tried:?}");
-            assert!(tried[2].starts_with("beside the shim"), "{tried:?}");
+            assert!(tried[2].starts_with("next to the shim"), "{tried:?}");
             assert!(tried[3].starts_with("the loader's path"), "{tried:?}");
         }
         // The vendor's library is installed on this machine.
@@ -131,7 +131,7 @@ fn the_vendors_other_libraries_are_not_taken_for_this_one() {
 #[test]
 fn an_opened_library_tells_how_it_was_found_and_what_it_is() {
     let Some(library) = library() else { return };
-    assert!(library.steps().iter().any(|step| step.contains("speaks core 2.")), "{:?}", library.steps());
+    assert!(library.steps().iter().any(|step| step.contains("core interface 2.")), "{:?}", library.steps());
     assert!(library.build_id().starts_with('v'), "{}", library.build_id());
     assert_eq!(library.system().expect("beside it").version().major, 1);
     assert!(library.code_name(1002).contains("MEM_ALLOC"), "{}", library.code_name(1002));
@@ -665,8 +665,7 @@ fn calls_out_of_order_are_the_callers_mistake() {
     assert_eq!((error.class, error.code), (ErrorClass::InvalidArgument, 6023));
     let error = failure(context.binary().expect_err("not finalized"));
     assert_eq!((error.class, error.code), (ErrorClass::InvalidArgument, 5003));
-    let error =
-        failure(context.compose(&case.graph, &GraphOptions::default()).expect_err("the name is taken"));
+    let error = failure(context.compose(&case.graph, &GraphOptions::default()).expect_err("a name twice"));
     assert_eq!((error.class, error.code), (ErrorClass::InvalidArgument, 6003));
     graph.finalize(false).expect("finalized");
 
@@ -694,10 +693,10 @@ fn graphs_that_contradict_themselves_never_reach_the_library() {
     broken("there is no tensor 9", &|case| case.graph.nodes[0].inputs[1] = TensorIndex(9));
     broken("there is no tensor 9", &|case| case.graph.nodes[0].outputs[0] = TensorIndex(9));
     broken("read before it is written", &|case| case.graph.nodes[0].inputs[0] = TensorIndex(2));
-    broken("not to be written", &|case| case.graph.nodes[0].outputs[0] = TensorIndex(0));
+    broken("read-only", &|case| case.graph.nodes[0].outputs[0] = TensorIndex(0));
     broken("no node writes it", &|case| drop(case.graph.nodes.pop()));
-    broken("the name is taken", &|case| case.graph.tensors[1].name = "t0".to_owned());
-    broken("the name is taken", &|case| {
+    broken("the name is already used", &|case| case.graph.tensors[1].name = "t0".to_owned());
+    broken("the name is already used", &|case| {
         let again = case.graph.nodes[0].clone();
         case.graph.nodes.push(again);
     });
@@ -726,7 +725,7 @@ fn graphs_that_contradict_themselves_never_reach_the_library() {
             multiples: vec![1],
         };
     });
-    broken("an axis has no extent", &|case| case.graph.tensors[0].dims = vec![1, 0]);
+    broken("an axis has the extent 0", &|case| case.graph.tensors[0].dims = vec![1, 0]);
     broken("beyond 64 bits", &|case| case.graph.tensors[0].dims = vec![u32::MAX; 4]);
     broken("can be passed to the library", &|case| case.graph.tensors[0].dims = vec![1 << 20, 1 << 20]);
     broken("9 axes", &|case| case.graph.tensors[0].dims = vec![1; 9]);
@@ -808,7 +807,7 @@ fn every_error_has_a_class_of_the_contract() {
                 at_least: 32,
             },
             ErrorClass::InvalidArgument,
-            "speaks version 3.1.0 of the core interface; this shim speaks 2.32 and later 2.x",
+            "has version 3.1.0 of the core interface; this shim supports 2.32 and later 2.x",
         ),
         (
             QnnError::FunctionMissing { path: path.clone(), function: "graph_execute", slot: 21 },

@@ -18,7 +18,7 @@ typedef struct owned_error {
 static sw_error no_memory = {
     .size = sizeof(sw_error),
     .error_class = SW_ERROR_RESOURCE_LIMIT,
-    .message = "no memory",
+    .message = "not enough memory",
 };
 
 static sw_error *make(uint32_t error_class, const char *format, va_list arguments) {

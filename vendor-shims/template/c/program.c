@@ -69,20 +69,20 @@ const char *refusal(const sw_entry *e, const sw_node *n, char *reason, uint64_t 
         snprintf(reason, room, "version %u of the operation is newer than this shim", n->op_version);
         return reason;
     }
-    if (n->input_count > 4 || n->output_count != 1) return "this shim takes up to four inputs and one output";
+    if (n->input_count > 4 || n->output_count != 1) return "this shim supports up to four inputs and one output";
     for (uint64_t i = 0; i < n->input_count + 1; i++) {
         const sw_tensor *t = i < n->input_count ? operand(e, n, i) : e->tensors[n->outputs[0]];
         if (!t) continue;
-        if (t->quantisation) return "this shim takes no quantised tensors";
+        if (t->quantisation) return "this shim does not support quantised tensors";
         if (t->rank > MAX_RANK) {
-            snprintf(reason, room, "rank %u, this shim takes up to %d", t->rank, MAX_RANK);
+            snprintf(reason, room, "rank %u, this shim supports up to %d", t->rank, MAX_RANK);
             return reason;
         }
         const int constant = i < n->input_count && is_constant(e, n->inputs[i]);
         if (t->dtype == SW_DTYPE_BF16 && constant) continue;
         if (t->dtype == SW_DTYPE_I32 && !constant && i < n->input_count) continue;
         if (t->dtype != SW_DTYPE_F32) {
-            snprintf(reason, room, "element type %u of `%.60s`; this shim takes f32, bf16 weights and i32 step inputs",
+            snprintf(reason, room, "element type %u of `%.60s`; this shim supports f32, bf16 weights and i32 step inputs",
                      t->dtype, t->name);
             return reason;
         }
@@ -103,14 +103,14 @@ const char *refusal(const sw_entry *e, const sw_node *n, char *reason, uint64_t 
         case SW_OP_ATTENTION: {
             const sw_attribute *keys = attribute(n, "keys");
             if (!keys || keys->kind != SW_ATTRIBUTE_TEXT || strcmp(keys->text, "state") != 0) {
-                return "this shim attends to states only";
+                return "this shim only supports attention over states";
             }
             return NULL;
         }
         case SW_OP_STATE_UPDATE:
-            return is_state(e, n->inputs[0]) ? NULL : "only a state that is an input of the entry is updated";
+            return is_state(e, n->inputs[0]) ? NULL : "only a state that is an input of the entry can be updated";
         default:
-            snprintf(reason, room, "this shim does not have operation %u", n->op);
+            snprintf(reason, room, "this shim does not support operation %u", n->op);
             return reason;
     }
 }
@@ -284,7 +284,7 @@ sw_error *program_compile(const sw_work_order *order, const sw_compile_output *o
     for (uint64_t i = 0; i < order->entry_count; i++) {
         const uint64_t nodes = order->entries[i]->node_count, most = SW_TEMPLATE_OPS_LIMIT;
         if (nodes <= most) continue;
-        return fail_over_limit("ops", nodes, most, "%" PRIu64 " nodes in `%.60s`, more than the %" PRIu64 " this shim takes",
+        return fail_over_limit("ops", nodes, most, "%" PRIu64 " nodes in `%.60s`, more than the %" PRIu64 " that this shim supports",
                                nodes, order->entries[i]->name, most);
     }
 #endif
@@ -295,7 +295,7 @@ sw_error *program_compile(const sw_work_order *order, const sw_compile_output *o
         output->progress(output->context, (uint32_t)(500 * i / order->entry_count), "translating");
         error = put_entry(&w, order, order->entries[i]);
     }
-    if (!error && w.failed) error = fail(SW_ERROR_RESOURCE_LIMIT, "no memory for the program");
+    if (!error && w.failed) error = fail(SW_ERROR_RESOURCE_LIMIT, "not enough memory for the program");
     if (error) {
         free(w.data);
         return error;
@@ -320,7 +320,7 @@ sw_error *program_compile(const sw_work_order *order, const sw_compile_output *o
     const uint64_t head[2] = {MAGIC, header[2] + weight_bytes};
     stop = stop ? stop : output->head(output->context, head, sizeof head);
     if (stop && output->cancelled(output->context)) return fail(SW_ERROR_CANCELLED, "the compilation was cancelled");
-    if (stop) return fail(SW_ERROR_INTERNAL, "the host takes no more of the artefact");
+    if (stop) return fail(SW_ERROR_INTERNAL, "the host accepts no more of the artefact");
     for (uint64_t i = 0; i < order->flag_count; i++) {
         const sw_flag_verdict verdict = {
             .size = sizeof verdict,
@@ -601,7 +601,7 @@ sw_error *program_load(const sw_artefact *artefact, sw_shard **place) {
     reader r = {start + 4, count, 0};
     const mapped_weights weights = {(const uint8_t *)artefact->pointer + weights_at, weight_bytes};
     sw_shard *shard = calloc(1, sizeof *shard);
-    if (!shard) return fail(SW_ERROR_RESOURCE_LIMIT, "no memory for the shard");
+    if (!shard) return fail(SW_ERROR_RESOURCE_LIMIT, "not enough memory for the shard");
     atomic_init(&shard->cancelled, 0);
     const uint64_t entries = get_count(&r, 64);
     shard->entries = calloc(entries + 1, sizeof *shard->entries);
@@ -668,7 +668,7 @@ static void run_node(entry *e, const node *n) {
 sw_error *program_run(sw_shard *shard, const sw_run *run) {
     atomic_store(&shard->cancelled, 0);
     const uint64_t start = run->deadline_nanoseconds ? now() : 0;
-    if (run->entry >= shard->entry_count) return fail(SW_ERROR_INVALID_ARGUMENT, "there is no such entry");
+    if (run->entry >= shard->entry_count) return fail(SW_ERROR_INVALID_ARGUMENT, "no such entry");
     entry *e = &shard->entries[run->entry];
     if (run->rows == 0 || run->rows > e->rows || run->bound_count != e->port_count) {
         return fail(SW_ERROR_INVALID_ARGUMENT, "%llu rows and %llu bindings do not fit `%s`",

@@ -15,7 +15,7 @@ static const char DEVICE[] = "cpu";
 
 static sw_error *check_device(const char *device) {
     if (strcmp(device, DEVICE) == 0) return NULL;
-    return fail_with(SW_ERROR_INVALID_ARGUMENT, "device", device, "there is no device `%.60s`", device);
+    return fail_with(SW_ERROR_INVALID_ARGUMENT, "device", device, "unknown device `%.60s`", device);
 }
 
 static sw_error *describe(const sw_description_sink *sink) {
@@ -31,11 +31,11 @@ static sw_error *describe(const sw_description_sink *sink) {
 
 static sw_error *open_shim(const sw_host *host, const sw_option *const *options, uint64_t option_count, sw_shim **shim) {
     if (option_count > 0) {
-        return fail_with(SW_ERROR_INVALID_ARGUMENT, "option", options[0]->key, "unknown option `%.60s`; known: none",
+        return fail_with(SW_ERROR_INVALID_ARGUMENT, "option", options[0]->key, "unknown option `%.60s`, available options: none",
                          options[0]->key);
     }
     sw_shim *opened = calloc(1, sizeof *opened);
-    if (!opened) return fail(SW_ERROR_RESOURCE_LIMIT, "no memory for an instance");
+    if (!opened) return fail(SW_ERROR_RESOURCE_LIMIT, "not enough memory for an instance");
     opened->host = host;
     if (host && host->log) host->log(host->log_context, SW_LOG_DEBUG, SW_TEMPLATE_NAME ": opened");
     *shim = opened;
@@ -112,7 +112,7 @@ static sw_error *compatibility(sw_shim *shim, const char *device, const void *he
     sw_compatibility told = {.size = sizeof told, .answer = SW_COMPATIBILITY_OPTIMAL};
     if (head_length != 16 || memcmp(head, "SWTMPL", 6) != 0) {
         told.answer = SW_COMPATIBILITY_NOT_MINE;
-        told.reason = "the head is not this shim's";
+        told.reason = "the head was not written by this shim";
     } else if (memcmp(head, "SWTMPL01", 8) != 0) {
         told.answer = SW_COMPATIBILITY_UNSUPPORTED;
         told.reason = "the artefact has another version of this shim's format";
@@ -129,7 +129,7 @@ static sw_error *load(sw_shim *shim, const char *device, const sw_artefact *arte
     for (uint64_t i = 0; i < option_count; i++) {
         /* The host requests at most that many threads; using one is always allowed. */
         if (strcmp(options[i]->key, "threads") == 0) continue;
-        return fail_with(SW_ERROR_INVALID_ARGUMENT, "option", options[i]->key, "unknown option `%.60s`; known: threads",
+        return fail_with(SW_ERROR_INVALID_ARGUMENT, "option", options[i]->key, "unknown option `%.60s`, available options: threads",
                          options[i]->key);
     }
     return program_load(artefact, shard);
@@ -152,7 +152,7 @@ static sw_error *entries(sw_shard *shard, const sw_loaded_entry_sink *sink) {
 }
 
 static sw_error *bindings(sw_shard *shard, uint64_t index, const sw_binding_sink *sink) {
-    if (index >= shard->entry_count) return fail(SW_ERROR_INVALID_ARGUMENT, "there is no such entry");
+    if (index >= shard->entry_count) return fail(SW_ERROR_INVALID_ARGUMENT, "no such entry");
     const entry *e = &shard->entries[index];
     for (uint64_t i = 0; i < e->port_count; i++) {
         const port *p = &e->ports[i];
@@ -205,7 +205,7 @@ void shardwright_shim_entry(const sw_host *host, sw_answer *answer) {
     answer->version_min = SW_VERSION_0_1;
     answer->version_max = SW_VERSION;
     if (host->version_min > SW_VERSION || host->version_max < SW_VERSION_0_1) {
-        answer->refusal = "this shim speaks contract 0.1 only";
+        answer->refusal = "this shim only supports contract version 0.1";
         return;
     }
     answer->version = SW_VERSION;

@@ -112,6 +112,7 @@ impl Program {
         command.current_dir(&self.folder).args(arguments);
         command.env("SHARDWRIGHT_BIN_DIR", workspace.output(Profile::Dev));
         super::runtime_only::offer(workspace, &mut command);
+        super::ten_lines::offer(workspace, &mut command);
         // One cache for all programs, in which a planner is compiled once. The user's cache stays
         // unchanged.
         command.env("XDG_CACHE_HOME", workspace.target.join("cache-of-tests"));

@@ -22,7 +22,7 @@ const BASE_VARIABLE: &str = "SHARDWRIGHT_BASE";
 const BASE_FILE: &str = ".ci/base";
 
 /// Variable that makes all suites run, with all cases of their sweeps.
-const THOROUGH: &str = "SHARDWRIGHT_THOROUGH";
+pub const THOROUGH: &str = "SHARDWRIGHT_THOROUGH";
 
 /// Files and folders outside the crates that every suite depends on: profiles of cargo, versions,
 /// profiles of chips, this rule, and the fetched libraries.
@@ -52,7 +52,7 @@ const MEDIATEK: Suite = Suite {
     packages: &[
         "shardwright-shim-neuron",
         "shardwright-neuron-adapter",
-        "shardwright-neuron-containers",
+        "shardwright-neuron-files",
         "shardwright-neuron-recorder",
         "shardwright-neuron-simulator",
     ],
@@ -122,6 +122,11 @@ impl fmt::Display for Decision {
     }
 }
 
+/// Returns whether all suites run, with all cases of their sweeps.
+pub fn is_thorough() -> bool {
+    std::env::var_os(THOROUGH).is_some_and(|value| value == "1")
+}
+
 /// Decides about the suites of `cargo xtask test`, prints each decision, and returns the packages
 /// whose tests are left out.
 pub fn left_out(workspace: &Workspace) -> Result<Vec<&'static str>, Error> {
@@ -176,7 +181,7 @@ enum Changes {
 
 impl Changes {
     fn find(workspace: &Workspace) -> Self {
-        if std::env::var_os(THOROUGH).is_some_and(|value| value == "1") {
+        if is_thorough() {
             return Self::Unknown(format!("{THOROUGH}=1"));
         }
         let named = match std::env::var(BASE_VARIABLE) {

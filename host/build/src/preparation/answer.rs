@@ -29,8 +29,8 @@ impl Preparation {
         }
         if let Some(error) = &planned.floor {
             notices.push(Notice::fallback(format!(
-                "{error}; no planner took its place: the plan has the first target and formats that are legal, \
-                 cut where a limit is reached"
+                "{error}; planned without a planner: the first supported target and formats, and a new shard \
+                 at each limit"
             )));
         }
         for line in &planned.log {
@@ -45,7 +45,7 @@ impl Preparation {
         let flags: usize = planned.plan.plan().shards.iter().map(|shard| shard.flags.len()).sum();
         if self.emulated_on.is_some() && flags > 0 {
             notices.push(Notice::note(format!(
-                "the plan's {} reach no compiler and no driver here",
+                "the plan's {} have no effect here, as no compiler or driver of the chip is used",
                 units::count(flags as u64, "flag")
             )));
         }
@@ -189,7 +189,7 @@ impl Preparation {
             let (name, flags) = (&shard.name, &shard.planned.flags);
             let dropped = asked.iter().filter(|flag| !flags.contains(flag));
             notices.extend(
-                dropped.map(|flag| format!("{name}: the planner left flag {flag} out, which you set")),
+                dropped.map(|flag| format!("{name}: the planner dropped flag {flag}, which you set")),
             );
             let left_out = &self.options.recorded.flags_left_out;
             let kept = flags.iter().filter(|flag| left_out.contains(&flag.name));
@@ -216,8 +216,8 @@ impl Preparation {
             return None;
         }
         Some(Notice::making(format!(
-            "a token takes {}, more than the {} for which callers poll on {}: the processor's clock may drop, \
-             which no figure here counts; `--limit {}={polled}` cuts for it ({})",
+            "a token takes {}, more than the {} for which callers poll on {}: the processor's clock may \
+             drop, which the predicted times ignore; `--limit {}={polled}` keeps calls shorter ({})",
             long.join(", "),
             units::microseconds(polled),
             self.profile.name,
@@ -233,7 +233,7 @@ impl Preparation {
         let is_used = ModelFormats::needs_ranges(&planned.plan) || measured;
         (!is_used).then(|| {
             Notice::making(format!(
-                "{} is not calibrated on: the plan has no integers with ranges to be found",
+                "{} is not used: no integers of the plan need calibrated ranges",
                 path.display()
             ))
         })

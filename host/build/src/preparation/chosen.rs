@@ -45,9 +45,7 @@ impl Chosen {
         notices.lasting.extend(ignored.map(|field| Notice::fallback(field.to_string())));
         if !taken.is_empty() {
             let (name, taken) = (&chip.profile.name, taken.join(", "));
-            notices.lasting.push(Notice::making(format!(
-                "profile {name} says, where nothing else was asked for: {taken}"
-            )));
+            notices.lasting.push(Notice::making(format!("defaults from profile {name}: {taken}")));
         }
         Ok(Chosen { options, chip, further, shims, trust })
     }
@@ -56,19 +54,19 @@ impl Chosen {
 /// Rejects options that do not apply to this model and chip, before any slow step.
 fn check(graph: &Graph, profile: &Profile, options: &PlanOptions) -> Result<()> {
     if profile.kind == TargetKind::Cpu && options.recorded.on == Some(Executor::Simulator) {
-        let what = format!("profile {} is for a CPU, of which there is no simulator", profile.name);
+        let what = format!("profile {} is for a CPU, which has no simulator", profile.name);
         return Err(Error::new(ErrorKind::Argument, what)
-            .with_help("name a chip with `--soc`, or leave `--on simulator` out"));
+            .with_help("name a chip with `--soc`, or drop `--on simulator`"));
     }
     let (count, cap) = (options.prompts.len(), caps::PROMPTS);
     if count > cap {
-        let what = format!("{count} lengths of usual prompts, at most {cap} are taken");
-        return Err(Error::new(ErrorKind::Argument, what).with_help("name lengths that are close as one"));
+        let what = format!("{count} usual prompt lengths, expected at most {cap}");
+        return Err(Error::new(ErrorKind::Argument, what).with_help("combine similar lengths"));
     }
     // Tables are identified by position: first the embedding, then the per-layer embedding.
     if options.recorded.tables.per_layer.is_some() && graph.assets.len() < 2 {
         return Err(Error::new(ErrorKind::Argument, "this model has no per-layer embedding")
-            .with_help("leave `--table per-layer=…` out"));
+            .with_help("drop `--table per-layer=…`"));
     }
     options.read_calibration_text()?;
     let known = limit_names::ALL;
@@ -76,7 +74,7 @@ fn check(graph: &Graph, profile: &Profile, options: &PlanOptions) -> Result<()> 
     let unknown = options.recorded.limits.iter().find(|(name, _)| !known.contains(&name.as_str()));
     match unknown.filter(|_| options.planner.is_none()) {
         None => Ok(()),
-        Some((name, _)) => Err(Error::new(ErrorKind::Argument, format!("there is no limit `{name}`"))
-            .with_help(format!("limits are: {}", known.join(", ")))),
+        Some((name, _)) => Err(Error::new(ErrorKind::Argument, format!("unknown limit `{name}`"))
+            .with_help(format!("available limits: {}", known.join(", ")))),
     }
 }

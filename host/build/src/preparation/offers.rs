@@ -121,7 +121,7 @@ impl Offers {
         let executor = match carried_out {
             // The chip can be used without this fallback.
             Err(error) if candidate.role == Role::Fallback && error.kind() == ErrorKind::Missing => {
-                notices.passing.push(Notice::note(format!("{error}; nothing falls back to it")));
+                notices.passing.push(Notice::note(format!("{error}; not used as a fallback")));
                 return Ok(());
             }
             carried_out => carried_out?,
@@ -194,8 +194,8 @@ impl Offers {
         let simulated = executor.simulated.then(|| {
             let (target, shim, device) = (&target.name, &target.shim, &executor.device);
             Notice::note(format!(
-                "target {target} is simulated: `{device}` of shim `{shim}` computes what the chip would, \
-                 and takes its own time"
+                "target {target} is simulated by `{device}` of shim `{shim}`: results are those of the chip, \
+                 but times are not"
             ))
         });
         self.executors.push(executor);
@@ -218,7 +218,7 @@ impl Site<'_> {
         if let Some(Err(error)) = stand_in {
             let (target, shim) = (&target.name, &target.shim);
             passing.push(Notice::note(format!(
-                "target {target}: the simulator that comes with shim `{shim}` cannot answer either: {error}"
+                "target {target}: the simulator of shim `{shim}` does not work either: {error}"
             )));
         }
         // The chip's shim is not needed to run on the CPU. Another notice names its replacement in

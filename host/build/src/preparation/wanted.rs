@@ -3,11 +3,11 @@
 
 use shardwright_graph::Graph;
 use shardwright_planning::request::{Goals, PlannerOption, PromptLength};
-use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, TargetKind};
+use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, TargetKind, Watch};
 
 use super::Notices;
 use super::chosen::Chosen;
-use crate::options::{LossGoal, NO_FALLBACKS, USUAL_QUALITY_OPTION, placed};
+use crate::options::{LossGoal, NO_FALLBACKS, USUAL_QUALITY_OPTION, placed_pass};
 use crate::{EntryMenu, ModelFormats, PlanOptions, PlanSource, Result, StatedDraft};
 
 /// Context in tokens if none is requested and the model allows more: long enough for a
@@ -31,6 +31,7 @@ impl Wanted {
         chosen: &Chosen,
         tuples: &[FormatTuple],
         notices: &mut Notices,
+        watch: &dyn Watch,
     ) -> Result<Wanted> {
         let (graph, options, profile) = (source.graph(), &chosen.options, &chosen.chip.profile);
         let context = context(graph, options)?;
@@ -60,7 +61,7 @@ impl Wanted {
             answer_tokens: options.answer_tokens.unwrap_or(0),
         };
         let formats = ModelFormats::counted(graph, tuples)?;
-        let (drafts, said) = options.usual_drafts(source, &profile.name, context)?;
+        let (drafts, said) = options.usual_drafts(source, &profile.name, context, watch)?;
         notices.passing.extend(said);
         let options = planner_options(graph, chosen);
         Ok(Wanted { menu, goals, loss_goal, prompts, drafts, options, formats })
@@ -73,7 +74,7 @@ fn planner_options(graph: &Graph, Chosen { options, chip, .. }: &Chosen) -> Vec<
         .planner_options
         .iter()
         // Options that place components of other passes belong to the plans of those passes.
-        .filter(|(name, _)| placed(name).is_none_or(|pass| pass == graph.pass))
+        .filter(|(name, _)| placed_pass(name).is_none_or(|pass| pass == graph.pass))
         .map(|(name, value)| PlannerOption { name: name.clone(), value: value.clone() })
         .collect();
     let usual = options.usual_quality(&chip.profile, graph);
@@ -95,8 +96,8 @@ fn context(graph: &Graph, options: &PlanOptions) -> Result<u32> {
         None => Ok(model.min(DEFAULT_CONTEXT)),
         Some(context) if context >= 1 && context <= model => Ok(context),
         Some(context) => {
-            Err(Error::new(ErrorKind::Argument, format!("a context of {context} tokens is not possible"))
-                .with_help(format!("this model supports 1 to {model}")))
+            Err(Error::new(ErrorKind::Argument, format!("unsupported context of {context} tokens"))
+                .with_help(format!("use 1 to {model} tokens")))
         }
     }
 }

@@ -75,7 +75,7 @@ fn each_phase_is_the_sum_of_its_named_parts() {
         let mapped = Figure::Mapped { bytes: asset.table.bytes() };
         assert_eq!(part(decode, &format!("table {}", asset.name)), mapped);
     }
-    assert_eq!(decode.unknown().collect::<Vec<_>>(), ["overhead of the driver"]);
+    assert_eq!(decode.unknown().collect::<Vec<_>>(), ["driver overhead"]);
     let Figure::Estimated { bytes: buffers, .. } = part(decode, "inputs and boundaries") else {
         panic!("{decode:?}")
     };
@@ -100,7 +100,7 @@ fn each_phase_is_the_sum_of_its_named_parts() {
     let twice = graph.weights.iter().map(|weight| weight.bytes()).sum::<u64>() + tables;
     let head = graph.weights.iter().find(|weight| weight.part == "head").unwrap().bytes();
     assert_eq!(part(compile, "checkpoint"), Figure::Mapped { bytes: twice - head });
-    assert!(compile.unknown().eq(["overhead of the compiler"]));
+    assert!(compile.unknown().eq(["compiler overhead"]));
 
     let verdict = &forecast.verdict;
     assert_eq!((verdict.fits, verdict.largest), (Fits::Whole, Some(Phase::Decode)));
@@ -117,7 +117,7 @@ fn weights_in_other_formats_are_held_while_they_are_compiled() {
         checked(&request, plan(&request, &[])).shards().iter().map(|shard| shard.cost.weight_bytes).sum();
     let forecast = forecast(&graph, &request, plan(&request, &[]));
     let compile = phase(&forecast, Phase::Compile);
-    assert_eq!(part(compile, "weights in their formats"), Figure::Counted { bytes: weights });
+    assert_eq!(part(compile, "converted weights"), Figure::Counted { bytes: weights });
     assert_eq!(compile.held_bytes, weights);
 }
 

@@ -4,6 +4,5 @@
 mod carrying_out;
 mod common;
 mod forecast;
-mod outlines;
 mod report;
 mod tables;

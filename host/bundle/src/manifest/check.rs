@@ -214,7 +214,8 @@ fn variant(variant: &Variant) -> Checked {
     }
     for (index, entry) in variant.towers.iter().enumerate() {
         if entry.pass == Pass::Step {
-            return Err(invalid(format!("towers[{index}].pass"), "is that of a step of the text model"));
+            let reason = "expected the pass of a tower, got the text model's";
+            return Err(invalid(format!("towers[{index}].pass"), reason));
         }
         if entry.structure.is_generative() {
             return Err(invalid(format!("towers[{index}].structure.states"), "must be empty for a tower"));
@@ -317,7 +318,7 @@ fn structure(at: &str, structure: &Structure, pass: Pass) -> Checked {
         return Err(invalid(components, "are not in the order of a step, each once"));
     }
     if let Some(other) = structure.components.iter().find(|kind| kind.pass() != pass) {
-        return Err(invalid(components, format!("name `{other}`, which runs in a {}", other.pass())));
+        return Err(invalid(components, format!("include `{other}`, which runs in a {}", other.pass())));
     }
     Ok(())
 }
@@ -342,7 +343,8 @@ fn asset(at: &str, asset: &AssetEntry) -> Checked {
             }
             if !matches!(quantisation.scale_dtype, DType::F32 | DType::F16) {
                 let field = format!("{at}.quantisation.scale_dtype");
-                return Err(invalid(field, format!("is {}", quantisation.scale_dtype)));
+                let reason = format!("expected f32 or f16, got {}", quantisation.scale_dtype);
+                return Err(invalid(field, reason));
             }
             let bytes = quantisation.scale_bytes(&shape);
             holds(&format!("{at}.quantisation.scales"), quantisation.scales, bytes)?;
@@ -365,8 +367,8 @@ fn asset(at: &str, asset: &AssetEntry) -> Checked {
 fn holds(field: &str, file: FileReference, bytes: Option<u64>) -> Checked {
     match bytes {
         Some(bytes) if bytes == file.bytes => Ok(()),
-        Some(bytes) => Err(invalid(field, format!("has {} bytes, its shape needs {bytes}", file.bytes))),
-        None => Err(invalid(field, "its shape is beyond any file")),
+        Some(bytes) => Err(invalid(field, format!("has {} bytes, but its shape needs {bytes}", file.bytes))),
+        None => Err(invalid(field, "its shape is too large for a file")),
     }
 }
 
@@ -471,7 +473,7 @@ fn shard(at: &str, shard: &ShardEntry, structure: &Structure) -> Checked {
             return Err(invalid(field, format!("is set, but `{}` does not return logits", shard.segments)));
         }
         if !(value.is_finite() && value > 0.0) {
-            return Err(invalid(field, format!("is {value}")));
+            return Err(invalid(field, format!("expected a positive number, got {value}")));
         }
     }
     cap(&format!("{at}.placements"), shard.placements.len(), NODES)?;

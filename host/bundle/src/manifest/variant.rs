@@ -40,7 +40,6 @@ pub struct Variant {
     /// order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub towers: Vec<TowerEntry>,
-    /// Results of verification.
     pub verifications: Vec<Verification>,
     /// Notices for the user.
     pub notices: Vec<Notice>,
@@ -137,7 +136,6 @@ pub struct Model<'m> {
     pub chains: &'m [ChainEntry],
 }
 
-/// One compiled shard.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShardEntry {
@@ -195,7 +193,6 @@ impl ShardEntry {
 pub struct Verification {
     /// A name that is unique within the variant, such as `boundaries` or `goldens`.
     pub name: String,
-    /// The verified chain.
     pub chain: String,
     pub passed: bool,
     /// A summary in one sentence with numbers.

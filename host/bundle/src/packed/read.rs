@@ -139,7 +139,7 @@ impl Packed {
             self.section.read_exact_at(&mut padding, from).map_err(io_at(self.section.path()))?;
             if let Some(at) = padding.iter().position(|byte| *byte != 0) {
                 let offset = from + at as u64;
-                return Err(not_packed(self.section.path(), offset, "padding that is not zero"));
+                return Err(not_packed(self.section.path(), offset, "the padding is not zero"));
             }
         }
         Ok(())

@@ -43,17 +43,17 @@ impl Volumes {
         let Some(at) = volumes.iter().position(|volume| volume.manifest().is_some()) else {
             let named = volumes.first().map_or(Path::new(""), |volume| volume.section().path());
             return Err(match volumes.len() {
-                0 => fault(named, "no volume was named"),
-                1 => fault(named, "the manifest is missing: this is a further volume of a bundle"),
+                0 => fault(named, "no volume was given"),
+                1 => fault(named, "the manifest is missing: this is not the first volume of a bundle"),
                 _ => fault(named, "no volume has the manifest"),
             });
         };
         volumes.swap(0, at);
         if let Some(second) = volumes.iter().skip(1).find(|volume| volume.manifest().is_some()) {
-            return Err(fault(second.section().path(), "a second manifest: these are several bundles"));
+            return Err(fault(second.section().path(), "a second manifest: volumes of several bundles"));
         }
         let manifest = volumes.first().and_then(|volume| volume.manifest().cloned());
-        let manifest = manifest.ok_or_else(|| fault(Path::new(""), "no volume was named"))?;
+        let manifest = manifest.ok_or_else(|| fault(Path::new(""), "no volume was given"))?;
         Ok(Volumes { volumes, manifest })
     }
 

@@ -95,9 +95,9 @@ fn a_missing_volume_and_one_too_many_are_named() {
     let (parent, share, paths) = divided();
     let folder = paths[0].parent().unwrap();
     refused(&Bundle::open_volumes(&paths[1..]).unwrap_err(), "no volume has the manifest");
-    refused(&Bundle::open(&paths[1]).unwrap_err(), "further volume");
+    refused(&Bundle::open(&paths[1]).unwrap_err(), "not the first volume");
     assert_eq!(identify(&paths[1]).unwrap(), Kind::Bundle);
-    refused(&Bundle::open_volumes(&[] as &[&Path]).unwrap_err(), "no volume was named");
+    refused(&Bundle::open_volumes(&[] as &[&Path]).unwrap_err(), "no volume was given");
     let twice: Vec<&PathBuf> = [&paths[0]].into_iter().chain(&paths).collect();
     refused(&Bundle::open_volumes(&twice).unwrap_err(), "several bundles");
     for left_out in 1..paths.len() {

@@ -258,7 +258,7 @@ fn tables_that_are_no_tables_are_refused() {
     scaleless.table.quantisation.as_mut().unwrap().scales = WeightData::planned(24);
     let mut vector = table;
     vector.table.shape = vec![30];
-    for (asset, said) in [(planned, "values"), (scaleless, "scales"), (vector, "not that of a table")] {
+    for (asset, said) in [(planned, "values"), (scaleless, "scales"), (vector, "two dimensions")] {
         let asset: Asset = asset;
         let error = writer.add_asset(&asset).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -158,13 +158,22 @@ fn write(folder: PathBuf, mut files: Vec<(String, String)>, next: Vec<String>) -
             help: "choose another name, or another folder with `--within`".to_owned(),
         });
     }
+    if let Some(within) = folder.parent() {
+        fs::create_dir_all(within).map_err(failed(within))?;
+    }
+    fs::create_dir(&folder).map_err(failed(&folder))?;
     files.sort();
-    for (path, text) in &files {
+    let written = files.iter().try_for_each(|(path, text)| {
         let path = folder.join(path);
         let parent = path.parent().unwrap_or(&folder);
         fs::create_dir_all(parent).map_err(failed(parent))?;
-        fs::write(&path, text).map_err(failed(&path))?;
+        fs::write(&path, text).map_err(failed(&path))
+    });
+    if written.is_err() {
+        // Without the folder, the next attempt can use the name.
+        let _ = fs::remove_dir_all(&folder);
     }
+    written?;
     let files = files.into_iter().map(|(path, _)| path).collect();
     Ok(Begun { folder, files, next })
 }

@@ -10,7 +10,7 @@ use shardwright::{ErrorKind, GenerationEvent, SamplingParameters, Session, Watch
 use shardwright_files::output::OutputKind;
 use shardwright_files::read_named;
 
-use super::{TEXTS_BYTES_MAX, interrupted, open, print, say_notices_and_of_text};
+use super::{TEXTS_BYTES_MAX, expect_applicable, interrupted, open, print, say_notices_and_of_text};
 use crate::arguments::{CalibrationTextArguments, Format};
 use crate::outcome::{Failure, Outcome, io};
 use crate::{interrupt, views};
@@ -34,10 +34,11 @@ struct Written {
 
 /// Draws replies to prompts and appends each to the file as soon as it is complete.
 pub fn calibration_text(arguments: &CalibrationTextArguments, format: Format) -> Result<Outcome, Failure> {
+    let CalibrationTextArguments { target, execution, checkpoint, bundled, .. } = arguments;
+    expect_applicable(target, execution, checkpoint, bundled)?;
     let prompts = prompts(arguments.prompts.as_deref())?;
     let (found, words) = begun(&arguments.output, &prompts)?;
-    let model =
-        open(&arguments.target, &arguments.execution, &arguments.checkpoint, &arguments.bundled, &[])?;
+    let model = open(target, execution, checkpoint, bundled, &[])?;
     say_notices_and_of_text(&model, false)?;
     let mut session = model.session()?;
     session.options.max_tokens = Some(arguments.longest as usize);
@@ -45,7 +46,7 @@ pub fn calibration_text(arguments: &CalibrationTextArguments, format: Format) ->
     interrupt::call(move || stop.cancel());
     let path = || arguments.output.display().to_string();
     let mut file = None;
-    let mut progress = views::Progress::new("generating text with", &arguments.checkpoint);
+    let mut progress = views::Progress::new("generating text with", checkpoint);
     // The tokens of replies from an earlier run are counted again.
     let mut tokens = 0;
     for reply in words {

@@ -37,10 +37,10 @@ fn made(
     format: Format,
     detail: views::Detail,
 ) -> Result<Outcome, Failure> {
+    let options = open_options(&arguments.target, &arguments.execution)?;
     if let Some(path) = &arguments.html {
         PAGE.expect_at(path)?;
     }
-    let options = open_options(&arguments.target, &arguments.execution)?;
     let options = draft::planned(&arguments.drafts.drafts, options)?;
     let options = options.measuring(arguments.measuring.measuring());
     let options = match &arguments.write_request {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use shardwright::OpenOptions;
-use shardwright_build::MeasuredDraft;
+use shardwright_checkpoints::MeasuredDraft;
 
 use super::{draft, expecting, is_bundle, loudness, nothing_decided_before, open, open_options, print};
 use crate::arguments::{BundledArguments, Format, TuneArguments};

@@ -69,6 +69,7 @@ fn place(row: &LossRow) -> (String, &str) {
 fn shown(row: &LossRow) -> String {
     match (row.micronats, row.provenance) {
         (None, _) => "?".to_owned(),
+        _ if !row.is_finite() => "not finite".to_owned(),
         (Some(micronats), Provenance::Measured) => format!("{:.4}", micronats / 1000.0),
         (Some(micronats), _) => format!("~{:.3}", micronats / 1000.0),
     }

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use shardwright_build::LossReport;
 use shardwright_build::units;
-use shardwright_build::{LossReport, MeasuredDraft};
+use shardwright_checkpoints::MeasuredDraft;
 use shardwright_tune::{Outcome, Spread, TimedPlan, TuneReport};
 
 use super::{Detail, difference, printable, table, wrapped};

@@ -1,5 +1,6 @@
 use std::fmt::Write;
 
+use shardwright_build::units;
 use shardwright_verify::{
     BoundaryVerification, DivergenceVerification, EffortReport, RowComparison, SelfTestReport,
     TokenVerification, VerifyReport,
@@ -160,6 +161,12 @@ fn token_lines(tokens: &TokenVerification) -> String {
 
 fn divergence_line(divergence: &DivergenceVerification) -> String {
     let DivergenceVerification { nats, error, tokens, text, bound, bound_from, passed } = divergence;
+    if !nats.is_finite() {
+        return format!(
+            "{} KL divergence from the model as stored: not finite over {tokens} tokens\n",
+            verdict(false, true)
+        );
+    }
     let (verdict, at_most) = match bound {
         Some(bound) => (verdict(*passed, true), format!("at most {:.2}", 1e3 * bound)),
         None => ("not judged", "no bound".to_owned()),
@@ -245,6 +252,10 @@ fn boundary_table(boundaries: &BoundaryVerification, float: Option<&BoundaryVeri
     for shard in boundaries.shards.iter().filter(|_| boundaries.judged) {
         if let Some(layer) = shard.first_divergent_layer {
             let _ = writeln!(text, "{}: first divergent layer {layer}", shard.shard);
+        }
+        if let Some((rows, place)) = shard.not_finite() {
+            let rows = units::count(rows, "row");
+            let _ = writeln!(text, "{}: {rows} not finite, first in {place}", shard.shard);
         }
     }
     text

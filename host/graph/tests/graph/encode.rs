@@ -6,8 +6,8 @@ use std::convert::Infallible;
 use shardwright_graph::{
     ComponentKind, ConstantFormat, Encodings, EntryGraph, EntryOptions, Graph, INVISIBLE, LAST_HIDDEN,
     LegaliseError, Op, PER_LAYER, PortSide, Range, Ranges, Role, StateId, TensorId, Verdict, decompose_all,
-    decompose_where, encode, hidden_key, legalise, legalise_encoded, nearest_value, prepared, range_key,
-    state_key, unrounded,
+    decompose_where, encode, hidden_key, legalise, legalise_encoded, nearest_bound_value, nearest_value,
+    prepared, range_key, state_key, unrounded,
 };
 use shardwright_vocabulary::{
     ActivationFormat, DType, Encoding, EntryKind, Error, ErrorKind, FormatTuple, RoleFormat, ScaleBits,
@@ -330,7 +330,7 @@ fn masks_reach_below_every_score_whether_one_was_seen_masked_or_not() {
         }
         let formats = FormatTuple::uniform(WeightFormat::F32, ActivationFormat::F16, StateFormat::F32);
         let encoded = encode(&entry, &Encodings::counting(&formats)).unwrap();
-        assert_eq!(nearest_value(&encoded.tensor(mask).encoding().unwrap(), INVISIBLE), -65_504.0);
+        assert_eq!(nearest_bound_value(&encoded.tensor(mask).encoding().unwrap(), INVISIBLE), -65_504.0);
     }
 }
 

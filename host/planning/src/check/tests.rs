@@ -330,11 +330,11 @@ const CASES: &[(&str, Change)] = &[
         speculate(plan);
         plan.speculation = Some(verified(1));
     }),
-    (" to verify proposals with", |plan, _| {
+    (" entry point to verify proposals", |plan, _| {
         speculate(plan);
         plan.shards.iter_mut().for_each(|shard| _ = shard.entries.pop());
     }),
-    (" to verify proposals with", |plan, _| plan.speculation = Some(verified(u32::MAX))),
+    (" entry point to verify proposals", |plan, _| plan.speculation = Some(verified(u32::MAX))),
     ("a reason of the plan has", |plan, _| plan.reasons[0].because = "x".repeat(caps::TEXT_BYTES + 1)),
     ("a choice of the plan has", |plan, _| plan.reasons[0].choice = "x".repeat(caps::TEXT_BYTES + 1)),
     ("a cause of the plan has", |plan, _| {
@@ -364,8 +364,8 @@ const CASES: &[(&str, Change)] = &[
     ("segments, expected at most", |plan, _| {
         plan.shards[1].segments = vec![plan.shards[1].segments[0].clone(); caps::SEGMENTS + 1]
     }),
-    ("comes after a later one", |plan, _| plan.shards.swap(0, 1)),
-    ("comes after a later one", |plan, _| {
+    ("is out of order", |plan, _| plan.shards.swap(0, 1)),
+    ("is out of order", |plan, _| {
         let head = part(plan, 4).clone();
         plan.shards[0].segments.insert(0, head);
     }),
@@ -388,23 +388,23 @@ const CASES: &[(&str, Change)] = &[
         plan.shards[0].inputs = hidden;
     }),
     ("` was already placed", |plan, _| plan.shards.insert(0, plan.shards[0].clone())),
-    ("it has no shard", |plan, _| drop(plan.shards.remove(0))),
-    ("it has no shard", |plan, _| {
+    ("no shard has this component", |plan, _| drop(plan.shards.remove(0))),
+    ("no shard has this component", |plan, _| {
         plan.shards.retain(|shard| shard.segments[0].component != 1);
         plan.reasons.clear();
     }),
-    ("it has no shard", |plan, _| {
+    ("no shard has this component", |plan, _| {
         plan.shards.clear();
         plan.reasons.clear();
     }),
-    ("are not a range of", |plan, _| part(plan, 1).end = 0),
-    ("are not a range of", |plan, _| part(plan, 3).end = 7),
-    ("are not a range of", |plan, _| part(plan, 3).end = u32::MAX),
-    ("are not a range of", |plan, _| {
+    ("expected layers within", |plan, _| part(plan, 1).end = 0),
+    ("expected layers within", |plan, _| part(plan, 3).end = 7),
+    ("expected layers within", |plan, _| part(plan, 3).end = u32::MAX),
+    ("expected layers within", |plan, _| {
         let part = part(plan, 1);
         (part.first, part.end) = (5, 2)
     }),
-    ("are not a range of", |plan, _| part(plan, 4).end = 1),
+    ("expected layers within", |plan, _| part(plan, 4).end = 1),
     ("layer 2 was already placed", |plan, _| part(plan, 2).first = 2),
     ("layer 0 was already placed", |plan, _| plan.shards.insert(2, plan.shards[1].clone())),
     ("not in any shard", |plan, _| part(plan, 1).first = 1),
@@ -446,11 +446,11 @@ const CASES: &[(&str, Change)] = &[
         request.goals.prompt_tokens = 129;
         request.goals.first_token_microseconds = Some(17);
     }),
-    ("millionths of quality, the goal is", |plan, request| {
+    ("millionths of a nat, the goal is", |plan, request| {
         quantise(plan, request);
         request.goals.quality_micronats = Some(3);
     }),
-    ("no sensitivity of", |plan, request| {
+    ("was not measured, but there is a quality goal", |plan, request| {
         quantise(plan, request);
         request.goals.quality_micronats = Some(100);
         request.sensitivities.pop();
@@ -475,7 +475,7 @@ const CASES: &[(&str, Change)] = &[
         plan.tables = vec![1];
         request.goals.quality_micronats = Some(100);
     }),
-    ("millionths of quality, the goal is", |plan, request| {
+    ("millionths of a nat, the goal is", |plan, request| {
         request.tables.push(table(Some(101)));
         plan.tables = vec![1];
         request.goals.quality_micronats = Some(100);
@@ -538,8 +538,8 @@ const CASES: &[(&str, Change)] = &[
     ("no decode_1 entry point", |plan, _| plan.shards[1].entries = vec![entry(PREFILL)]),
     ("no prefill entry point", |plan, _| plan.shards[1].entries = vec![entry(DECODE)]),
     ("no decode_1 entry point", |plan, _| plan.shards[1].entries = vec![entry(PREFILL), entry(WIDE)]),
-    ("no work at", |plan, _| plan.shards[3].entries.push(entry(PREFILL))),
-    ("no work at", |plan, request| {
+    ("no layer runs in", |plan, _| plan.shards[3].entries.push(entry(PREFILL))),
+    ("no layer runs in", |plan, request| {
         request.entries.push(entry("encode_8"));
         plan.shards[3].entries.push(entry("encode_8"));
     }),
@@ -734,7 +734,7 @@ fn activations_and_states_count_for_the_loss() {
     assert_eq!(loss, Loss { micronats: 12, measured: 0, lossy: 2, unmeasured: 0, modelled: 2 });
     request.goals.quality_micronats = Some(11);
     let fault = check(plan(), &request).unwrap_err();
-    assert_eq!(fault.to_string(), "the plan loses 12 millionths of quality, the goal is 11");
+    assert_eq!(fault.to_string(), "the quality loss is 12 millionths of a nat, the goal is 11");
     // These losses are added to the losses of weights.
     let (mut both, mut with_weights) = (plan(), request);
     quantise(&mut both, &mut with_weights);
@@ -782,7 +782,7 @@ fn unknown_values_keep_the_known_loss_of_weights_as_a_floor() {
     check(plan.clone(), &request).unwrap();
     request.goals.quality_micronats = Some(5);
     let fault = check(plan.clone(), &request).unwrap_err();
-    assert_eq!(fault.to_string(), "the plan loses 6 millionths of quality, the goal is 5");
+    assert_eq!(fault.to_string(), "the quality loss is 6 millionths of a nat, the goal is 5");
     // One measured row makes the format known. States remain unknown.
     request.goals.quality_micronats = None;
     let (format, provenance) = (ValueFormat::Activations(ActivationFormat::A16), Provenance::Measured);

@@ -76,17 +76,17 @@ fn kind(request: &Request) -> Option<u32> {
 pub fn without_rows(base: &Request) -> Vec<Case> {
     let gone = kind(base);
     vec![
-        case(base, "no row on the first target", |request| {
+        case(base, "no rows on the first target", |request| {
             request.costs.retain(|row| Some(row.kind) != gone || row.target != 0);
         }),
-        case(base, "no row of one token on the first target", |request| {
+        case(base, "no rows of one token on the first target", |request| {
             request.costs.retain(|row| {
                 Some(row.kind) != gone
                     || row.target != 0
                     || (row.entry.kind, row.entry.rows) != (EntryKind::Decode, 1)
             });
         }),
-        case(base, "no row anywhere", |request| request.costs.retain(|row| Some(row.kind) != gone)),
+        case(base, "no rows on any target", |request| request.costs.retain(|row| Some(row.kind) != gone)),
     ]
 }
 
@@ -142,19 +142,19 @@ pub fn extreme(base: &Request) -> Vec<Case> {
                 target.overheads = overhead_names::ALL.iter().map(|name| endless(name)).collect();
             }
         }),
-        case(base, "costs of nothing", |request| {
+        case(base, "costs of zero", |request| {
             for row in &mut request.costs {
                 (row.ops, row.weight_bytes, row.artefact_bytes, row.state_bytes, row.uncosted_ops) =
                     (0, 0, 0, 0, 0);
                 row.time = Some(TimeCost { microseconds: 0, provenance: Provenance::Measured });
             }
         }),
-        case(base, "limits of nothing", |request| {
+        case(base, "limits of zero", |request| {
             for limit in request.targets.iter_mut().flat_map(|target| &mut target.limits) {
                 limit.value = 0;
             }
         }),
-        case(base, "goals without end", |request| {
+        case(base, "unlimited goals", |request| {
             request.goals.memory_bytes = Some(u64::MAX);
             request.goals.size_bytes = Some(u64::MAX);
             request.goals.token_microseconds = Some(u64::MAX);
@@ -162,16 +162,16 @@ pub fn extreme(base: &Request) -> Vec<Case> {
             (request.goals.prompt_tokens, request.goals.answer_tokens) = (u32::MAX, u32::MAX);
             request.goals.max_prefill_rows = u32::MAX;
         }),
-        case(base, "tables of any size", |request| {
+        case(base, "tables of extreme sizes", |request| {
             let table = |name: &str, bytes: u64, micronats: Option<u32>| GatheredTable {
                 name: name.to_owned(),
                 formats: [WeightFormat::Bf16, WeightFormat::W8PerChannel]
                     .map(|format| TableFormat { format, bytes, micronats, provenance: Provenance::Modelled })
                     .to_vec(),
             };
-            request.tables = vec![table("nothing", 0, None), table("all", u64::MAX, Some(u32::MAX))];
+            request.tables = vec![table("empty", 0, None), table("all", u64::MAX, Some(u32::MAX))];
         }),
-        case(base, "activations and states that lose everything", |request| {
+        case(base, "activations and states with extreme losses", |request| {
             let Some(format) = request.formats.first().cloned() else { return };
             let both = [ValueFormat::Activations(format.activations), ValueFormat::States(format.states)];
             for (component, own) in (0..).zip(&request.model.components) {
@@ -185,13 +185,13 @@ pub fn extreme(base: &Request) -> Vec<Case> {
             }
             request.goals.quality_micronats = Some(1);
         }),
-        case(base, "prompts of any length", |request| {
+        case(base, "prompts of extreme lengths", |request| {
             let lengths = [0, 1, 2, u32::MAX].into_iter();
             let prompts =
                 lengths.flat_map(|tokens| [0, u32::MAX].map(|count| PromptLength { tokens, count }));
             request.prompts = prompts.collect();
         }),
-        case(base, "drafts that propose anything", |request| {
+        case(base, "drafts with extreme numbers", |request| {
             let draft = |name: &str, steps: u32, bytes: u64| DraftEstimate {
                 name: name.to_owned(),
                 silent_steps: steps,
@@ -201,7 +201,7 @@ pub fn extreme(base: &Request) -> Vec<Case> {
                 memory_bytes: bytes,
                 row_bytes: bytes,
             };
-            request.drafts = vec![draft("nothing", 0, 0), draft("all", u32::MAX, 0), draft("", 1, u64::MAX)];
+            request.drafts = vec![draft("none", 0, 0), draft("all", u32::MAX, 0), draft("", 1, u64::MAX)];
         }),
         case(base, "names of a thousand bytes", |request| {
             request.model.name.clone_from(&text);
@@ -211,7 +211,7 @@ pub fn extreme(base: &Request) -> Vec<Case> {
                 target.target.name = format!("{text}{digit}");
             }
         }),
-        case(base, "names of nothing", |request| {
+        case(base, "empty names", |request| {
             request.model.name.clear();
             request.kinds.iter_mut().for_each(|kind| kind.name.clear());
         }),

@@ -8,9 +8,9 @@ use crate::plan::{Cause, Reason};
 use crate::request::Request;
 
 /// Advice for a limit.
-pub(super) const REPLACE_LIMIT: &str = "`--limit NAME=VALUE` replaces a limit that is known to be wrong";
+pub(super) const REPLACE_LIMIT: &str = "if the limit is wrong, replace it with `--limit NAME=VALUE`";
 /// Advice for a quality goal.
-const ALLOW_LOSS: &str = "allow a larger loss, or measure sensitivities";
+const ALLOW_LOSS: &str = "allow a larger loss, or measure losses with `shardwright sensitivity`";
 
 /// Creates the error for the first layer or component that could not be placed.
 pub(super) fn refused(layer: &str, message: impl Into<String>, help: &str) -> Error {
@@ -23,7 +23,7 @@ pub(super) fn no_entry(needed: &str, context: u32, rows: u32) -> Error {
         .with_help("request less context, or more rows of prefill")
 }
 
-/// Creates the error of a layer whose loss is unknown, where there is a quality goal.
+/// Creates the error of a layer whose loss is unknown although there is a quality goal.
 pub(super) fn unmeasured(layer: &str, formats: &str) -> Error {
     let message = format!("no loss is known for {formats}, and there is a quality goal");
     refused(layer, message, ALLOW_LOSS)
@@ -75,7 +75,7 @@ impl Obstacle {
                 (format!("{name} would be {value}, the limit is {max}"), Cause::Limit(name.to_owned()))
             }
             Obstacle::Goal { name, value, max } => {
-                (format!("{name} would be {value} at least, the goal is {max}"), Cause::Goal(name.to_owned()))
+                (format!("{name} would be at least {value}, the goal is {max}"), Cause::Goal(name.to_owned()))
             }
         };
         Reason { shard: Some(shard), choice: choice.to_owned(), because, cause }
@@ -100,7 +100,7 @@ pub(super) fn of(
         |formats: u32| request.formats.get(formats as usize).map_or_else(String::new, ToString::to_string);
     match obstacle {
         Some(Obstacle::Readers | Obstacle::Donor) => {
-            let message = "no device supports it with all layers that share its state";
+            let message = "no device supports it together with all layers that share its state";
             refused(&layer, message, "layers that share a state must be on one device")
         }
         Some(Obstacle::Unmeasured { formats: index }) => unmeasured(&layer, &formats(index)),
@@ -119,7 +119,7 @@ pub(super) fn of(
             let why = why.flatten().next().unwrap_or_default();
             let (target, formats) = (target(0), formats(0));
             let message = format!("no target supports it in any format; `{target}` as {formats}: {why}");
-            refused(&layer, message, "add a target that may support it, such as the CPU as a second one")
+            refused(&layer, message, "add a target that may support it, such as the CPU")
         }
     }
 }

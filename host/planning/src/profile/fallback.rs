@@ -19,22 +19,21 @@ impl ProfileRegistry {
         let all = self.read()?;
         let mut found: Vec<FoundProfile> = Vec::new();
         for name in &of.profile.fallback {
-            let invalid =
-                |why: String| super::invalid(&of.source, format!("it falls back to `{name}`: {why}"));
+            let invalid = |why: String| super::invalid(&of.source, format!("fallback `{name}`: {why}"));
             let other = all.find(name).map_err(|error| invalid(error.to_string()))?;
             let own = &other.profile.name;
             let is_known = |known: &FoundProfile| known.profile.name == *own;
             if is_known(of) {
-                return Err(invalid("that is itself".to_owned()));
+                return Err(invalid("it is the profile itself".to_owned()));
             }
             if found.iter().any(is_known) {
-                return Err(invalid(format!("{own} is named twice")));
+                return Err(invalid(format!("`{own}` is listed twice")));
             }
             if other.profile.kind == TargetKind::Cpu {
-                return Err(invalid("that is for a CPU, which takes over last whatever is named".to_owned()));
+                return Err(invalid("a CPU cannot be listed, as it is always the last fallback".to_owned()));
             }
             if RESERVED.contains(&own.as_str()) || Pass::ALL.iter().any(|pass| pass.name() == own) {
-                return Err(invalid("chains of a bundle have that name; rename it".to_owned()));
+                return Err(invalid("the name is reserved for chains of a bundle".to_owned()));
             }
             found.push(other);
         }

@@ -51,7 +51,8 @@ fn built_in_profiles_say_what_was_reported() {
     // Sets of flags that were tried against the refusal. Each flag is known not to help.
     let tried: Vec<String> = ops.relief.iter().map(|relief| relief.flag.to_string()).collect();
     assert_eq!(tried, ["opt=3", "mdla-mlo=true", "mem-opt=3", "stable-linearize=true", "num-mdla=4"]);
-    assert!(ops.relief.iter().all(|relief| relief.value.is_none() && relief.note.contains("refusal stayed")));
+    let remained = |note: &str| note.contains("refusal remained");
+    assert!(ops.relief.iter().all(|relief| relief.value.is_none() && remained(&relief.note)));
     assert!(mt6989.legal_formats().all(|formats| !formats.to_string().contains("w4-per-channel")));
     let sm8850 = registry.find("sm8850").unwrap().profile;
     assert!(sm8850.limits.iter().any(|limit| limit.name == "context-bytes"));
@@ -241,7 +242,7 @@ fn mediatek_profiles_hold_to_the_table_of_chips() {
         assert_eq!(fact("four-bits-per-channel"), rule, "{name}: as its formats say");
         assert_eq!((flag("opt"), flag("relax-fp32")), (Some("3"), Some("true")), "{name}");
         assert_eq!(profile.flags.len(), flags, "{name}");
-        assert!(profile.fact(fact_names::COST_OF_MISSING_FLAGS).unwrap().note.contains("2900 ms a token"));
+        assert!(profile.fact(fact_names::COST_OF_MISSING_FLAGS).unwrap().note.contains("2900 ms per token"));
         // These facts were not measured here, and the maker publishes none. Rates and fitted values
         // are modelled.
         let is_modelled =
@@ -485,7 +486,7 @@ fn every_file_of_the_folder_is_built_in() {
     let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(BUILTIN.iter().map(|(name, _)| *name).collect::<Vec<_>>(), names);
     for ((name, text), (_, existing)) in BUILTIN.iter().zip(&files) {
-        assert!(text == existing, "{name} is not as it lies there");
+        assert!(text == existing, "{name} differs from its file");
         let profile = parse(text.as_bytes(), &ProfileSource::Builtin(name)).unwrap();
         assert_eq!(format!("{}.json", profile.name), **name);
     }
@@ -520,13 +521,13 @@ fn a_profile_falls_back_to_others_by_any_of_their_names() {
     assert_eq!(of("[]").unwrap(), [""; 0]);
     for (fallback, word) in [
         (r#"["delta"]"#, "no profile for SoC `delta`"),
-        (r#"["alpha"]"#, "that is itself"),
-        (r#"["beta", "b-2"]"#, "beta is named twice"),
-        (r#"["generic"]"#, "that is for a CPU"),
-        (r#"["primary"]"#, "chains of a bundle have that name"),
-        (r#"["picture"]"#, "chains of a bundle have that name"),
+        (r#"["alpha"]"#, "it is the profile itself"),
+        (r#"["beta", "b-2"]"#, "`beta` is listed twice"),
+        (r#"["generic"]"#, "a CPU cannot be listed"),
+        (r#"["primary"]"#, "reserved for chains of a bundle"),
+        (r#"["picture"]"#, "reserved for chains of a bundle"),
         (r#"[""]"#, "is empty"),
-        (r#"["a","b","c","d","e","f","g","h","i"]"#, "9 others, at most 8"),
+        (r#"["a","b","c","d","e","f","g","h","i"]"#, "9 fallback chips, expected at most 8"),
     ] {
         let error = of(fallback).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Missing, "{fallback}: {error:?}");
@@ -537,7 +538,7 @@ fn a_profile_falls_back_to_others_by_any_of_their_names() {
     let cpu = named("cpu-chip", r#", "fallback": ["beta"]"#).replace("npu", "cpu");
     let folder = directory_with(&[("cpu-chip.json", &cpu)]);
     let error = ProfileRegistry::new().with_directory(folder.path()).find("cpu-chip").unwrap_err();
-    assert!(error.to_string().contains("the last that takes over"), "{error}");
+    assert!(error.to_string().contains("always the last fallback"), "{error}");
     // Older profiles are serialised unchanged.
     let before = ProfileRegistry::new().find("mt6989").unwrap().profile;
     assert!(!serde_json::to_string(&before).unwrap().contains("fallback"));

@@ -74,8 +74,8 @@ fn counts(request: &Request) -> Result<()> {
         ("cost rows", request.costs.len(), caps::COSTS, true),
         ("value sensitivities", request.value_sensitivities.len(), caps::SENSITIVITIES, false),
         ("gathered tables", request.tables.len(), caps::TABLES, false),
-        ("ranges of boundaries", request.ranges.len(), caps::RANGES, false),
-        ("lengths of prompts", request.prompts.len(), caps::PROMPTS, false),
+        ("boundary ranges", request.ranges.len(), caps::RANGES, false),
+        ("prompt lengths", request.prompts.len(), caps::PROMPTS, false),
         ("drafts", request.drafts.len(), caps::DRAFTS, false),
         ("sensitivities", request.sensitivities.len(), caps::SENSITIVITIES, false),
     ];
@@ -86,7 +86,7 @@ fn counts(request: &Request) -> Result<()> {
         }
     }
     for draft in &request.drafts {
-        at_most(caps::ACCEPTED, "numbers of accepted tokens of a draft", draft.accepted_steps.len())?;
+        at_most(caps::ACCEPTED, "entries of a draft's histogram", draft.accepted_steps.len())?;
     }
     for component in &request.model.components {
         if let Body::Layers(layers) = &component.body {
@@ -129,7 +129,7 @@ fn model(request: &Request) -> Result<()> {
             match component.body {
                 Body::Layers(_) => return Err(kept("the component may be cut")),
                 Body::Whole(kind) if kind == softcap.kind_without => {
-                    return Err(kept("the kind without it is the kind with it"));
+                    return Err(kept("the component has the same kind with and without it"));
                 }
                 Body::Whole(_) => {}
             }
@@ -150,8 +150,8 @@ fn model(request: &Request) -> Result<()> {
                     if let Some(donor) = layer.donor {
                         let writes = layers.get(donor as usize).is_some_and(|donor| donor.writes_state);
                         if donor as usize >= position || !writes {
-                            let why = "which is not an earlier layer that writes one";
-                            let message = format!("it reads the state of layer {donor}, {why}");
+                            let why = "which is not an earlier layer that writes a state";
+                            let message = format!("reads the state of layer {donor}, {why}");
                             return Err(fault(message).at(place()));
                         }
                     }

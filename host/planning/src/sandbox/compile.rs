@@ -1,4 +1,4 @@
-//! Compiling planners, with a private cache of the result.
+//! Compiles planners, and caches the result in a private directory.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -216,7 +216,7 @@ impl Sandbox {
                 "wrap it: `shardwright-planner-build MANIFEST OUT.wasm` builds and wraps a planner crate",
             )),
             [1, 0] => Ok(()),
-            _ => Err(garbage("an unknown kind of WebAssembly")),
+            _ => Err(garbage("unknown kind of WebAssembly")),
         }
     }
 
@@ -264,13 +264,13 @@ impl Compilation {
                 Err(too_large(format!("compiling took longer than {} ms", limit.as_millis())))
             }
             // The thread ended without an answer: the compiler panicked.
-            Err(mpsc::RecvTimeoutError::Disconnected) => Err(garbage("the compiler gave up on it")),
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(garbage("the compiler panicked")),
         }
     }
 }
 
-/// Compiles a component to code that an engine of this kind loads. Unwinds with [`Stopped`] if
-/// `stop` says so.
+/// Compiles a component to code that an engine of this kind loads. Unwinds with [`Stopped`] once
+/// `stop` is set.
 fn code_of(kind: EngineKind, wasm: &[u8], stop: Arc<Stop>) -> Result<Vec<u8>> {
     let effort = admission::examine(wasm)?;
     // A store is a setting of an engine, so each compilation has its own.

@@ -47,7 +47,7 @@ impl<'a> Obstacle<'a> {
 
     fn parse(message: &'a str) -> Option<Self> {
         let number = |text: &str| text.parse::<u64>().unwrap();
-        if message.ends_with("with all layers that share its state") {
+        if message.ends_with("together with all layers that share its state") {
             return Some(Obstacle::StateNotShareable);
         }
         if let Some((needed, _)) = message.split_once(" entry point has a context of ") {
@@ -359,7 +359,7 @@ fn what_is_in_the_way_is_named() {
     assert!(refusal.message().contains("at most 32 rows"), "{refusal}");
 
     let many = with_limit(request(caps::SHARDS as u32), limit_names::OPS, 100);
-    let expected = format!("it needs one more shard than the {} of a plan", caps::SHARDS);
+    let expected = format!("expected at most {} shards, got more", caps::SHARDS);
     assert_eq!(refused(&many).message(), expected);
 
     // A request for which no plan can be valid is its own fault, found by the check.

@@ -55,7 +55,7 @@ const CASES: &[(&str, Change)] = &[
     ("drafts, expected at most", |request| {
         request.drafts = (0..=caps::DRAFTS).map(|index| draft(&index.to_string(), 1)).collect();
     }),
-    ("numbers of accepted tokens of a draft, expected at most", |request| {
+    ("entries of a draft's histogram, expected at most", |request| {
         request.drafts = vec![draft("long", caps::ACCEPTED + 1)]
     }),
     ("request: draft `same` is listed twice", |request| request.drafts = vec![draft("same", 1); 2]),
@@ -132,9 +132,9 @@ const CASES: &[(&str, Change)] = &[
     ("request: option `balance` is listed twice", |request| {
         request.options = vec![PlannerOption { name: "balance".to_owned(), value: String::new() }; 2];
     }),
-    ("request: layer 1 of `decoder`: it reads the state of layer 1", |request| donor(request, 1, 1)),
-    ("request: layer 1 of `decoder`: it reads the state of layer 3", |request| donor(request, 1, 3)),
-    ("request: layer 2 of `decoder`: it reads the state of layer 1", |request| {
+    ("request: layer 1 of `decoder`: reads the state of layer 1", |request| donor(request, 1, 1)),
+    ("request: layer 1 of `decoder`: reads the state of layer 3", |request| donor(request, 1, 3)),
+    ("request: layer 2 of `decoder`: reads the state of layer 1", |request| {
         donor(request, 1, 0);
         donor(request, 2, 1);
     }),
@@ -142,7 +142,7 @@ const CASES: &[(&str, Change)] = &[
     ("request: soft-cap of `decoder`: it cannot be left out: the component may be cut", |request| {
         softcap(request, 1, 0)
     }),
-    ("request: soft-cap of `head`: it cannot be left out: the kind without it", |request| {
+    ("request: soft-cap of `head`: it cannot be left out: the component has the same kind", |request| {
         softcap(request, 2, 1)
     }),
     ("request: entry points do not fit the model: a model with states has", |request| {

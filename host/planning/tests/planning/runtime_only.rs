@@ -111,7 +111,7 @@ fn a_runtime_only_host_runs_packs_and_nothing_else() {
     for (name, bytes, key, words) in [
         ("unsigned.pack", &bytes[..bytes.len() - 64], &trusted, "not signed"),
         ("altered.pack", &altered, &trusted, "was altered"),
-        ("stale.pack", &stale, &trusted, "compiled under wasmtime 47.0.0"),
+        ("stale.pack", &stale, &trusted, "compiled for wasmtime 47.0.0"),
         ("stranger.pack", &bytes, &stranger, "not a trusted key"),
         ("garbage.pack", b"nothing of the kind", &trusted, "not a planner pack"),
         ("planner.wasm", builtin::component().unwrap(), &trusted, "needs a compiler"),

@@ -52,10 +52,7 @@ fn stored(encoding: &Encoding, value: f32) -> i32 {
 fn rounded_to(encoding: &Encoding, value: f32) -> f32 {
     match encoding.element {
         DType::F32 => value,
-        DType::F16 => match f16::from_f32(value) {
-            half if half.is_infinite() => f16::MAX.to_f32().copysign(value),
-            half => half.to_f32(),
-        },
+        DType::F16 => f16::from_f32(value).to_f32(),
         DType::Bf16 => bf16::from_f32(value).to_f32(),
         _ => (stored(encoding, value) - encoding.zero_point) as f32 * encoding.scale.get(),
     }
@@ -857,7 +854,7 @@ fn arrays_hold_what_their_encoding_can() {
     assert!(error.message().starts_with("0 is not a stored value of "), "{error}");
     let error = Array::stored_of(&[3], encoding, vec![0]).unwrap_err();
     assert_eq!(error.message(), "1 values do not fill a tensor of [3]");
-    // Saturation, ties to even, and NaN.
+    // Saturation of integers, overflow of floats, ties to even, and NaN.
     let values = vec![0.125, 0.375, -1e30, 1e30, f32::INFINITY, f32::NAN];
     let array = Array::floats_of(&[6], values.clone()).unwrap();
     assert_eq!(
@@ -865,7 +862,10 @@ fn arrays_hold_what_their_encoding_can() {
         [100, 102, 0, 65_535, 65_535, 0]
     );
     let half = array.clone().encoded(Encoding::F16);
-    assert_eq!(half.floats()[..5], [0.125, 0.375, -65_504.0, 65_504.0, 65_504.0]);
+    assert_eq!(half.floats()[..5], [0.125, 0.375, f32::NEG_INFINITY, f32::INFINITY, f32::INFINITY]);
+    // The host saturates finite values of tensors that it binds.
+    let bound = array.clone().bound(Encoding::F16);
+    assert_eq!(bound.floats()[..5], [0.125, 0.375, -65_504.0, 65_504.0, f32::INFINITY]);
     assert_eq!(half.bytes()[..4], [0, 0x30, 0, 0x36]);
     let brain = array.clone().encoded(Encoding { element: DType::Bf16, ..Encoding::F32 });
     assert_eq!((brain.dtype(), brain.bytes()[..2].to_vec()), (DType::Bf16, vec![0, 0x3e]));

@@ -95,7 +95,7 @@ pub(super) fn goals(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) 
         let size = totals.artefacts.bytes.saturating_add(totals.table_bytes);
         add(Goal::Size, bytes, Some(size), Some(totals.artefacts.provenance));
     }
-    // Goals on times do not include the time for handing values over between shards.
+    // Goals on times do not include the time for passing values between shards.
     let of_kind = |kind: EntryKind| totals.times.iter().filter(move |time| time.entry.kind == kind);
     let single = of_kind(EntryKind::Decode).min_by_key(|time| time.entry.rows);
     let token = single.or_else(|| of_kind(EntryKind::Encode).max_by_key(|time| time.entry.rows));

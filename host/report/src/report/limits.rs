@@ -12,7 +12,6 @@ use shardwright_vocabulary::{Flag, Limit, Provenance, limit_names};
 pub struct LimitUse {
     /// Name of the limit.
     pub name: String,
-    /// The used amount.
     pub used: u64,
     /// The limit under the flags of the shard.
     pub limit: u64,

@@ -45,7 +45,7 @@ pub(super) fn check(
     let mut names = HashSet::new();
     for (shard, executor) in description.shards.iter().zip(executors) {
         if !names.insert(shard.name.as_str()) {
-            return Err(Error::incompatible(format!("two shards are called `{}`", shard.name)));
+            return Err(Error::incompatible(format!("two shards are named `{}`", shard.name)));
         }
         if *executor.place() != shard.place {
             let message = format!("described for {}, but loaded on {}", shard.place, executor.place());
@@ -199,7 +199,7 @@ impl EntryCheck<'_> {
         }
         if self.entry.segments != self.shard.segments {
             let (expected, found) = (self.shard.segments.to_string(), self.entry.segments.to_string());
-            return self.point_fault("the part", expected, found);
+            return self.point_fault("the list of segments", expected, found);
         }
         if point.rows == 0 || point.rows > point.context {
             return fault("the row count", format!("1 to {}", point.context), point.rows);
@@ -247,10 +247,10 @@ impl EntryCheck<'_> {
                 return fault(port.id, "is not declared");
             };
             if *state != port.state {
-                return fault(port.id, "is declared otherwise");
+                return fault(port.id, "differs from its declaration");
             }
             if port.capacity != state.capacity(point.context, point.largest_rows) || state.width == 0 {
-                return fault(port.id, "has another size than its declaration gives");
+                return fault(port.id, "has a size that differs from its declaration");
             }
             if !seen.insert(port.id) {
                 return fault(port.id, "is listed twice");
@@ -382,24 +382,24 @@ impl EntryCheck<'_> {
             );
         }
         let set = |binding: &str, fault: &str| {
-            let message = format!("the loaded artefact {fault} `{binding}`");
+            let message = format!("the loaded artefact has {fault} `{binding}`");
             Err(self.fault(message).with_help(RECOMPILE))
         };
         let mut bound = HashSet::new();
         for binding in &loaded.bindings {
             let name = binding.port.name.as_str();
             let Some(port) = self.entry.port(name) else {
-                return set(name, "also binds");
+                return set(name, "an undescribed binding");
             };
             if !bound.insert(name) {
-                return set(name, "binds twice");
+                return set(name, "two bindings");
             }
             self.binding(binding, port)?;
         }
         // An input without any effect need not be bound, but a result must be.
         let results = self.entry.ports.iter().filter(|port| port.direction.is_written());
         if let Some(port) = results.into_iter().find(|port| !bound.contains(port.name.as_str())) {
-            return set(&port.name, "does not bind");
+            return set(&port.name, "no binding");
         }
         Ok(())
     }

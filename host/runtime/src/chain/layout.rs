@@ -254,7 +254,7 @@ pub(super) fn lay_out(description: &ChainDescription, executors: &[LoadedShard])
     let needed = if description.structure.is_generative() { EntryKind::Decode } else { EntryKind::Encode };
     if !points.iter().any(|point| point.kind == needed) {
         return Err(Error::incompatible(format!("the chain has no {needed} entry point"))
-            .with_help("a plan needs decode_1 for a generating model and encode_N for an encoder"));
+            .with_help("a plan needs decode_1 for a generative model and encode_N for an encoder"));
     }
     builder.find_writers()?;
     for point in points {
@@ -471,7 +471,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
         for shard in 0..self.builder.description.shards.len() {
             let Some(entry) = self.builder.entry(shard, point) else {
                 if point.kind != EntryKind::Prefill {
-                    return Err(self.entry_missing(shard, "which runs through every shard"));
+                    return Err(self.entry_missing(shard, "which every shard needs"));
                 }
                 continue;
             };
@@ -486,7 +486,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
             let state = &self.builder.description.structure.states[state].name;
             return Err(match writer {
                 Some(shard) if self.builder.entry(shard, point).is_none() => {
-                    self.entry_missing(shard, &format!("which must fill `{state}` there"))
+                    self.entry_missing(shard, &format!("which must fill `{state}`"))
                 }
                 _ => unwritten(state, &self.schedule.name),
             });
@@ -505,7 +505,7 @@ impl<'a, 'b> Wiring<'a, 'b> {
     }
 
     fn entry_missing(&self, shard: usize, because: &str) -> Error {
-        let message = format!("no {}, {because}", self.schedule.name);
+        let message = format!("the shard lacks the entry point {}, {because}", self.schedule.name);
         self.builder.fault(shard, message).with_help(SAME_ENTRIES)
     }
 

@@ -200,7 +200,7 @@ pub(crate) fn take(
         false => format!(" ({})", passed_over.join("; ")),
     };
     Err(Error::new(ErrorKind::Shim, format!("{lost}; no fallback chain is left{reasons}"))
-        .with_help("open the model again; a plan with a fallback target recovers by itself")
+        .with_help("open the model again; sessions of a plan with a fallback target recover automatically")
         .into())
 }
 
@@ -209,10 +209,10 @@ fn fits(old: &Chain, next: &Chain, positions: usize) -> Result<(), String> {
     let (one, other) = (old.description(), next.description());
     let sizes = |of: &Structure| (of.hidden, of.vocabulary, of.layers, of.is_generative());
     if one.model != other.model || sizes(&one.structure) != sizes(&other.structure) {
-        return Err(format!("the next chain is of another model, `{}`", other.model));
+        return Err(format!("the next chain belongs to another model, `{}`", other.model));
     }
     if positions as u64 > next.context() {
-        return Err(format!("{positions} positions are needed and the next chain has {}", next.context()));
+        return Err(format!("{positions} positions are needed, but the next chain has {}", next.context()));
     }
     Ok(())
 }

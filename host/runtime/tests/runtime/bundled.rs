@@ -112,7 +112,7 @@ fn loaded_shards_must_be_those_that_the_manifest_names() {
     assert!(error.to_string().ends_with(" are loaded"), "{error}");
     for (expected, change) in [
         ("the name", (|shard| shard.name = "other".to_owned()) as fn(&mut ShardDescription)),
-        ("the part", |shard| shard.segments = Segment::decoder(0, 3).into()),
+        ("the segments", |shard| shard.segments = Segment::decoder(0, 3).into()),
         ("the entry points", |shard| {
             shard.entries.pop();
         }),

@@ -269,7 +269,7 @@ fn chains_that_cannot_take_over_are_named() {
     assert!(lost.starts_with("shard `") && lost.contains(&place("a").to_string()), "{error}");
     let passed_over: Vec<&str> = passed_over.split("; ").collect();
     for (reason, expected) in passed_over.iter().zip([
-        "`embed` would run on the same, lost place",
+        "`embed` would run on the lost device too",
         "40 positions",
         "another model",
         "cannot allocate",

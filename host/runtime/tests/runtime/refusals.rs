@@ -186,7 +186,7 @@ fn components_and_layers_once_and_in_order() {
     );
     is(
         with(|parts| parts.description.shards[SECOND].name = "embed".to_owned()),
-        &["two shards are called `embed`"],
+        &["two shards are named `embed`"],
     );
     is(
         with(|parts| parts.description.shards[FIRST].place = place("elsewhere")),
@@ -221,7 +221,7 @@ fn entry_points_agree() {
     is(described(|d| d.shards[FIRST].entries[0].name = "prefill_9@96".to_owned()), &[": the name is "]);
     is(
         described(|d| d.shards[FIRST].entries[0].segments = Segment::decoder(0, 2).into()),
-        &[": the part is "],
+        &[": the list of segments is "],
     );
     for rows in [0, 97] {
         is(
@@ -268,7 +268,7 @@ fn entry_points_agree() {
                 .retain(|entry| (entry.point.kind, entry.point.rows) != (kind, rows));
         })
     };
-    is(without(4, EntryKind::Decode, 4), &["which runs through every shard"]);
+    is(without(4, EntryKind::Decode, 4), &["which every shard needs"]);
     // The second shard writes states of layer 3.
     is(without(SECOND, EntryKind::Prefill, 8), &["which must fill `", "layer.3"]);
     is(without(0, EntryKind::Prefill, 8), &["no earlier shard returns `"]);
@@ -308,14 +308,14 @@ fn artefacts_bind_what_is_described() {
     is(loaded(&graph, FIRST, |entries| entries[0].interface.point.rows = 7), &[": the loaded entry is "]);
     is(
         loaded(&graph, FIRST, |entries| entries[0].bindings[0].port.name = "other".to_owned()),
-        &["the loaded artefact also binds `other`"],
+        &["the loaded artefact has an undescribed binding `other`"],
     );
     is(
         loaded(&graph, FIRST, |entries| {
             let first = entries[0].bindings[0].clone();
             entries[0].bindings.push(first);
         }),
-        &["the loaded artefact binds twice `"],
+        &["the loaded artefact has two bindings `"],
     );
     is(
         loaded(&graph, FIRST, |entries| {
@@ -323,7 +323,7 @@ fn artefacts_bind_what_is_described() {
                 .bindings
                 .retain(|b| b.port.role != Role::Hidden || b.port.direction == Direction::Input)
         }),
-        &["the loaded artefact does not bind `"],
+        &["the loaded artefact has no binding `"],
     );
     let binding = |what: &'static str, change: fn(&mut shardwright_shims::Binding)| {
         let error = loaded(&graph, FIRST, |entries| change(&mut entries[0].bindings[0]));
@@ -539,8 +539,8 @@ fn states_have_one_writer_before_their_readers_on_one_place() {
     let plan = plan();
     let states = |change: fn(&mut EntryInterface)| both(&graph, &plan, FIRST, change);
     is(states(|entry| entry.states[0].id = StateId(99)), &["state 99 is not declared"]);
-    is(states(|entry| entry.states[0].state.width += 1), &["is declared otherwise"]);
-    is(states(|entry| entry.states[0].capacity += 1), &["has another size than its declaration gives"]);
+    is(states(|entry| entry.states[0].state.width += 1), &["differs from its declaration"]);
+    is(states(|entry| entry.states[0].capacity += 1), &["has a size that differs from its declaration"]);
     is(states(|entry| entry.states.push(entry.states[0].clone())), &["is listed twice"]);
     is(
         states(|entry| entry.states[0].written = false),

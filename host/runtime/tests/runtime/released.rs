@@ -146,7 +146,7 @@ fn a_budget_bounds_sessions_and_released_ones_do_not_count() {
     let error = chain.session().unwrap_err();
     let (needed, limit) = (memory.bytes(), 2 * memory.bytes());
     let expected =
-        format!("{needed} bytes of memory are needed, and {limit} of the budget of {limit} bytes are in use");
+        format!("{needed} bytes of memory are needed, but {limit} of the budget of {limit} bytes are in use");
     assert_eq!(error.to_string(), expected);
     assert!(error.help().is_some() && error.at().is_none());
     assert_eq!(shardwright_vocabulary::Error::from(error).kind(), ErrorKind::Memory);

@@ -370,7 +370,7 @@ fn impossible_requests_change_nothing() {
 
     refused(session.append(&[]), ErrorKind::Argument, NO_TOKENS);
     refused(session.encode(&[1]), ErrorKind::Unsupported, "the model generates text");
-    let expected = "cannot truncate to 91 tokens: there are 90";
+    let expected = "cannot truncate 90 tokens to 91";
     refused(session.truncate(91), ErrorKind::Argument, expected);
 
     assert_eq!(session.tokens(), &tokens[..90]);

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 #[cfg(feature = "build")]
-use shardwright_build::{PlanOptions, compile_recorded, may_compile_here};
+use shardwright_build::PlanOptions;
 use shardwright_bundle::{Bundle, ChainEntry, Model as ModelEntry, Proofs, ShardEntry, Variant};
+#[cfg(feature = "build")]
+use shardwright_checkpoints::{compile_recorded, may_compile_here};
 use shardwright_runtime::{Chain, MemoryBudget};
 use shardwright_selection::{
     Candidate, Machine, OpenShims, Passed, Selection, Standing, Tier, select, select_of,

@@ -44,7 +44,6 @@ impl Drop for Inner {
     }
 }
 
-/// A loaded artefact.
 pub(super) struct LocalShard {
     inner: Arc<Inner>,
     device: String,

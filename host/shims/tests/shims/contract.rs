@@ -92,25 +92,25 @@ fn answers_against_the_contract_are_caught() {
             broken(fixture.open(fault).check("npu", &two, &[]), "check", text);
         }
     }
-    broken(fixture.open("error-size").check("npu", &two, &[]), "check", "its error object");
+    broken(fixture.open("error-size").check("npu", &two, &[]), "check", "invalid error object");
     let partial = fixture.open("verdict-missing").check("npu", &two, &[]).unwrap();
     assert!(partial[0].accepted && !partial[1].accepted);
-    assert!(partial[1].reason.contains("no verdict"), "{}", partial[1].reason);
-    broken(fixture.open("estimate-node").estimate("npu", &two, &[]), "estimate", "node 2 of 2");
+    assert!(partial[1].reason.contains("did not report a verdict"), "{}", partial[1].reason);
+    broken(fixture.open("estimate-node").estimate("npu", &two, &[]), "estimate", "uncosted node 2");
     broken(fixture.open("estimate-twice").estimate("npu", &two, &[]), "estimate", "more than one");
     assert_eq!(fixture.open("estimate-none").estimate("npu", &two, &[]).unwrap(), None);
     for (fault, text) in [
-        ("write-null", "bytes that are null"),
+        ("write-null", "the bytes are null"),
         ("head-none", "without a head"),
         ("head-long", "a head of 65537 bytes"),
         ("head-twice", "not the first"),
-        ("write-nothing", "success without a byte of code"),
+        ("write-nothing", "success without any code"),
         ("flag-verdict", "flag verdict 50"),
         ("flag-null", "no evidence for the verdict on flag `opt`"),
         ("flag-unproved", "no evidence for the verdict on flag `opt`"),
-        ("flag-blank", "flag `opt` is said to be applied, without evidence"),
+        ("flag-blank", "flag `opt` is reported as applied without evidence"),
         ("flag-twice", "two verdicts on flag `opt`"),
-        ("placement-node", "a node that is not there"),
+        ("placement-node", "a node that does not exist"),
     ] {
         broken(compile(&fixture.open(fault)), "compile", text);
     }
@@ -127,11 +127,11 @@ fn answers_against_the_contract_are_caught() {
     );
     broken(fixture.open("load-null").load("npu", &artefact, &[]), "load", "without a shard");
     for (fault, text) in [
-        ("entry-index", "entry 5 reported in place 0"),
+        ("entry-index", "entry 5 is reported at position 0"),
         ("entry-name", "`encode_5`, which the artefact does not list"),
-        ("entry-rows", "5 rows, the artefact says 4"),
-        ("entry-count", "3 bindings, 2 were reported"),
-        ("entry-none", "no entry `encode_4`"),
+        ("entry-rows", "reported 5 rows for `"),
+        ("entry-count", "declared 3 bindings for `encode_4`, but reported 2"),
+        ("entry-none", "did not report entry `encode_4`"),
     ] {
         broken(fixture.open(fault).load("npu", &artefact, &[]), "entries", text);
     }
@@ -141,8 +141,8 @@ fn answers_against_the_contract_are_caught() {
         broken(loaded, "flag_verdicts", text);
     }
     for (fault, text) in [
-        ("binding-index", "binding 1 reported in place 0"),
-        ("binding-name", "`z`, which the graph does not have"),
+        ("binding-index", "binding 1 is reported at position 0"),
+        ("binding-name", "`z` is not in the graph"),
         ("binding-direction", "direction 3"),
         ("binding-role", "role 18"),
         ("binding-dtype", "type 2"),
@@ -150,9 +150,9 @@ fn answers_against_the_contract_are_caught() {
         ("binding-shape", "[4, 2]"),
         ("binding-bytes", "12 bytes"),
         ("binding-strides", "16 bytes"),
-        ("binding-alignment", "alignment of 3"),
+        ("binding-alignment", "alignment 3"),
         ("binding-update", "update 9"),
-        ("binding-twice", "reported twice"),
+        ("binding-twice", "is reported twice"),
         ("binding-missing", "no binding for the result `y`"),
     ] {
         broken(fixture.open(fault).load("npu", &artefact, &[]), "bindings", text);
@@ -179,7 +179,7 @@ fn a_file_is_shown_to_a_shim_and_what_it_says_is_checked() {
     assert_eq!(fixture.open("").inspect(&mine, 0..19).unwrap(), None);
     assert_eq!(fixture.open("").inspect(&mine, 4..4).unwrap(), None);
     for (fault, text) in [
-        ("inspect-format", "its format"),
+        ("inspect-format", "the format must be"),
         ("inspect-null", "a string is null"),
         ("inspect-text", "not JSON"),
         ("inspect-list", "not a JSON object"),
@@ -248,7 +248,7 @@ fn every_report_of_a_shim_arrives_complete() {
     let evidence = "kernel count fell from 40 to 31".to_owned();
     assert_eq!(head.flags[0].verdict, FlagVerdict::Applied { evidence });
     assert_eq!(head.flags[1].verdict, FlagVerdict::Unknown);
-    assert_eq!(head.flags[1].reason, "the shim said nothing about it");
+    assert_eq!(head.flags[1].reason, "the shim did not report it");
     let placement = &head.placements[0];
     assert_eq!((placement.node.as_str(), placement.place.as_str()), ("double", "cpu"));
     let answer = instance.compatibility("npu", &Heads::of(&artefact)).unwrap();
@@ -352,13 +352,13 @@ fn runs_bind_buffers_and_refuse_what_does_not_fit() {
         other => panic!("{text}: {other:?}"),
     };
     let both = || [Bound::Buffer(&x), Bound::Buffer(&y)];
-    argument(shard.run(1, 1, &mut both(), RunOptions::default()), "entry 1 of 1");
-    argument(shard.run(0, 0, &mut both(), RunOptions::default()), "0 rows");
-    argument(shard.run(0, 5, &mut both(), RunOptions::default()), "5 rows");
-    argument(shard.run(0, 1, &mut [Bound::Buffer(&x)], RunOptions::default()), "1 bindings given");
+    argument(shard.run(1, 1, &mut both(), RunOptions::default()), "no entry 1: the shard has 1");
+    argument(shard.run(0, 0, &mut both(), RunOptions::default()), "for `encode_4`, got 0");
+    argument(shard.run(0, 5, &mut both(), RunOptions::default()), "for `encode_4`, got 5");
+    argument(shard.run(0, 1, &mut [Bound::Buffer(&x)], RunOptions::default()), "expected 2 bindings");
     argument(
         shard.run(0, 1, &mut [Bound::BufferAt(&x, 8), Bound::Buffer(&y)], RunOptions::default()),
-        "8 bytes given, 16 needed",
+        "expected 16 bytes, got 8",
     );
     argument(
         shard.run(0, 1, &mut [Bound::BufferAt(&x, 99), Bound::Buffer(&y)], RunOptions::default()),
@@ -367,7 +367,7 @@ fn runs_bind_buffers_and_refuse_what_does_not_fit() {
     let plain = [0_u8; 16];
     argument(
         shard.run(0, 1, &mut [Bound::Read(&plain), Bound::Buffer(&y)], RunOptions::default()),
-        "no plain memory",
+        "does not accept plain memory",
     );
     argument(
         shard.run(0, 1, &mut [Bound::Buffer(&x), Bound::Read(&plain)], RunOptions::default()),
@@ -377,13 +377,13 @@ fn runs_bind_buffers_and_refuse_what_does_not_fit() {
     let foreign = fixture.open("").allocate("npu", 16, 16).unwrap();
     argument(
         shard.run(0, 1, &mut [Bound::Buffer(&foreign), Bound::Buffer(&y)], RunOptions::default()),
-        "cannot see this buffer",
+        "cannot access this buffer",
     );
 
     // One writer or many readers are allowed, also within one run.
     let busy = |result: Result<(), ShimError>| match result {
         Err(error @ ShimError::Other(ErrorClass::InvalidArgument, _)) => {
-            assert!(error.to_string().contains("is in use") && error.help().is_some(), "{error}");
+            assert!(error.to_string().contains("while it is being ") && error.help().is_some(), "{error}");
         }
         other => panic!("{other:?}"),
     };

@@ -156,7 +156,7 @@ fn prefix_faults_are_distinguished() {
         (0, &b"X"[..], "not a work order: wrong magic at offset 0"),
         (8, &[9], "at offset 8, got 9"),
         (12, &[1, 0], "expected a page size of 4096 at offset 12, got 1"),
-        (16, &u64::MAX.to_le_bytes(), "a head of 18446744073709551615 bytes at offset 16, at most"),
+        (16, &u64::MAX.to_le_bytes(), "bytes at offset 16, got 18446744073709551615"),
         (16, &(60_u64 << 20).to_le_bytes(), "bytes, got"),
         (24, &u64::MAX.to_le_bytes(), "expected 18446744073709551615 bytes, got"),
         (32, &[0; 32], "damaged: expected SHA-256 0000"),
@@ -217,11 +217,11 @@ fn heads_that_contradict_themselves_are_refused() {
     type Change = fn(&mut serde_json::Value);
     let cases: &[(Change, &str)] = &[
         (|h| h["entries"] = serde_json::json!([]), "no entries"),
-        (|h| h["entries"][0]["nodes"][0]["inputs"][0] = 999.into(), "an operand is tensor 999"),
-        (|h| h["entries"][0]["nodes"][0]["output"] = 999.into(), "a result is tensor 999"),
-        (|h| h["entries"][0]["inputs"][0][0] = 999.into(), "an input is tensor 999"),
-        (|h| h["entries"][0]["outputs"][0][0] = 999.into(), "an output is tensor 999"),
-        (|h| h["entries"][0]["nodes"].as_array_mut().unwrap().reverse(), "before it is there"),
+        (|h| h["entries"][0]["nodes"][0]["inputs"][0] = 999.into(), "an operand refers to tensor 999"),
+        (|h| h["entries"][0]["nodes"][0]["output"] = 999.into(), "a result refers to tensor 999"),
+        (|h| h["entries"][0]["inputs"][0][0] = 999.into(), "an input refers to tensor 999"),
+        (|h| h["entries"][0]["outputs"][0][0] = 999.into(), "an output refers to tensor 999"),
+        (|h| h["entries"][0]["nodes"].as_array_mut().unwrap().reverse(), "before it is computed"),
         (|h| h["entries"][0]["nodes"][1]["output"] = h["entries"][0]["nodes"][0]["output"].clone(), "`q`"),
         (|h| h["entries"][0]["nodes"][1]["name"] = "norm".into(), "two nodes are named `norm`"),
         (|h| h["entries"][0]["nodes"][1]["name"] = "".into(), "empty"),
@@ -235,21 +235,24 @@ fn heads_that_contradict_themselves_are_refused() {
         (|h| h["entries"][0]["tensors"][0]["name"] = "slots".into(), "two tensors are named `slots`"),
         (|h| h["entries"][0]["tensors"][0]["name"] = "a\0b".into(), "NUL"),
         (|h| h["entries"][0]["tensors"][5]["weight"] = 99.into(), "weight 99 of 4"),
-        (|h| h["entries"][0]["tensors"][5]["weight"] = 1.into(), "is not like weight"),
-        (|h| h["entries"][0]["inputs"][1][0] = 0.into(), "has its value twice"),
+        (|h| h["entries"][0]["tensors"][5]["weight"] = 1.into(), "does not match weight"),
+        (|h| h["entries"][0]["inputs"][1][0] = 0.into(), "has more than one value"),
         (|h| h["entries"][0]["point"]["rows"] = 0.into(), "0 rows"),
         (|h| h["entries"][0]["point"]["rows"] = 99.into(), "99 rows"),
         (|h| h["entries"][1]["point"] = h["entries"][0]["point"].clone(), "two entries"),
         (|h| h["entries"][0]["states"][1]["id"] = 0.into(), "listed twice"),
-        (|h| h["entries"][0]["states"] = serde_json::json!([]), "names no tensor or state"),
+        (|h| h["entries"][0]["states"] = serde_json::json!([]), "has no tensor or state"),
         (|h| h["entries"][0]["nodes"][2]["theta"] = serde_json::json!(1e300), "expected f32"),
-        (|h| h["weights"][0]["length"] = 8.into(), "has 8 bytes"),
+        (|h| h["weights"][0]["length"] = 8.into(), "cannot have 8 bytes"),
         (|h| h["weights"][0]["shape"] = serde_json::json!([u64::MAX, u64::MAX]), "weight `norm`"),
         (|h| h["weights"].as_array_mut().unwrap().truncate(3), "weight 3 of 3"),
-        (|h| h["weights"][1]["quantisation"] = serde_json::Value::Null, "is quantised as None"),
-        (|h| h["weights"][0]["quantisation"] = h["weights"][1]["quantisation"].clone(), "is quantised as"),
-        (|h| h["weights"][1]["quantisation"]["scale_dtype"] = "i8".into(), "is quantised as"),
-        (|h| h["weights"][1]["quantisation"]["zero_point"] = 4711.into(), "is quantised as"),
+        (|h| h["weights"][1]["quantisation"] = serde_json::Value::Null, "the invalid quantisation None"),
+        (
+            |h| h["weights"][0]["quantisation"] = h["weights"][1]["quantisation"].clone(),
+            "has the invalid quantisation",
+        ),
+        (|h| h["weights"][1]["quantisation"]["scale_dtype"] = "i8".into(), "has the invalid quantisation"),
+        (|h| h["weights"][1]["quantisation"]["zero_point"] = 4711.into(), "has the invalid quantisation"),
         (
             |h| h["entries"][0]["tensors"][0]["affine"]["zero_point"] = (-1).into(),
             "contradicts its quantisation",
@@ -307,7 +310,7 @@ fn an_impossible_work_order_is_refused_before_anything_is_written() {
     let mut infinite = doubling();
     infinite.nodes[0].op = shardwright_graph::Op::MulScalar { value: f32::INFINITY };
     let infinite = WorkOrderBuilder::new(&[]).entry(&infinite).unwrap().write(directory.path());
-    assert!(infinite.unwrap_err().to_string().contains("attribute `value` is inf"));
+    assert!(infinite.unwrap_err().to_string().contains("attribute `value` has the invalid value inf"));
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     let mut named = doubling();
     named.nodes[0].name = "a\0b".to_owned();

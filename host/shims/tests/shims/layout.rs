@@ -159,7 +159,7 @@ fn a_rust_shim_with_one_changed_field_is_refused() {
     let error = &registry.skipped()[0].error;
     let text = error.to_string();
     assert_eq!(error.reason(), "layout-differs", "{text}");
-    assert!(text.contains("layout of `SwBinding`: member `alignment` where `bytes` is expected"), "{text}");
+    assert!(text.contains("layout of `SwBinding`: expected member `bytes`, got `alignment`"), "{text}");
     assert!(text.len() < 1200, "{} bytes of text", text.len());
 }
 
@@ -183,7 +183,7 @@ fn a_rust_shim_that_knows_a_later_member_is_refused() {
     assert!(registry.shims().is_empty());
     let error = &registry.skipped()[0].error;
     assert_eq!(error.reason(), "layout-differs", "{error}");
-    assert!(error.to_string().contains("layout of `SwRun`: 64 bytes where 56 are expected"), "{error}");
+    assert!(error.to_string().contains("layout of `SwRun`: expected 56 bytes, got 64"), "{error}");
 }
 
 #[test]

@@ -80,8 +80,8 @@ fn the_c_example_refuses_with_reasons() {
         entry.nodes[attention].op = Op::Attention(Attention { keys: KeySource::Rows, ..found });
     }
     let verdicts = instance.check("cpu", &entry, &decoder_weights()).unwrap();
-    assert_eq!(verdicts[0].reason, "this shim does not have operation 10");
-    assert_eq!(verdicts[attention].reason, "this shim attends to states only");
+    assert_eq!(verdicts[0].reason, "this shim does not support operation 10");
+    assert_eq!(verdicts[attention].reason, "this shim only supports attention over states");
     assert_eq!(verdicts.iter().filter(|verdict| !verdict.accepted).count(), 2);
 
     let mut entry = decoder(EntryKind::Decode, 1, 4);
@@ -92,7 +92,10 @@ fn the_c_example_refuses_with_reasons() {
     let error = instance.compile("cpu", &order, Place::Temporary, &mut ()).unwrap_err();
     assert_eq!(error.class(), Some(ErrorClass::UnsupportedOp));
     assert_eq!(error.details(), [("layer".to_owned(), "0".to_owned())]);
-    assert!(error.to_string().contains("node `residual`: this shim does not have operation 65"), "{error}");
+    assert!(
+        error.to_string().contains("node `residual`: this shim does not support operation 65"),
+        "{error}"
+    );
 
     let device = instance.check("npu", &entry, &weights).unwrap_err();
     assert_eq!(device.class(), Some(ErrorClass::InvalidArgument));

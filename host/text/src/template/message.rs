@@ -62,6 +62,17 @@ impl Message {
         Message::new("system", text)
     }
 
+    /// Returns the bytes of the text in the content.
+    pub(crate) fn text_bytes(&self) -> usize {
+        match &self.content {
+            None => 0,
+            Some(Content::Text(text)) => text.len(),
+            Some(Content::Parts(parts)) => {
+                parts.iter().filter_map(|part| part.text.as_ref()).map(String::len).sum()
+            }
+        }
+    }
+
     pub(crate) fn to_value(&self) -> Value {
         let content = self.content.as_ref().map(|content| ("content".to_owned(), content.to_value()));
         let role = ("role".to_owned(), Value::from(self.role.as_str()));

@@ -20,6 +20,7 @@ use minijinja::Value;
 use serde_json::{Map, Value as Json};
 use shardwright_vocabulary::{Error, Result};
 
+use crate::cancellable::cancellable;
 use crate::input::{Files, invalid_field, too_large, utf8_text};
 use crate::spelled::Marks;
 use crate::token_files::TokenFiles;
@@ -212,6 +213,27 @@ impl ChatTemplate {
         let (conversation, tools) = (marks.mark(&conversation, &control), marks.mark(&tools, &control));
         let rendered = self.run(source, conversation, tools, options, Some(&marks))?;
         tokenizer.encode_separated(&marks.separate(&rendered, &control))
+    }
+
+    /// Encodes a conversation like [`ChatTemplate::encode`], until `cancelled` returns true. The
+    /// callback runs several times a second while long messages are encoded, and not for short
+    /// ones.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Cancelled`](shardwright_vocabulary::ErrorKind::Cancelled), and the errors of
+    /// [`ChatTemplate::encode`].
+    pub fn encode_until(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+        options: &RenderOptions,
+        cancelled: impl Fn() -> bool,
+    ) -> Result<Vec<u32>> {
+        let bytes: usize = messages.iter().map(Message::text_bytes).sum();
+        let (template, tokenizer) = (self.clone(), tokenizer.clone());
+        let (messages, options) = (messages.to_vec(), options.clone());
+        cancellable(bytes, cancelled, move || template.encode(&tokenizer, &messages, &options))
     }
 
     fn name_for(&self, options: &RenderOptions) -> &'static str {

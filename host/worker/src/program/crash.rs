@@ -15,7 +15,6 @@ static BOARD: AtomicPtr<Board> = AtomicPtr::new(ptr::null_mut());
 /// Number of bytes to request from the system to test whether memory is left.
 static PROBE: AtomicUsize = AtomicUsize::new(0);
 
-/// Signals of crashes.
 const CRASHES: [libc::c_int; 6] =
     [libc::SIGABRT, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSEGV, libc::SIGSYS];
 

@@ -40,11 +40,11 @@ pub(super) fn map(
     descriptors: Vec<OwnedFd>,
 ) -> Result<u64, ShimError> {
     let fd = one(descriptors)?;
-    let refuse = |reason: String| ShimError::Argument(format!("a shared memory cannot be mapped: {reason}"));
+    let refuse = |reason: String| ShimError::Argument(format!("cannot map shared memory: {reason}"));
     let total = os::sealed_length(fd.as_fd()).map_err(|error| refuse(error.to_string()))?;
     let end = offset.checked_add(length).filter(|&end| end <= total as u64);
     if end.is_none() || !alignment.is_power_of_two() {
-        return Err(refuse(format!("{length} bytes at {offset} of {total}")));
+        return Err(refuse(format!("{length} bytes at offset {offset} of {total}")));
     }
     let region =
         Region::map(fd.as_fd(), total, alignment as usize).map_err(|error| refuse(error.to_string()))?;
@@ -70,7 +70,7 @@ pub(super) fn load(
     descriptors: Vec<OwnedFd>,
 ) -> Result<LoadReport, ShimError> {
     let [artefact, channel] = <[OwnedFd; 2]>::try_from(descriptors)
-        .map_err(|all| ShimError::Argument(format!("{} descriptors, 2 expected", all.len())))?;
+        .map_err(|all| ShimError::Argument(format!("expected 2 descriptors, got {}", all.len())))?;
     let artefact = Artefact::received(File::from(artefact), offset, length);
     let artefact = artefact.map_err(ShimError::artefact)?;
     let channel = UnixStream::from(os::move_high(channel));
@@ -89,7 +89,7 @@ pub(super) fn load(
     let line = Line::new(channel, RUN_LIMIT);
     std::thread::Builder::new().name(format!("shard-{shard}")).spawn(move || runner.serve(line)).map_err(
         |error| {
-            ShimError::Argument(format!("the system refuses a thread for the shard (`ulimit -u`): {error}"))
+            ShimError::Argument(format!("cannot start a thread for the shard (check `ulimit -u`): {error}"))
         },
     )?;
     Ok(report)
@@ -126,7 +126,7 @@ impl Runner {
                     self.loaded = None;
                     return line.answer(Ok(()));
                 }
-                _ => line.answer::<()>(Err(ShimError::Argument("invalid on a shard's channel".to_owned()))),
+                _ => line.answer::<()>(Err(ShimError::Argument("the request is not valid here".to_owned()))),
             }
         }
     }
@@ -165,14 +165,14 @@ impl Runner {
         let reported = self.entries.get(index).ok_or_else(|| refuse("no such entry"))?;
         let loaded = self.loaded.as_mut().ok_or_else(|| refuse("the shard is unloaded"))?;
         if bounds.len() != reported.bindings.len() {
-            return Err(refuse("not as many memories as bindings"));
+            return Err(refuse("expected one buffer per binding"));
         }
         let mut places = Vec::with_capacity(bounds.len());
         for (&Shown(buffer, offset, change), binding) in bounds.iter().zip(&reported.bindings) {
             let mapped = lock(&shared().buffers).get(&buffer).cloned();
-            let mapped = mapped.ok_or_else(|| refuse("a buffer that is not mapped"))?;
+            let mapped = mapped.ok_or_else(|| refuse("the buffer is not mapped"))?;
             let offset = usize::try_from(offset).ok().filter(|&offset| offset <= mapped.length);
-            let offset = offset.ok_or_else(|| refuse("an offset beyond the buffer"))?;
+            let offset = offset.ok_or_else(|| refuse("the offset is beyond the buffer"))?;
             let own = match binding.memory_kinds.host() {
                 true => None,
                 false => Some(mapped.own(loaded, &self.device, change)?),
@@ -234,7 +234,7 @@ impl Mapped {
             own.insert(device.to_owned(), (buffer, u64::MAX));
         }
         let Some((buffer, newest)) = own.get_mut(device) else {
-            return Err(ShimError::Argument("no buffer".to_owned()));
+            return Err(ShimError::Argument("expected a buffer".to_owned()));
         };
         if *newest != change {
             // SAFETY: this is within the region, and the host allows no writer now.

@@ -1,5 +1,5 @@
 //! Reasons about limits: why a component was cut instead of changed otherwise, and how far a limit
-//! reported from elsewhere applies here.
+//! reported for another lowering applies here.
 
 use super::super::bounds::{Bound, TargetBounds};
 use super::super::{Solution, is_admitted, relief};
@@ -10,7 +10,7 @@ use crate::{Cause, Flag, Provenance, Reason, Request, Target};
 impl Solution {
     /// Explains limits for every target and component with layers. For each limit that caused a
     /// cut, gives the alternatives considered before. For a limit on operations that was reported
-    /// from elsewhere, adds that operations were counted differently there.
+    /// for another lowering, adds the operations of this lowering.
     pub(super) fn explain_ceilings(&self, request: &Request, reasons: &mut Vec<Reason>) {
         for (target, index) in request.targets.iter().zip(0_u32..) {
             let more = self.relieving_flags(index);
@@ -73,30 +73,27 @@ impl Solution {
         let formats = request.formats_name(used);
         let shown = names::quantity(name, value);
         let (instead, mut because) = match name.as_str() {
-            "ops" => ("narrower weights", format!("operations are counted, {shown} in {formats}")),
+            "ops" => ("narrower weights", format!("the limit counts operations, {shown} in {formats}")),
             "call-microseconds" => {
-                ("other formats", format!("a call of all its layers takes {shown} in {formats}"))
+                ("other formats", format!("one call for all its layers takes {shown} in {formats}"))
             }
-            _ => (
-                "fewer operations",
-                format!(
-                    "bytes are counted, {shown} in {formats}: their number does not follow from the operations"
-                ),
-            ),
+            _ => {
+                ("fewer operations", format!("the limit counts bytes, not operations: {shown} in {formats}"))
+            }
         };
         if name == "ops" && !others.is_empty() && others.iter().all(|(_, other)| *other == value) {
-            because.push_str(": the width of weights does not change their number");
+            because.push_str(", which the width of weights does not change");
         }
         for (format, other) in &others {
             let name = request.formats_name(*format);
-            because.push_str(&format!("; {name} has {}", names::quantity(&bound.limit.name, *other)));
+            because.push_str(&format!("; {} in {name}", names::quantity(&bound.limit.name, *other)));
             if *other <= bound.value
                 && let Some(why) = self.not_narrower(request, (component, target), *format)
             {
-                because.push_str(&format!(" and would fit, but: {why}"));
+                because.push_str(&format!(", which would fit, but {why}"));
             }
         }
-        reasons.push(reason(format!("{} is cut, not given {instead}", part.name), because, name));
+        reasons.push(reason(format!("{} is cut instead of using {instead}", part.name), because, name));
     }
 
     /// Warns that a reported count of operations comes from a different lowering of the model.
@@ -119,8 +116,8 @@ impl Solution {
             let (Some(least), Some(most)) = (each.clone().min(), each.max()) else { continue };
             let verdict = if whole.ops > bound.value { "more than" } else { "within" };
             let because = format!(
-                "it was counted in the operations of whoever reported it; here a layer has {least} to {most} and all {layers} have {}, \
-                 {verdict} {}: the reported refusal may not apply to this lowering{}",
+                "the limit was reported for another lowering; here a layer has {least} to {most} operations \
+                 and all {layers} layers have {}, {verdict} {}, so the limit may not apply{}",
                 whole.ops,
                 bound.value,
                 note_after(&bound.limit.note)
@@ -137,9 +134,9 @@ fn explain_flags(bound: &Bound<'_>, set: &[Flag], component: &str, reasons: &mut
         let flag = format!("{}={}", relief.flag.name, relief.flag.value);
         let choice = match set.contains(&relief.flag) {
             true => format!("{component} is cut although {flag} is set"),
-            false => format!("{component} is cut, {flag} is not set instead"),
+            false => format!("{component} is cut instead of setting {flag}"),
         };
-        let because = format!("it does not raise {}{}", bound.limit.name, note_after(&relief.note));
+        let because = format!("the flag does not raise {}{}", bound.limit.name, note_after(&relief.note));
         reasons.push(reason(choice, because, &bound.limit.name));
     }
 }
@@ -151,7 +148,7 @@ fn explain_raised(target: &Target, set: &[Flag], reasons: &mut Vec<Reason>) {
             let Some(value) = relief.value.filter(|value| *value > limit.value) else { continue };
             let flag = format!("{}={}", relief.flag.name, relief.flag.value);
             let because = format!(
-                "{} is then {}, not {} ({}){}",
+                "the flag raises {} to {} from {} ({}){}",
                 limit.name,
                 names::quantity(&limit.name, value),
                 names::quantity(&limit.name, limit.value),

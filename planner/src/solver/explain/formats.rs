@@ -6,7 +6,7 @@ use super::super::decided::{Amounts, Rival, Rivals, Verdict};
 use super::super::{Goal, Placement, Solution, Trade};
 use crate::{Cause, Request, names};
 
-const LEAST_LOSS: &str = "no mixture of these shards loses less within the goals";
+const LEAST_LOSS: &str = "no mixture of formats for these shards loses less within the goals";
 
 /// Returns the goal that decides between formats.
 pub(super) fn goal_in_losses(request: &Request) -> Cause {
@@ -60,37 +60,41 @@ impl Solution {
                 if bound.trade == Trade::LossForTime
                     && self.decided.by_bytes.get(placement.target as usize) == Some(&true) =>
             {
-                "the layers that lose least for the bytes they save are in the narrower formats: no times are known \
-                 here, and decode reads every weight"
+                "the narrower formats go to the layers that lose least for the bytes they save; no times are \
+                 known here, and decode reads every weight"
                     .to_owned()
             }
-            Some(bound) if bound.trade == Trade::LossForTime && self.settings.gain_within_goal > 0 => format!(
-                "the layers that lose least for the time they save are in the faster formats; those not named first \
-                 have to save {} %",
-                self.settings.gain_within_goal
-            ),
-            Some(bound) if bound.trade == Trade::LossForTime && bound.value <= bound.least.saturating_add(1) => {
-                "the layers that lose least for the time they save are in the faster formats; no mixture of \
-                 these shards is faster within the quality goal"
+            Some(bound) if bound.trade == Trade::LossForTime && self.settings.gain_within_goal > 0 => {
+                format!(
+                    "the faster formats go to the layers that lose least for the time they save; formats not \
+                 listed first must save {} %",
+                    self.settings.gain_within_goal
+                )
+            }
+            Some(bound)
+                if bound.trade == Trade::LossForTime && bound.value <= bound.least.saturating_add(1) =>
+            {
+                "the faster formats go to the layers that lose least for the time they save; no mixture \
+                 of formats for these shards is faster within the quality goal"
                     .to_owned()
             }
             Some(bound) if bound.trade == Trade::LossForTime => format!(
-                "the layers that lose least for the time they save are in the faster formats; {}, and no mixture of \
-                 these shards takes less than {} within the quality goal",
+                "the faster formats go to the layers that lose least for the time they save; this takes {}, \
+                 and no mixture of formats for these shards takes less than {} within the quality goal",
                 names::microseconds(bound.value),
                 names::microseconds(bound.least)
             ),
             Some(bound) if bound.value <= bound.least.saturating_add(1) => {
-                format!("the layers that gain most have the finer formats; {LEAST_LOSS}")
+                format!("the finer formats go to the layers that gain most; {LEAST_LOSS}")
             }
             Some(bound) => format!(
-                "the layers that gain most have the finer formats; {} are lost, and no mixture of these shards loses \
-                 less than {} within the goals",
+                "the finer formats go to the layers that gain most; this loses {}, and no mixture of formats \
+                 for these shards loses less than {} within the goals",
                 names::micronats(bound.value),
                 names::micronats(bound.least)
             ),
             None if request.goals.least_loss => "the least loss of the whole chain".to_owned(),
-            None => "the layers share what the quality goal allows".to_owned(),
+            None => "the layers meet the quality goal together".to_owned(),
         };
         (choice, because, goal_in_losses(request))
     }
@@ -106,7 +110,7 @@ impl Solution {
         let alone = rivals.formats.iter().filter(|rival| used.contains_key(&rival.formats));
         let verdict = |verdict: Verdict| alone.clone().any(|rival| rival.verdict == verdict);
         if verdict(Verdict::Unwanted) {
-            let because = "some of its layers want other formats".to_owned();
+            let because = "some of its layers require other formats".to_owned();
             return (because, Cause::Preference("wanted".to_owned()));
         }
         if verdict(Verdict::Barred) {
@@ -117,13 +121,13 @@ impl Solution {
             .map(|rival| {
                 let (why, cause) = match &rival.verdict {
                     Verdict::Worse(Goal::Formats) => (
-                        "more would be in formats named later".to_owned(),
+                        "more layers would be in formats listed later".to_owned(),
                         Cause::Preference("formats-order".to_owned()),
                     ),
                     verdict if verdict.is_legal() => self.of_formats(request, placement, &rivals, rival),
                     _ => self.hindrance(request, rival),
                 };
-                (format!("in {} alone {why}", request.formats_name(rival.formats)), cause)
+                (format!("in {} alone: {why}", request.formats_name(rival.formats)), cause)
             })
             .collect();
         let words: Vec<&str> = reasons.iter().map(|(words, _)| words.as_str()).collect();
@@ -140,7 +144,7 @@ impl Solution {
     ) -> (String, Cause) {
         let order = || Cause::Preference("formats-order".to_owned());
         if self.settings.formats == Some(formats) {
-            return ("asked for".to_owned(), Cause::Preference("format".to_owned()));
+            return ("requested".to_owned(), Cause::Preference("format".to_owned()));
         }
         if request.formats.len() == 1 {
             return ("the only formats offered".to_owned(), order());
@@ -148,7 +152,7 @@ impl Solution {
         let rivals = self.rivals(index);
         let unwanted = |rival: &&Rival| rival.verdict == Verdict::Unwanted;
         if !rivals.formats.is_empty() && rivals.formats.iter().all(|rival| unwanted(&rival)) {
-            return ("some of its layers want them".to_owned(), Cause::Preference("wanted".to_owned()));
+            return ("some of its layers require them".to_owned(), Cause::Preference("wanted".to_owned()));
         }
         if request.goals.least_loss {
             return self.explain_loss(request, placement, &rivals);
@@ -157,7 +161,7 @@ impl Solution {
             let first = rivals.formats.iter().find(|rival| rival.formats == 0);
             return match first {
                 Some(first) => self.of_formats(request, placement, &rivals, first),
-                None => ("the first formats that may be chosen".to_owned(), order()),
+                None => ("the first formats that are allowed".to_owned(), order()),
             };
         }
         self.explain_first(request, placement, &rivals)
@@ -175,11 +179,11 @@ impl Solution {
         }
         let order = Cause::Preference("formats-order".to_owned());
         let Some(first) = rivals.formats.first() else {
-            return ("the only formats that may be chosen".to_owned(), order);
+            return ("the only formats that are allowed".to_owned(), order);
         };
         let (why, cause) = self.hindrance(request, first);
         let name = request.formats_name(first.formats);
-        (format!("the formats named first; {name} is not taken here: {why}"), cause)
+        (format!("the formats listed first; {name} cannot be used here: {why}"), cause)
     }
 
     /// Explains formats whose loss decided: compared with formats that lose less by themselves.
@@ -207,38 +211,38 @@ impl Solution {
         let order = || Cause::Preference("formats-order".to_owned());
         let name = request.formats_name(rival.formats);
         let own_first = placement.uniform_formats() == Some(0);
-        let named = if own_first { "the formats named first" } else { "formats named later" };
-        let first = if rival.formats == 0 { ", named first," } else { "" };
+        let named = if own_first { "the formats listed first" } else { "formats listed later" };
+        let first = if rival.formats == 0 { ", listed first," } else { "" };
         if !rival.verdict.is_legal() {
             let (why, cause) = self.hindrance(request, rival);
-            return (format!("{name}{first} is not taken here: {why}"), cause);
+            return (format!("{name}{first} cannot be used here: {why}"), cause);
         }
         let (own, other) = (rivals.own, rival.amounts.unwrap_or_default());
         let amount = |amounts: Amounts| self.amount(amounts.nanoseconds, placement.target);
         // Bytes that replace times are shown as bytes.
         let what = match self.decided.by_bytes.get(placement.target as usize) {
-            Some(true) => " of weights, no times are known",
+            Some(true) => " of weights (no times are known)",
             _ => "",
         };
         let both = format!("{}; {name}{first} takes {}{what}", amount(own), amount(other));
         match &rival.verdict {
             Verdict::Worse(Goal::KnownTimes) => {
                 let because = match rival.formats {
-                    0 => format!("{}; the time of {name}, named first, is not known", amount(own)),
+                    0 => format!("{}; the time of {name}, listed first, is not known", amount(own)),
                     _ => format!("{named}; the time of {name} is not known"),
                 };
                 (because, Cause::Cost("time".to_owned()))
             }
             Verdict::Worse(Goal::Loss) => {
                 let (own, other) = (names::micronats(own.loss), names::micronats(other.loss));
-                (format!("loses {own}, {name} {other}"), goal_in_losses(request))
+                (format!("loses {own}, {name} would lose {other}"), goal_in_losses(request))
             }
             Verdict::Worse(Goal::ModelledFormats) => {
-                (format!("{named}, {both} by a formula, which is no ground to leave them"), order())
+                (format!("{named}, {both}, but modelled times do not decide"), order())
             }
             Verdict::Worse(Goal::Time) if other.nanoseconds >= own.nanoseconds => match rival.formats {
                 0 => (
-                    format!("{} instead of {} in {name}, named first{what}", amount(own), amount(other)),
+                    format!("{} instead of {} in {name}, listed first{what}", amount(own), amount(other)),
                     goal_or_time(request),
                 ),
                 _ if own_first => (
@@ -263,8 +267,8 @@ impl Solution {
             Verdict::Worse(Goal::Formats) | Verdict::Equal if own.untimed > 0 => {
                 (format!("{named}; no times are known, and {name} is no better otherwise"), order())
             }
-            Verdict::Worse(Goal::Formats) => (format!("{name} is named later, and no better"), order()),
-            Verdict::Worse(goal) => (format!("{name} is worse in {}", goal.name()), order()),
+            Verdict::Worse(Goal::Formats) => (format!("{name} is listed later, and no better"), order()),
+            Verdict::Worse(goal) => (format!("{name} is worse by the goal `{}`", goal.name()), order()),
             Verdict::Equal => (format!("{named}; {name} is no better"), order()),
             _ => (format!("{named}, {both}; {}", self.undecided(&name)), Cause::Cost("time".to_owned())),
         }

@@ -22,7 +22,7 @@ impl Solution {
             self.settings.place.iter().any(|(component, _)| *component == segment.component)
         };
         if placement.segments.iter().any(asked) {
-            return ("asked for".to_owned(), Cause::Preference("place".to_owned()));
+            return ("requested".to_owned(), Cause::Preference("place".to_owned()));
         }
         let rivals = self.rivals(index);
         let clauses = rivals.targets.iter().map(|rival| self.of_target(request, placement, &rivals, rival));
@@ -46,17 +46,16 @@ impl Solution {
     ) -> (String, Cause) {
         let name = format!("`{}`", request.targets[rival.target as usize].name);
         let cause = Cause::Preference("target-order".to_owned());
-        let before = if rival.target < placement.target { "was not possible" } else { "is not possible" };
         if !rival.verdict.is_legal() {
             let (why, own) = self.hindrance(request, rival);
             let cause = if matches!(rival.verdict, Verdict::Goal { .. }) { own } else { cause };
-            return (format!("{name} {before}: {why}"), cause);
+            return (format!("{name} cannot be used: {why}"), cause);
         }
         let timed = |target: u32| self.timed.get(target as usize) == Some(&true);
         match &rival.verdict {
             Verdict::Worse(super::Goal::Targets) => {
                 let why = if self.settings.effort == Effort::Simple {
-                    "; times were not looked at, as asked".to_owned()
+                    "; times were ignored, as requested".to_owned()
                 } else if !timed(rival.target) {
                     format!("; the times of {name} are not known")
                 } else if !timed(placement.target) {
@@ -64,9 +63,9 @@ impl Solution {
                 } else {
                     "; a target between them has no known times".to_owned()
                 };
-                (format!("named before {name}{why}"), cause)
+                (format!("listed before {name}{why}"), cause)
             }
-            Verdict::Equal => (format!("no worse than {name}, which is named later"), cause),
+            Verdict::Equal => (format!("no worse than {name}, which is listed later"), cause),
             Verdict::Better => (self.undecided(&name), cause),
             _ => {
                 let (own, other) = (&rivals.own, rival.amounts.unwrap_or_default());
@@ -79,8 +78,8 @@ impl Solution {
     /// Returns the reason if neither a check nor the objective of the single shard decided.
     pub(super) fn undecided(&self, name: &str) -> String {
         match self.exact {
-            true => format!("{name} is better by itself, not in the whole chain"),
-            false => format!("{name} is better by itself; the search was cut"),
+            true => format!("{name} would be better for this shard alone, but not for the whole chain"),
+            false => format!("{name} would be better for this shard alone, but the search was cut short"),
         }
     }
 
@@ -90,7 +89,7 @@ impl Solution {
         match &rival.verdict {
             Verdict::Illegal(why) => (why.clone(), order()),
             Verdict::Unwanted => {
-                ("other formats are required".to_owned(), Cause::Preference("wanted".to_owned()))
+                ("some layers require other formats".to_owned(), Cause::Preference("wanted".to_owned()))
             }
             Verdict::Barred => {
                 ("it computes some layers wrongly".to_owned(), Cause::Feedback("drift".to_owned()))
@@ -98,13 +97,14 @@ impl Solution {
             Verdict::UnknownLoss => ("its loss is not known".to_owned(), goal_in_losses(request)),
             Verdict::Limit { name, value, most } => {
                 let (value, most) = (names::quantity(name, *value), names::quantity(name, *most));
-                (format!("{name} {value} is above {most}"), Cause::Limit(name.clone()))
+                (format!("{name} would be {value}, the limit is {most}"), Cause::Limit(name.clone()))
             }
             Verdict::Refused => {
                 ("the shard was refused before".to_owned(), Cause::Feedback("unsupported-op".to_owned()))
             }
             Verdict::States => {
-                ("other layers read its states".to_owned(), Cause::Preference("states".to_owned()))
+                let why = "other shards share its states, so their device and format must not change";
+                (why.to_owned(), Cause::Preference("states".to_owned()))
             }
             Verdict::Goal { name, value, most } => {
                 let (value, most) = (names::quantity(name, *value), names::quantity(name, *most));
@@ -127,16 +127,20 @@ impl Solution {
         let Verdict::Worse(goal) = rival.verdict else { return (String::new(), goal_in_losses(request)) };
         match goal {
             super::Goal::KnownTimes => (
-                format!("{name} has no known times of {}", names::count(other.untimed, "layer")),
+                format!("{name} has no known time for {}", names::count(other.untimed, "layer")),
                 Cause::Cost("time".to_owned()),
             ),
             super::Goal::Loss => (
-                format!("loses {}, {name} {}", names::micronats(own.loss), names::micronats(other.loss)),
+                format!(
+                    "loses {}, {name} would lose {}",
+                    names::micronats(own.loss),
+                    names::micronats(other.loss)
+                ),
                 goal_in_losses(request),
             ),
             super::Goal::Time if other.nanoseconds > own.nanoseconds => (
                 format!(
-                    "{}, {name} takes {}",
+                    "{} instead of {} on {name}",
                     self.amount(own.nanoseconds, placement.target),
                     self.amount(other.nanoseconds, rival.target)
                 ),
@@ -144,13 +148,16 @@ impl Solution {
             ),
             super::Goal::Time => (
                 format!(
-                    "{}, {name} takes {}, and would be in formats that are not named first",
+                    "{}, {name} would take {}, but in formats that are not listed first",
                     self.amount(own.nanoseconds, placement.target),
                     self.amount(other.nanoseconds, rival.target)
                 ),
                 Cause::Preference("formats-order".to_owned()),
             ),
-            goal => (format!("{name} is worse in {}", goal.name()), Cause::Preference("order".to_owned())),
+            goal => {
+                let words = format!("{name} is worse by the goal `{}`", goal.name());
+                (words, Cause::Preference("order".to_owned()))
+            }
         }
     }
 

@@ -20,11 +20,11 @@ impl Solution {
         let rival = self.rivals(index).softcap;
         let (because, cause) = match rival {
             _ if self.settings.softcap.is_some() => {
-                ("asked for".to_owned(), Cause::Preference("softcap".to_owned()))
+                ("requested".to_owned(), Cause::Preference("softcap".to_owned()))
             }
             Some(rival) if !rival.verdict.is_legal() => self.prevented(request, placement, (place, &rival)),
             Some(rival) => self.preferred(placement, (index, place, softcap), &rival),
-            None => ("the first place that may be chosen".to_owned(), preferred()),
+            None => ("the only place that may be chosen".to_owned(), preferred()),
         };
         (choice.to_owned(), because, cause)
     }
@@ -40,20 +40,18 @@ impl Solution {
         let name = &request.targets[placement.target as usize].name;
         let (why, cause) = self.hindrance(request, rival);
         match (place, &rival.verdict) {
-            (SoftcapPlace::Graph, _) => {
-                (format!("the target takes it, and not what is left without it: {why}"), preferred)
-            }
+            (SoftcapPlace::Graph, _) => (format!("it cannot move to the runtime: {why}"), preferred),
             (SoftcapPlace::Runtime, Verdict::Illegal(_)) => {
-                (format!("`{name}` does not take it in the graph: {why}"), preferred)
+                (format!("`{name}` does not support it in the graph: {why}"), preferred)
             }
             (SoftcapPlace::Runtime, Verdict::Limit { name, value, most }) => {
                 let (value, most) = (names::quantity(name, *value), names::quantity(name, *most));
                 (format!("in the graph {name} would be {value}, the limit is {most}"), cause)
             }
             (SoftcapPlace::Runtime, Verdict::Refused) => {
-                (format!("`{name}` refused the shard with it in the graph before"), cause)
+                (format!("`{name}` refused the shard with the soft-cap in the graph before"), cause)
             }
-            (SoftcapPlace::Runtime, _) => (format!("not in the graph: {why}"), cause),
+            (SoftcapPlace::Runtime, _) => (format!("it cannot be in the graph: {why}"), cause),
         }
     }
 
@@ -74,23 +72,23 @@ impl Solution {
         let untimed = rivals.own.untimed > 0 || other.untimed > 0;
         match place {
             SoftcapPlace::Graph if untimed => {
-                ("the target takes it, and times to compare are not known".to_owned(), order())
+                ("the target supports it, and the times to compare are not known".to_owned(), order())
             }
-            SoftcapPlace::Graph if decides => {
-                (format!("{own}, by the runtime it would be {there}"), by_time())
-            }
+            SoftcapPlace::Graph if decides => (format!("{own} instead of {there} by the runtime"), by_time()),
             SoftcapPlace::Runtime if decides => (
                 format!(
-                    "{own}, of which the runtime takes {} for a row, instead of {there} in the graph",
+                    "{own}, including {} per row in the runtime, instead of {there} in the graph",
                     names::microseconds(softcap.runtime.microseconds)
                 ),
                 by_time(),
             ),
             SoftcapPlace::Graph if matches!(rival.verdict, Verdict::Better) => {
-                (self.undecided("by the runtime it"), order())
+                (self.undecided("the runtime"), order())
             }
-            SoftcapPlace::Graph => ("the target takes it, and it is no worse there".to_owned(), order()),
-            SoftcapPlace::Runtime => (self.undecided("in the graph it"), order()),
+            SoftcapPlace::Graph => {
+                ("the target supports it, and the runtime is no better".to_owned(), order())
+            }
+            SoftcapPlace::Runtime => (self.undecided("the graph"), order()),
         }
     }
 }

@@ -50,24 +50,24 @@ fn loses(request: &mut Request, format: &str, layers: u32, micronats: u32) {
 fn a_target_is_chosen_for_the_reason_that_decided() {
     says(&said(&RequestBuilder::decoder(2).build()), "target npu: the only target of the request");
     let two = || RequestBuilder::decoder(2).target("cpu", "cpu");
-    says(&said(&two().build()), "target npu: named before `cpu`; the times of `cpu` are not known");
+    says(&said(&two().build()), "target npu: listed before `cpu`; the times of `cpu` are not known");
     let faster = two().times(0, 900).times(1, 100).build();
-    says(&said(&faster), "target cpu: 400 µs, `npu` takes 3.6 ms");
+    says(&said(&faster), "target cpu: 400 µs instead of 3.6 ms on `npu`");
     let simple = Settings { effort: Effort::Simple, ..Settings::default() };
-    says(&said_with(&faster, &simple), "target npu: named before `cpu`; times were not looked at, as asked");
+    says(&said_with(&faster, &simple), "target npu: listed before `cpu`; times were ignored, as requested");
     never_says(&said_with(&faster, &simple), "the least");
     // Each shard fits by itself, but not all together: `cpu` is not the first target that supports
     // the head.
     let full = two().limit("npu", "memory-bytes", 4000).change(|request| {
         request.targets[0].limits[0].provenance = Provenance::Declared;
     });
-    says(&said(&full.build()), "target cpu: `npu` was not possible: memory-bytes");
+    says(&said(&full.build()), "target cpu: `npu` cannot be used: memory-bytes");
     let illegal = two().change(|request| {
         let mut head = request.costs.iter_mut().filter(|cost| (cost.kind, cost.target) == (1, 0));
         head.by_ref().for_each(|cost| cost.illegal = Some("no such operation".to_owned()));
     });
     let illegal = said(&illegal.build());
-    says(&illegal, "target cpu: `npu` was not possible: no such operation");
+    says(&illegal, "target cpu: `npu` cannot be used: no such operation");
     // The order of targets does not matter if a goal decides.
     let small = Settings { falls_back: false, ..Settings::default() };
     let request = two().change(|request| {
@@ -75,7 +75,7 @@ fn a_target_is_chosen_for_the_reason_that_decided() {
         request.goals.size_bytes = Some(7000);
     });
     let sized = said_with(&request.build(), &small);
-    says(&sized, "target cpu: `npu` was not possible: size would be");
+    says(&sized, "target cpu: `npu` cannot be used: size would be");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn layers_on_another_target_are_there_for_the_reason_that_decided() {
         request.costs.iter_mut().filter(own).for_each(|cost| cost.illegal = Some("too new".to_owned()));
     });
     let illegal = said(&illegal);
-    says(&illegal, "the other layers are on `cpu`: `npu` was not possible: too new");
+    says(&illegal, "the other layers are on `cpu`: `npu` cannot be used: too new");
     never_says(&illegal, "better on another");
     let faster = apart(|request| {
         timed(request, 0, 0, 100, Provenance::Simulated);
@@ -97,7 +97,7 @@ fn layers_on_another_target_are_there_for_the_reason_that_decided() {
         let slow = Some(TimeCost { microseconds: 5000, provenance: Provenance::Simulated });
         request.costs.iter_mut().filter(own).for_each(|cost| cost.time = slow);
     });
-    says(&said(&faster), "the other layers are on `cpu`: 200 µs, `npu` takes 5 ms");
+    says(&said(&faster), "the other layers are on `cpu`: 200 µs instead of 5 ms on `npu`");
 }
 
 /// Creates a request with the given microseconds in the first formats and in the others.
@@ -123,20 +123,20 @@ fn formats_named_first_stay_for_the_reason_that_decided() {
         let said = said(&near(first, other, Provenance::Modelled));
         says(
             &said,
-            &format!("{first} µs; w8-per-channel/f32/f32 takes {other} µs by a formula, which is no"),
+            &format!("{first} µs; w8-per-channel/f32/f32 takes {other} µs, but modelled times do not decide"),
         );
         never_says(&said, "no others are faster");
     }
     let untimed = near(257, 100, Provenance::Simulated);
     let mut untimed = untimed.clone();
     untimed.costs.iter_mut().filter(|cost| cost.formats == 1).for_each(|cost| cost.time = None);
-    says(&said(&untimed), "the formats named first; the time of w8-per-channel/f32/f32 is not known");
+    says(&said(&untimed), "the formats listed first; the time of w8-per-channel/f32/f32 is not known");
     untimed.costs.iter_mut().for_each(|cost| cost.time = None);
     says(&said(&untimed), "no times are known, and w8-per-channel/f32/f32 is no better otherwise");
     untimed.costs.iter_mut().filter(|cost| cost.formats == 1).for_each(|cost| {
         cost.illegal = Some("no integers".to_owned());
     });
-    says(&said(&untimed), "the formats named first; w8-per-channel/f32/f32 is not taken here: no integers");
+    says(&said(&untimed), "listed first; w8-per-channel/f32/f32 cannot be used here: no integers");
     // The others are much faster but exceed the goal: not "no gain", and not "no others are
     // faster".
     let mut lossy = near(400, 100, Provenance::Simulated);
@@ -145,7 +145,7 @@ fn formats_named_first_stay_for_the_reason_that_decided() {
     let lossy = said(&lossy);
     says(
         &lossy,
-        "w8-per-channel/f32/f32 is not taken here: quality would be 27 millinats, the goal is 8 millinats",
+        "w8-per-channel/f32/f32 cannot be used here: quality would be 27 millinats, the goal is 8 millinats",
     );
     never_says(&lossy, "no gain within");
 }
@@ -154,20 +154,20 @@ fn formats_named_first_stay_for_the_reason_that_decided() {
 fn formats_named_later_are_chosen_for_the_reason_that_decided() {
     says(
         &said(&near(400, 100, Provenance::Simulated)),
-        "100 µs instead of 400 µs in f32/f32/f32, named first",
+        "100 µs instead of 400 µs in f32/f32/f32, listed first",
     );
     // The others are as fast as the first, which a limit excludes.
     let mut limited = near(100, 100, Provenance::Simulated);
     limited.costs.iter_mut().filter(|cost| cost.formats == 0).for_each(|cost| {
         cost.illegal = Some("no floats".to_owned());
     });
-    says(&said(&limited), "f32/f32/f32, named first, is not taken here: no floats");
+    says(&said(&limited), "f32/f32/f32, listed first, cannot be used here: no floats");
     let size = RequestBuilder::decoder(2).formats("w8-per-channel", 1, 4).change(|request| {
         request.goals.size_bytes = Some(2000);
     });
     let size = said(&size.build());
-    says(&size, "in f32/f32/f32 alone size would be 6080 bytes, the goal is 2000 bytes");
-    says(&size, "in w8-per-channel/f32/f32 alone more would be in formats named later");
+    says(&size, "in f32/f32/f32 alone: size would be 6080 bytes, the goal is 2000 bytes");
+    says(&size, "in w8-per-channel/f32/f32 alone: more layers would be in formats listed later");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn the_least_loss_is_said_with_what_stands_against_less() {
     };
     says(&least(50_000, false), "no formats offered here lose less: 0 millinats");
     let tight = least(1400, false);
-    says(&tight, "no mixture of these shards loses less within the goals");
+    says(&tight, "no mixture of formats for these shards loses less within the goals");
     says(&least(50_000, true), "no formats offered here lose less: 0 millinats");
 }
 
@@ -192,18 +192,18 @@ fn layers_in_other_formats_are_there_for_what_was_asked_or_found_wrong() {
     let format = "w8-per-channel".to_owned();
     let wanted = WantedFormat { component: 1, first: 0, end: 1, role: None, format };
     let asked = Settings { wanted: vec![wanted], ..Settings::default() };
-    says(&said_with(&request, &asked), "some of its layers want other formats");
+    says(&said_with(&request, &asked), "some of its layers require other formats");
     let barred = Barred { component: 1, unit: 0, target: 0, formats: 0 };
     let wrong = Settings { barred: vec![barred], ..Settings::default() };
     let wrong = said_with(&request, &wrong);
     says(&wrong, "computes some of its layers wrongly in the formats of the others");
-    never_says(&wrong, "want other formats");
+    never_says(&wrong, "require other formats");
 }
 
 #[test]
 fn a_soft_cap_is_where_it_is_for_the_reason_that_decided() {
     let capped = |runtime: u64| RequestBuilder::decoder(1).softcap(runtime).times(0, 100).build();
-    says(&said(&capped(7)), "soft-cap in the graph: 300 µs, by the runtime it would be 307 µs");
+    says(&said(&capped(7)), "soft-cap in the graph: 300 µs instead of 307 µs by the runtime");
     let faster = |request: &mut Request| {
         let without = u32::try_from(request.kinds.len() - 1).unwrap();
         let own = |cost: &&mut crate::Cost| cost.kind == without;
@@ -214,7 +214,7 @@ fn a_soft_cap_is_where_it_is_for_the_reason_that_decided() {
     faster(&mut request);
     says(
         &said(&request),
-        "soft-cap by the runtime: 257 µs, of which the runtime takes 7 µs for a row, instead of",
+        "soft-cap by the runtime: 257 µs, including 7 µs per row in the runtime, instead of",
     );
     // The runtime is faster, but a goal excludes it, so the time is not the reason.
     let mut bounded = request.clone();
@@ -223,12 +223,9 @@ fn a_soft_cap_is_where_it_is_for_the_reason_that_decided() {
     heavier.for_each(|cost| cost.artefact_bytes += 5000);
     bounded.goals.size_bytes = Some(9000);
     let bounded = said(&bounded);
-    says(
-        &bounded,
-        "soft-cap in the graph: the target takes it, and not what is left without it: size would be",
-    );
+    says(&bounded, "soft-cap in the graph: it cannot move to the runtime: size would be");
     let asked = Settings { softcap: Some(SoftcapPlace::Runtime), ..Settings::default() };
-    says(&said_with(&capped(7), &asked), "soft-cap by the runtime: asked for");
+    says(&said_with(&capped(7), &asked), "soft-cap by the runtime: requested");
 }
 
 #[test]
@@ -240,13 +237,13 @@ fn a_table_is_in_its_format_for_the_reason_that_decided() {
         said_with(&request.build(), &Settings { falls_back: false, ..Settings::default() })
     };
     let both = [(8000, Some(0)), (4000, Some(70))];
-    says(&table(&both, None, None), "the format named first, and no goal asks for less");
-    says(&table(&both, Some(20_000), None), "the size goal leaves enough");
-    says(&table(&both, Some(10_000), None), "smaller than those named earlier");
-    says(&table(&both, None, Some(100)), "it loses least; nothing is lost");
+    says(&table(&both, None, None), "the format listed first, and no goal requires a smaller one");
+    says(&table(&both, Some(20_000), None), "the size goal leaves room");
+    says(&table(&both, Some(10_000), None), "smaller than formats listed earlier");
+    says(&table(&both, None, Some(100)), "the least loss; without loss");
     // It is larger than the first format, whose loss is unknown.
     let unknown = table(&[(4000, None), (8000, Some(70))], Some(20_000), Some(100));
-    says(&unknown, "what those named earlier lose is not known");
+    says(&unknown, "the loss of formats listed earlier is not known");
     never_says(&unknown, "smaller than");
 }
 
@@ -257,9 +254,9 @@ fn other_formats_that_would_fit_are_named_with_what_speaks_against_them() {
     let free = said(&request.clone().build());
     says(
         &free,
-        "1 layer in f32/f32/f32, 5 layers in w8-per-channel/f32/f32: in f32/f32/f32 alone weight-bytes",
+        "1 layer in f32/f32/f32, 5 layers in w8-per-channel/f32/f32: in f32/f32/f32 alone: weight-bytes",
     );
-    never_says(&free, "want other formats");
+    never_says(&free, "require other formats");
     let lossy = request.change(|request| {
         loses(request, "w8-per-channel", 4, 9000);
         request.goals.quality_micronats = Some(1000);
@@ -268,7 +265,7 @@ fn other_formats_that_would_fit_are_named_with_what_speaks_against_them() {
     });
     says(
         &said(&lossy.build()),
-        "and would fit, but: w8-per-channel/f32/f32 is not taken here: quality would be",
+        "which would fit, but w8-per-channel/f32/f32 cannot be used here: quality would be",
     );
 }
 
@@ -289,9 +286,9 @@ fn the_time_is_the_least_of_what_was_compared() {
     let one = RequestBuilder::decoder(1).times(0, 100).build();
     says(&said(&one), "300 µs per run: the least of all legal plans");
     let placed = Settings { place: vec![(0, 0)], ..Settings::default() };
-    says(&said_with(&one, &placed), "the least of all legal plans with what was asked for");
+    says(&said_with(&one, &placed), "the least of all legal plans with the requested settings");
     let ordered = Settings { order: vec![super::Goal::Shards], ..Settings::default() };
-    says(&said_with(&one, &ordered), "the least that the goals named first leave");
+    says(&said_with(&one, &ordered), "the least that the higher-ranked goals allow");
     let plan = solve(&one, &Settings::default()).unwrap().into_plan(&one);
     assert!(plan.reasons.iter().any(|reason| reason.cause == Cause::Cost("time".to_owned())));
 }

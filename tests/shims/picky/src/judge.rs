@@ -66,13 +66,13 @@ impl Judge<'_> {
     pub(crate) fn node(&self, node: NodeView<'_>) -> Option<String> {
         let name = op_name(node.op());
         if node.op() == SW_OP_STATE_UPDATE {
-            return Some("states are only read; new rows must leave as outputs".to_owned());
+            return Some("states are only read; new rows must be outputs".to_owned());
         }
         if node.op() < SW_OP_ADD {
-            return Some(format!("{name} is no primitive"));
+            return Some(format!("{name} is not a primitive"));
         }
         if self.options.missing == Some(node.op()) {
-            return Some(format!("there is no {name}"));
+            return Some(format!("this chip has no {name}"));
         }
         let numbers = match numbers(node) {
             Ok(numbers) => numbers,
@@ -84,7 +84,7 @@ impl Judge<'_> {
             Err(error) => return Some(error.message),
         };
         for (place, operand) in node.inputs().enumerate() {
-            let Some(operand) = operand else { return Some(format!("operand {place} is left out")) };
+            let Some(operand) = operand else { return Some(format!("operand {place} is missing")) };
             let refusal = match self.weights[operand as usize] {
                 Some(weight) => self.constant(operand, weight, is_map && place == 1),
                 None => self.activation(operand),
@@ -106,7 +106,7 @@ impl Judge<'_> {
     fn rank(&self, tensor: TensorIndex) -> Option<String> {
         let tensor = self.entry.tensor(tensor);
         let (rank, limit) = (tensor.shape().len(), self.options.rank_limit?);
-        (rank > limit).then(|| format!("`{}` has {rank} axes, of which {limit} are taken", tensor.name()))
+        (rank > limit).then(|| format!("`{}` has {rank} axes, at most {limit} are supported", tensor.name()))
     }
 
     fn activation(&self, index: TensorIndex) -> Option<String> {
@@ -116,7 +116,7 @@ impl Judge<'_> {
         }
         match tensor.quantisation() {
             Some(found) if is_per_tensor(found) => self.rank(index),
-            _ => Some(format!("`{}` has not one scale", tensor.name())),
+            _ => Some(format!("`{}` does not have exactly one scale", tensor.name())),
         }
     }
 
@@ -137,9 +137,9 @@ impl Judge<'_> {
             }
             false => is_per_tensor(found),
         });
-        let scales = if is_matrix { "one f32 scale an output channel" } else { "one f32 scale" };
+        let scales = if is_matrix { "one f32 scale per output channel" } else { "one f32 scale" };
         if !fits {
-            return Some(format!("constant `{name}` has not {scales}"));
+            return Some(format!("constant `{name}` must have {scales}"));
         }
         if is_matrix && weight.shape().len() != 2 {
             return Some(format!("constant `{name}` {:?} is not a matrix", weight.shape()));
@@ -157,7 +157,7 @@ impl Judge<'_> {
         let other = node.inputs().flatten().find(|&operand| {
             self.weights[operand as usize].is_some() || encoding(operand) != result || result.is_none()
         })?;
-        Some(format!("`{}` is encoded otherwise than the result", self.entry.tensor(other).name()))
+        Some(format!("`{}` does not have the encoding of the result", self.entry.tensor(other).name()))
     }
 
     /// Refuses an entry that binds anything but 16-bit integers, or writes a state.

@@ -41,7 +41,7 @@ fn check_device(device: &str) -> Result<()> {
     if device == DEVICE {
         return Ok(());
     }
-    Err(Error::invalid_argument(format!("there is no device `{device}`")).detail("device", device))
+    Err(Error::invalid_argument(format!("unknown device `{device}`")).detail("device", device))
 }
 
 impl Shim for Picky {
@@ -116,7 +116,7 @@ impl Shim for Picky {
         } else if head.starts_with(b"picky ") {
             Compatibility::Unsupported("the artefact has another version of this shim's format".to_owned())
         } else {
-            Compatibility::NotMine("the head is not this shim's".to_owned())
+            Compatibility::NotMine("the head was not written by this shim".to_owned())
         })
     }
 

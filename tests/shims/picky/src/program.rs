@@ -178,15 +178,15 @@ impl Program {
     /// Reads an artefact.
     pub(crate) fn read(bytes: &[u8]) -> Result<Program> {
         let start = MAGIC.len() + 8;
-        let header = bytes.first_chunk::<16>().ok_or_else(|| damaged("it is cut short"))?;
+        let header = bytes.first_chunk::<16>().ok_or_else(|| damaged("it is truncated"))?;
         let (magic, length) = header.split_at(MAGIC.len());
         if magic != MAGIC {
-            return Err(damaged("it begins otherwise"));
+            return Err(damaged("its first bytes are wrong"));
         }
         let length = length.first_chunk::<8>().map_or(u64::MAX, |length| u64::from_le_bytes(*length));
         let end = usize::try_from(length).ok().and_then(|length| start.checked_add(length));
         let end = end.ok_or_else(|| damaged("its text is too long"))?;
-        let text = bytes.get(start..end).ok_or_else(|| damaged("it is cut short"))?;
+        let text = bytes.get(start..end).ok_or_else(|| damaged("it is truncated"))?;
         let text: Text = serde_json::from_slice(text).map_err(damaged)?;
         let sections = bytes.get(end.next_multiple_of(ALIGNMENT)..).unwrap_or_default();
         let entries = text.entries.into_iter().map(|text| {

@@ -29,13 +29,13 @@ pub(crate) fn numbers(node: NodeView<'_>) -> Result<Vec<Vec<i64>>> {
         return Err(Error::unsupported_op(what));
     }
     let Some(kind) = OpKind::from_number(op) else {
-        return Err(Error::unsupported_op(format!("there is no operation {op} here")));
+        return Err(Error::unsupported_op(format!("unknown operation {op}")));
     };
     let each = kind.attributes().iter().map(|attribute| match attribute.kind {
         AttributeKind::Integer => Ok(vec![node.attribute_i64(attribute.name)?]),
         AttributeKind::Float => Ok(vec![node.attribute_f32(attribute.name)?.to_bits().into()]),
         AttributeKind::Integers => Ok(node.attribute_list(attribute.name)?.to_vec()),
-        AttributeKind::Text => Err(Error::unsupported_op(format!("{} is no primitive", kind.name()))),
+        AttributeKind::Text => Err(Error::unsupported_op(format!("{} is not a primitive", kind.name()))),
     });
     each.collect()
 }

@@ -35,7 +35,7 @@ fn a_shim_without_its_library_is_said_and_the_plan_is_made_without_it() {
     let chip = Chip::new();
     chip.behaves_as("broken");
     const REASON: [&str; 2] = ["cannot be used", "libchip.so is not where it should be"];
-    // Both ways to call a shim, in a worker and in this process, each with two of the four requests.
+    // Both ways to call a shim, in a worker and in this process, each with two of the requests.
     for (isolation, requests) in [
         ("automatic", [("plan", "device"), ("run", "simulator")]),
         ("off", [("plan", "simulator"), ("run", "device")]),
@@ -89,8 +89,8 @@ fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
 
     // None of the bundle runs here, not even its CPU chain. That chain is for machines that lose
     // the chip, and this one never had it.
-    refused(chip.found_by(generate(&bundle)), 6, &["only compiles for it here", "--on simulator", CHIP]);
-    refused(chip.found_by(shardwright(["doctor", &bundle])), 3, &["only compiles for it here"]);
+    refused(chip.found_by(generate(&bundle)), 6, &["can only compile for it here", "--on simulator", CHIP]);
+    refused(chip.found_by(shardwright(["doctor", &bundle])), 3, &["can only compile for it here"]);
     refused(
         chip.planned_by(generate(CHECKPOINT)),
         3,
@@ -191,7 +191,7 @@ fn a_soft_cap_that_a_chip_refuses_is_left_to_the_runtime_and_the_plan_says_why()
     };
     let (place, because) = head();
     assert_eq!(place, "graph");
-    assert!(because.contains("the target takes it"), "{because}");
+    assert!(because.contains("the target supports it"), "{because}");
 
     chip.behaves_as("no-tangent");
     let (place, because) = head();

@@ -163,7 +163,7 @@ fn a_chip_that_fails_loses_no_other() {
     let socs: Vec<&str> = bundle.manifest().variants.iter().map(|variant| variant.soc.as_str()).collect();
     assert_eq!(socs, ["beta", "generic"]);
     // One chip named twice, and only unknown chips.
-    bench.compiles("alpha,beta,alpha", "twice").refuses_with(2, &["asked for already"]);
+    bench.compiles("alpha,beta,alpha", "twice").refuses_with(2, &["which was already named"]);
     assert!(!bench.path("twice").exists(), "refused before anything is compiled");
     bench.compiles("unknown,nobodys", "none").refuses_with(3, &["unknown"]);
     assert!(Bundle::open(bench.path("none")).is_err());

@@ -296,7 +296,7 @@ fn times_of_the_chip_decide_although_those_of_the_cpu_are_not_known() {
     };
     let because = texts(&decoder(&first)["reasons"], "because");
     assert!(
-        because.iter().any(|text| text.starts_with("the formats named first") && text.contains(" µs")),
+        because.iter().any(|text| text.starts_with("the formats listed first") && text.contains(" µs")),
         "{first}"
     );
     let because = texts(&first["reasons"], "because");
@@ -382,7 +382,7 @@ fn two_chips_are_compiled_for_at_once_and_a_third_runs_the_nearest_if_it_says_th
         run.argument(into).arguments(target).succeeds();
     };
     compile(&bundle, "2");
-    // Two of the library's compilers at once, each in a process of its own, and one after the other.
+    // Two of the library's compilers at once, each in its own process, and one after the other.
     let apart = folder.path().join("apart");
     compile(&apart, "1");
     assert!(contents(&bundle) == contents(&apart), "another bundle with one job");
@@ -425,7 +425,7 @@ fn two_chips_are_compiled_for_at_once_and_a_third_runs_the_nearest_if_it_says_th
     run().argument("--strict").refuses_with(6, &["at most 1 nats", "help: "]);
     // Goldens of an unknown version, and a bundle without goldens.
     with_goldens(&bundle, |_| Some(serde_json::json!({ "goldens": 7, "ids": [], "rows": [] })));
-    run().refuses_with(4, &["invalid goldens: they are version 7"]);
+    run().refuses_with(4, &["invalid goldens: expected version 2, got 7"]);
     with_goldens(&bundle, |_| None);
     run().argument("--strict").refuses_with(6, &["no goldens to test it with"]);
 }

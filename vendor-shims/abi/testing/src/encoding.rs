@@ -13,6 +13,9 @@ pub struct Encoding {
     pub affine: Option<(f32, i32)>,
 }
 
+/// Largest finite f16. Larger results become infinite.
+const LARGEST_F16: f64 = 65504.0;
+
 /// Returns the smallest and largest stored integer of a type that has scales. Returns `None` for
 /// other types.
 pub fn range(dtype: u32) -> Option<(i32, i32)> {
@@ -91,7 +94,10 @@ impl Encoding {
     pub fn hold(self, value: f64) -> f64 {
         match self.dtype {
             SW_DTYPE_F32 => f64::from(value as f32),
-            SW_DTYPE_F16 => rounded(f64::from(value as f32).clamp(-65504.0, 65504.0), 10, -14),
+            SW_DTYPE_F16 => match rounded(f64::from(value as f32), 10, -14) {
+                over if over.abs() > LARGEST_F16 => f64::INFINITY.copysign(over),
+                within => within,
+            },
             SW_DTYPE_BF16 => rounded(f64::from(value as f32), 7, -126),
             _ => self.value(self.raw(value)),
         }
@@ -107,12 +113,18 @@ impl Encoding {
         }
     }
 
-    /// Encodes values to stored bytes.
+    /// Encodes values to stored bytes like the host, so finite values saturate in f16.
     pub fn encode(self, values: &[f64]) -> Vec<u8> {
         let each = values.iter().copied();
+        let within = |value: f64| match value.is_finite() {
+            true => value.clamp(-LARGEST_F16, LARGEST_F16),
+            false => value,
+        };
         match self.dtype {
             SW_DTYPE_F32 => each.flat_map(|value| (value as f32).to_le_bytes()).collect(),
-            SW_DTYPE_F16 => each.flat_map(|value| f16::from_f64(self.hold(value)).to_le_bytes()).collect(),
+            SW_DTYPE_F16 => {
+                each.flat_map(|value| f16::from_f64(self.hold(within(value))).to_le_bytes()).collect()
+            }
             SW_DTYPE_BF16 => each.flat_map(|value| bf16::from_f64(self.hold(value)).to_le_bytes()).collect(),
             SW_DTYPE_I32 => each.flat_map(|value| (value as i32).to_le_bytes()).collect(),
             SW_DTYPE_U16 | SW_DTYPE_I16 => {

@@ -142,8 +142,8 @@ pub fn evaluate(builder: &Builder, rows: usize, bound: &HashMap<String, Bound>) 
     builder.outputs.iter().map(|port| (port.name.clone(), tensors[&port.tensor].clone())).collect()
 }
 
-/// Computes `y = s · Σ scale · q · w (+ bias)`. Rows are quantised to eight bits as a whole
-/// (version 1) or block by block (version 2).
+/// Computes `y = s · Σ q · (scale · w − minimum) (+ bias)`. Rows are quantised to eight bits as a
+/// whole (version 1) or block by block (version 2).
 fn dynamic_linear(builder: &Builder, node: &Node, inputs: &[&Tensor]) -> Tensor {
     let (_, weight) =
         builder.constants.iter().find(|(tensor, _)| *tensor == node.inputs[1]).expect("a constant");
@@ -157,8 +157,13 @@ fn dynamic_linear(builder: &Builder, node: &Node, inputs: &[&Tensor]) -> Tensor 
             let q = values.iter().map(|value| f64::from((*value as f32 / scale).round_ties_even()));
             let q: Vec<f64> = q.collect();
             for (output, sum) in sums.iter_mut().enumerate() {
-                let stored = &weight.stored[output * k + index * block..][..q.len()];
-                let terms = q.iter().zip(stored).map(|(q, (w, scale))| q * f64::from(*w) * f64::from(*scale));
+                let first = output * k + index * block;
+                let value = |(at, (w, scale)): (usize, &(i32, f32))| {
+                    let minimum = weight.minimums.get(first + at).copied().unwrap_or(0.0);
+                    f64::from(*w) * f64::from(*scale) - f64::from(minimum)
+                };
+                let values = weight.stored[first..][..q.len()].iter().enumerate().map(value);
+                let terms = q.iter().zip(values).map(|(q, value)| q * value);
                 *sum += f64::from(scale) * terms.sum::<f64>();
             }
         }

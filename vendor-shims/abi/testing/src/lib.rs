@@ -1,5 +1,6 @@
 //! Helpers for the tests of shims: a builder of contract tables, the host's side of the entry
-//! point, and a plain evaluator that is independent of `host/reference`.
+//! point, the shipped profiles of chips, and a plain evaluator that is independent of
+//! `host/reference`.
 //!
 //! The crate depends only on the contract, not on a shim: a test passes the shim's entry function.
 //! Tables are leaked, because a test's process is short. Misuse panics, because it is a bug of the
@@ -19,7 +20,7 @@
 //! assert_eq!(evaluate(&entry, 1, &bound)["y"].data, [-1.0, 2.0]);
 //! ```
 //!
-//! **Not its job.** Use in a program, tests of its own, and models.
+//! **Not its job.** It is not for programs, has no own tests, and knows no models.
 
 pub mod damage;
 pub mod encoding;
@@ -27,6 +28,7 @@ pub mod evaluate;
 pub mod host;
 pub mod memory;
 pub mod numbers;
+pub mod profile;
 pub mod ranges;
 pub mod tables;
 
@@ -36,4 +38,5 @@ pub use evaluate::{Tensor, evaluate, evaluate_all};
 pub use host::{Compiled, EstimateInfo, Failure, Host, Loaded, refused};
 pub use memory::{Bound, Memory, Region};
 pub use numbers::{Random, bits, cosine, values};
+pub use profile::{Profile, profile};
 pub use tables::{Attribute, Builder, Declared, Node, Port, Scales, TensorId, Weight, integers, weight};

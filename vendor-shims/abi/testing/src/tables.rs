@@ -29,6 +29,8 @@ pub struct Weight {
     pub values: Vec<f32>,
     /// For each value, the stored integer minus the zero point, and the scale. Empty for floats.
     pub stored: Vec<(i32, f32)>,
+    /// For each value, the minimum that is subtracted. Empty without minimums.
+    pub minimums: Vec<f32>,
 }
 
 // SAFETY: leaked tables that are never written.
@@ -104,7 +106,7 @@ impl Weight {
             shape: list(shape.to_vec()),
             quantisation: scales.map_or(null(), |scales| scales.table(bits_of(dtype))),
         });
-        Weight { raw, values: Vec::new(), stored: Vec::new() }
+        Weight { raw, values: Vec::new(), stored: Vec::new(), minimums: Vec::new() }
     }
 
     /// Creates a matrix [N, K] close to `values` with one scale per row, in 8, 4 or 2 bits.
@@ -175,7 +177,7 @@ impl Weight {
             None => null(),
         };
         let raw = leak(SwWeight { data: null(), quantisation, ..*self.raw });
-        Weight { raw, values: self.values.clone(), stored: self.stored.clone() }
+        Weight { raw, ..self.clone() }
     }
 }
 
@@ -290,8 +292,8 @@ pub fn weight(name: &str, shape: &[u64], values: &[f32], dtype: u32) -> Weight {
 /// Creates a quantised weight. `stored` has the integers row by row. `kind` and `block` are as in
 /// the contract.
 ///
-/// `scales` are stored in f32, for blocks in binary16. With minimums they are stored in binary16 if
-/// all of them are exact in it. The minimums of a row follow the row's scales.
+/// `scales` are stored in f32. Scales of blocks are stored in binary16 if all of them are exact in
+/// it. The minimums of a row follow the row's scales.
 pub fn integers(
     name: &str,
     shape: &[u64],
@@ -337,16 +339,15 @@ pub fn integers(
         block,
         values: scales.to_vec(),
         zero_point,
-        half: match kind {
-            SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM => {
-                scales.iter().all(|scale| f16::from_f32(*scale).to_f32() == *scale)
-            }
-            kind => kind == SW_QUANTISATION_PER_BLOCK,
-        },
+        half: block > 0 && scales.iter().all(|scale| f16::from_f32(*scale).to_f32() == *scale),
     };
     let value = |(at, (raw, scale)): (usize, &(i32, f32))| *raw as f32 * scale - minimum_of(at);
     let values = pairs.iter().enumerate().map(value).collect();
-    Weight { values, stored: pairs, ..Weight::raw(name, shape, dtype, bytes, Some(quantisation)) }
+    let minimums = match kind {
+        SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM => (0..stored.len()).map(minimum_of).collect(),
+        _ => Vec::new(),
+    };
+    Weight { values, stored: pairs, minimums, ..Weight::raw(name, shape, dtype, bytes, Some(quantisation)) }
 }
 
 impl Builder {

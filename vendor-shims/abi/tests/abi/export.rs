@@ -277,7 +277,7 @@ fn errors_arrive_whole() {
     assert_eq!(details, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
     let (class, message, _) = take(open(c"fial", c"1").0).unwrap();
     assert_eq!(class, SW_ERROR_INVALID_ARGUMENT);
-    assert!(message.contains("unknown option `fial`; known: panic, fail"), "{message}");
+    assert!(message.contains("unknown option `fial`, available options: panic, fail"), "{message}");
     let (class, message, _) = take(open(c"fail", c"many").0).unwrap();
     assert_eq!(class, SW_ERROR_INVALID_ARGUMENT);
     assert!(message.contains("`many` is not a number"), "{message}");
@@ -329,7 +329,7 @@ fn a_run_sees_what_is_bound_and_refuses_what_does_not_fit() {
     let mut output = [0.0; 4];
     assert!(run(shard, &[1.0, 2.0, 3.0, 4.0], &mut output, 3).is_null());
     assert_eq!(output, [2.0, 4.0, 6.0, 0.0]);
-    for (rows, length, expected) in [(0, 4, "0 rows"), (5, 4, "5 rows"), (1, 3, "12 bytes given, 16 needed")]
+    for (rows, length, expected) in [(0, 4, "0 rows"), (5, 4, "5 rows"), (1, 3, "expected 16 bytes, got 12")]
     {
         let (class, message, _) = take(run(shard, &[0.0; 4][..length], &mut [0.0; 4], rows)).unwrap();
         assert_eq!(class, SW_ERROR_INVALID_ARGUMENT);
@@ -397,7 +397,7 @@ fn buffers_are_zeroed_aligned_and_bounded() {
             length: 1,
         };
         let refused = take(table.buffer_import.unwrap()(shim, c"cpu".as_ptr(), &import, &mut buffer));
-        assert!(refused.unwrap().1.contains("imports no foreign memory"));
+        assert!(refused.unwrap().1.contains("does not import foreign memory"));
         let lost = take(table.recover.unwrap()(shim, c"cpu".as_ptr()));
         assert_eq!(lost.unwrap().0, SW_ERROR_DEVICE_LOST);
         table.close.unwrap()(shim);

@@ -2,7 +2,7 @@
 //!
 //! During a run, values are f32 and always representable in their tensor's encoding. For integers,
 //! `value = (stored − zero point) · scale` with one multiplication, and `stored = clamp(round(value
-//! / scale) + zero point)` with ties to even. A binary16 saturates.
+//! / scale) + zero point)` with ties to even. Values beyond the range of binary16 become infinite.
 
 use serde::{Deserialize, Serialize};
 use shardwright_shim_abi::raw::{
@@ -352,11 +352,9 @@ pub fn widen<S: Simd>(s: S, source: Stored<'_>, first: usize, out: &mut [f32]) {
     }
 }
 
-/// Rounds sixteen values to the nearest binary16 and saturates them. NaN stays NaN.
+/// Rounds at most sixteen values to the nearest binary16. NaN stays NaN.
 #[inline(always)]
-fn saturated<S: Simd>(s: S, x: &[f32]) -> [u16; LANES] {
-    /// Largest finite binary16.
-    const LARGEST: f32 = 65504.0;
+fn halves<S: Simd>(s: S, x: &[f32]) -> [u16; LANES] {
     let mut all = [0; LANES];
     // SAFETY: `x` has at most sixteen values, of which as many are read, and `all` has sixteen
     // places.
@@ -365,9 +363,7 @@ fn saturated<S: Simd>(s: S, x: &[f32]) -> [u16; LANES] {
             LANES.. => s.load(x.as_ptr()),
             count => s.load_partial(x.as_ptr(), count),
         };
-        // The operand order of `max` and `min` propagates NaN.
-        let within = s.max(s.splat(-LARGEST), s.min(s.splat(LARGEST), value));
-        s.store_f16(all.as_mut_ptr(), within);
+        s.store_f16(all.as_mut_ptr(), value);
     }
     all
 }
@@ -401,7 +397,7 @@ fn narrow<S: Simd>(s: S, encoding: Encoding, x: &[f32], target: &mut [u8]) {
         Element::F16 => {
             let target = typed_mut::<u16>(target).unwrap_or_default();
             for (out, x) in target.chunks_mut(LANES).zip(x.chunks(LANES)) {
-                out.copy_from_slice(&saturated(s, x)[..out.len()]);
+                out.copy_from_slice(&halves(s, x)[..out.len()]);
             }
         }
         Element::Bf16 => {
@@ -427,7 +423,7 @@ fn round<S: Simd>(s: S, encoding: Encoding, values: &mut [f32]) {
         }
         (Element::F16, _) => {
             for chunk in values.chunks_mut(LANES) {
-                let narrow = saturated(s, chunk);
+                let narrow = halves(s, chunk);
                 // SAFETY: sixteen elements, of which as many are kept as the chunk has places.
                 unsafe { s.store_partial(chunk.as_mut_ptr(), chunk.len(), s.load_f16(narrow.as_ptr())) };
             }
@@ -476,9 +472,12 @@ mod tests {
                 let raw = (steps + f64::from(encoding.zero_point)).clamp(low.into(), high.into());
                 (raw - f64::from(encoding.zero_point)) as f32 * encoding.scale
             }
+            None if encoding.element == Element::F16 && value.abs() >= 65520.0 => {
+                f32::INFINITY.copysign(value)
+            }
             None if encoding.element == Element::F16 => {
                 // The nearest binary16, with ties to even.
-                let value = f64::from(value.clamp(-65504.0, 65504.0));
+                let value = f64::from(value);
                 let all = (0..0x7c00u16).map(|bits| (bits, f64::from(crate::simd::widen_f16(bits))));
                 let distance = |candidate: f64| (candidate - value.abs()).abs();
                 let best = all

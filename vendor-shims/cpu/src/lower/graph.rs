@@ -102,11 +102,7 @@ impl<'a> Graph<'a> {
                 return Err(invalid(format!("tensor `{}` has rank {}", tensor.name(), tensor.shape().len())));
             }
             if elements == 0 {
-                return Err(invalid(format!(
-                    "tensor `{}` has no values: {:?}",
-                    tensor.name(),
-                    tensor.shape()
-                )));
+                return Err(invalid(format!("tensor `{}` is empty: {:?}", tensor.name(), tensor.shape())));
             }
             tensors.push(Tensor {
                 name: tensor.name(),
@@ -135,7 +131,7 @@ impl<'a> Graph<'a> {
             let shape: Vec<u64> = tensor.shape.iter().map(|extent| *extent as u64).collect();
             if weight.shape() != shape || weight.dtype() != tensor.dtype {
                 return Err(invalid(format!(
-                    "tensor `{}` {shape:?} of type {} is weight `{}` {:?} of type {}",
+                    "tensor `{}` {shape:?} of type {} does not match weight `{}` {:?} of type {}",
                     tensor.name,
                     tensor.dtype,
                     weight.name(),
@@ -157,7 +153,7 @@ impl<'a> Graph<'a> {
                     }
                     Some(Tensor { source: Source::Unused, name, .. }) => {
                         return Err(invalid(format!(
-                            "node `{}` reads `{name}` before it is there",
+                            "node `{}` reads `{name}` before it exists",
                             node.name()
                         )));
                     }
@@ -179,7 +175,7 @@ impl<'a> Graph<'a> {
                 }
                 Some(Tensor { source: Source::Unused, name, .. }) => {
                     return Err(invalid(format!(
-                        "output `{}` is `{name}`, which nothing computes",
+                        "output `{}` is `{name}`, which no node computes",
                         port.name()
                     )));
                 }

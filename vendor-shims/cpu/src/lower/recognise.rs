@@ -51,7 +51,7 @@ impl<'g, 'a> Here<'g, 'a> {
     pub fn operands(&self, least: usize, most: usize) -> Recognised<()> {
         let count = self.node.inputs().len();
         if count < least || count > most {
-            return invalid(format!("{count} inputs, {least} to {most} expected"));
+            return invalid(format!("{count} inputs, expected {least} to {most}"));
         }
         for place in 0..least {
             self.node.input(place)?;
@@ -89,7 +89,7 @@ impl<'g, 'a> Here<'g, 'a> {
         let tensor = self.any(place)?;
         let Some(weight) = tensor.weight() else {
             return unsupported(format!(
-                "the weights `{}` are computed; as a matrix product they can be run",
+                "the weights `{}` are computed; a matrix product supports that",
                 tensor.name
             ));
         };
@@ -134,7 +134,7 @@ impl<'g, 'a> Here<'g, 'a> {
                 _ => tensor.encoding,
             };
             if existing != output.encoding {
-                return invalid(format!("moves input {place} `{}` into another encoding", tensor.name));
+                return invalid(format!("must keep the encoding of input {place} `{}`", tensor.name));
             }
         }
         Ok(())
@@ -146,7 +146,7 @@ impl<'g, 'a> Here<'g, 'a> {
             Ok(())
         } else {
             invalid(format!(
-                "output `{}` is {:?}, {shape:?} follows from the inputs",
+                "output `{}` is {:?}, expected {shape:?} from the inputs",
                 output.name, output.shape
             ))
         }
@@ -170,7 +170,7 @@ impl<'g, 'a> Here<'g, 'a> {
         match self.node.attribute_i64(name)? {
             0 => Ok(false),
             1 => Ok(true),
-            other => invalid(format!("attribute `{name}` is {other}, 0 or 1 expected")),
+            other => invalid(format!("attribute `{name}` is {other}, expected 0 or 1")),
         }
     }
 
@@ -184,7 +184,7 @@ impl<'g, 'a> Here<'g, 'a> {
 
     pub fn axis(&self, rank: usize) -> Recognised<usize> {
         let axis = self.node.attribute_usize("axis")?;
-        if axis < rank { Ok(axis) } else { invalid(format!("axis {axis} of rank {rank}")) }
+        if axis < rank { Ok(axis) } else { invalid(format!("axis {axis} exceeds the rank {rank}")) }
     }
 }
 
@@ -192,9 +192,9 @@ impl<'g, 'a> Here<'g, 'a> {
 fn no_value(tensor: &Tensor<'_>) -> String {
     match Element::of(tensor.dtype) {
         Some(element) if element.range().is_some() => {
-            format!("is of element type {} without one legal scale for all of it", tensor.dtype)
+            format!("is of element type {} without one valid scale", tensor.dtype)
         }
-        _ => format!("is of element type {}, which holds no values here", tensor.dtype),
+        _ => format!("is of element type {}, which is not supported here", tensor.dtype),
     }
 }
 
@@ -210,6 +210,6 @@ pub fn expect(shape: &[usize], expected: &[usize], place: usize) -> Recognised<(
 pub fn matrix(tensor: &Tensor<'_>, place: usize) -> Recognised<[usize; 2]> {
     match tensor.shape[..] {
         [rows, columns] => Ok([rows, columns]),
-        _ => invalid(format!("input {place} `{}` is {:?}, a matrix expected", tensor.name, tensor.shape)),
+        _ => invalid(format!("input {place} `{}` is {:?}, expected a matrix", tensor.name, tensor.shape)),
     }
 }

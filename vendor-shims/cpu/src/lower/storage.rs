@@ -204,7 +204,7 @@ impl Storage {
             .collect();
         for port in &self.ports {
             if port.direction == PortDirection::State && !outputs.contains(&port.name.as_str()) {
-                return Err(invalid(format!("state `{}` is updated but no output", port.name)));
+                return Err(invalid(format!("state `{}` is updated but not an output", port.name)));
             }
         }
         Ok(())
@@ -443,7 +443,7 @@ fn binding_encoding(port: &PortView<'_>, what: &'static str, tensor: &Tensor<'_>
             return Ok(Encoding::F32);
         }
         return Err(unsupported(format!(
-            "element type {} without one legal scale for all of it is bound by no run",
+            "element type {} without one valid scale cannot be bound",
             tensor.dtype
         )));
     };
@@ -451,7 +451,7 @@ fn binding_encoding(port: &PortView<'_>, what: &'static str, tensor: &Tensor<'_>
     let reported = (port.dtype(), port.scale(), port.zero_point());
     if reported != (encoding.element.dtype(), scale, zero_point) {
         return Err(unsupported(format!(
-            "encoded as element type {}, scale {}, zero point {}, while its tensor is of type {}, {scale}, {zero_point}",
+            "encoded as element type {}, scale {}, zero point {}, but its tensor has {}, {scale}, {zero_point}",
             reported.0,
             reported.1,
             reported.2,

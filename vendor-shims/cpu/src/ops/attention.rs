@@ -29,7 +29,7 @@ pub fn recognise(here: &Here<'_, '_>) -> Recognised<Operation> {
         || product(heads.heads) != Some(width)
         || product(heads.kv_heads) != Some(kv_width)
     {
-        return invalid(format!("{heads:?} with queries {:?} and keys {:?}", q.shape, k.shape));
+        return invalid(format!("{heads:?} do not match queries {:?} and keys {:?}", q.shape, k.shape));
     }
     if heads.softcap < 0.0 {
         return invalid(format!("attribute `softcap` is {}", heads.softcap));
@@ -41,8 +41,8 @@ pub fn recognise(here: &Here<'_, '_>) -> Recognised<Operation> {
         "state" if causal => true,
         "state" => return invalid("keys of a state are always causal"),
         "rows" if keys == rows => false,
-        "rows" => return invalid(format!("{rows} rows of queries and {keys} of keys")),
-        other => return unsupported(format!("keys from `{other}`")),
+        "rows" => return invalid(format!("{rows} rows of queries, but {keys} of keys")),
+        other => return unsupported(format!("unknown source of keys `{other}`")),
     };
     Ok(Operation::Attention { heads, window, causal, state })
 }

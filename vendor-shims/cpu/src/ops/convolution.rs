@@ -14,19 +14,23 @@ pub fn recognise_plane(here: &Here<'_, '_>) -> Recognised<Operation> {
     let x = here.float(0)?;
     let [outputs, inputs] = matrix(here.weights(1, true)?.0, 1)?;
     let [height, width, channels] = x.shape[..] else {
-        return invalid(format!("input 0 `{}` is {:?}, a plane expected", x.name, x.shape));
+        return invalid(format!("input 0 `{}` is {:?}, expected a plane", x.name, x.shape));
     };
     let (kernel, stride) = (here.positive("kernel")?, here.positive("stride")?);
     let padding = here.node.attribute_usize("padding")?;
     let plane = Plane { width, channels, kernel, stride, padding };
     if !plane.is_possible() {
-        return unsupported(format!("a kernel of {kernel} with stride {stride} and padding {padding}"));
+        let reason = format!("invalid: a kernel of {kernel} with stride {stride} and padding {padding}");
+        return unsupported(reason);
     }
     match (plane.results(height), plane.results(width)) {
         (Some(rows), Some(columns)) if plane.inputs() == Some(inputs) => {
             here.output_shape(&[rows, columns, outputs])?;
         }
-        _ => return invalid(format!("{plane:?} over {:?}, the weights {outputs} by {inputs}", x.shape)),
+        _ => {
+            let over = format!("{plane:?} over {:?}", x.shape);
+            return invalid(format!("{over} does not match the weights {outputs} by {inputs}"));
+        }
     }
     Ok(Operation::Convolution(plane))
 }

@@ -45,7 +45,7 @@ pub fn recognise_clamp(here: &Here<'_, '_>) -> Recognised<Operation> {
         expect(&tensor.shape, &[1], bound)?;
         if tensor.weight().is_none() {
             return unsupported(format!(
-                "the bound `{}` is computed; as the larger and the smaller it can be run",
+                "the bound `{}` is computed; `max` and `min` support that",
                 tensor.name
             ));
         }
@@ -59,7 +59,7 @@ pub fn recognise_glu(here: &Here<'_, '_>) -> Recognised<Operation> {
     let x = here.float(0)?;
     match x.shape.split_last() {
         Some((&last, leading)) if last % 2 == 0 => here.output_shape(&[leading, &[last / 2]].concat())?,
-        _ => return invalid(format!("the last axis of {:?} has no halves", x.shape)),
+        _ => return invalid(format!("the last axis of {:?} cannot be halved", x.shape)),
     }
     Ok(Operation::Glu)
 }

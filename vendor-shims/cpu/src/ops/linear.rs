@@ -45,7 +45,7 @@ pub fn recognise(here: &Here<'_, '_>, rounding: Rounding) -> Recognised<Operatio
     let [outputs, inputs] = matrix(w, 1)?;
     let Some((&last, leading)) = x.shape.split_last() else { return invalid("input 0 is a scalar") };
     if last != inputs {
-        return invalid(format!("input 0 is {:?}, the weights {:?}", x.shape, w.shape));
+        return invalid(format!("input 0 is {:?}, which does not match the weights {:?}", x.shape, w.shape));
     }
     if here.node.optional_input(2).is_some() {
         expect(&here.float(2)?.shape, &[outputs], 2)?;
@@ -55,7 +55,7 @@ pub fn recognise(here: &Here<'_, '_>, rounding: Rounding) -> Recognised<Operatio
         && size < inputs as u64
         && !size.is_multiple_of(rows.into())
     {
-        let reason = format!("blocks of {size} weights, which end within blocks of {rows} activations");
+        let reason = format!("blocks of {size} weights do not align with blocks of {rows} activations");
         return Err(here.refused(1, w, &reason));
     }
     Ok(Operation::Linear { rounding })

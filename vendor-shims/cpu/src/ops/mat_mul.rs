@@ -21,7 +21,7 @@ pub fn recognise(here: &Here<'_, '_>) -> Recognised<Operation> {
     };
     let (rank_a, rank_b) = (a.shape.len(), b.shape.len());
     if rank_a < 2 || rank_b < 2 {
-        return invalid(format!("{:?} and {:?} are no matrices", a.shape, b.shape));
+        return invalid(format!("{:?} and {:?} are not matrices", a.shape, b.shape));
     }
     let (m, k) = (a.shape[rank_a - 2], a.shape[rank_a - 1]);
     let (inner, n) = match transpose_b {
@@ -32,7 +32,8 @@ pub fn recognise(here: &Here<'_, '_>) -> Recognised<Operation> {
         return invalid(format!("the batches of {:?} and {:?} do not broadcast", a.shape, b.shape));
     };
     if k != inner {
-        return invalid(format!("{:?} times {:?}, transpose_b {transpose_b}", a.shape, b.shape));
+        let (a, b) = (&a.shape, &b.shape);
+        return invalid(format!("{a:?} cannot be multiplied by {b:?}, transpose_b {transpose_b}"));
     }
     let leading = if rank_a.max(rank_b) == 2 { Vec::new() } else { batch.shape };
     here.output_shape(&[&leading[..], &[m, n]].concat())?;

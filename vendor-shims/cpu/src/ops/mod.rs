@@ -44,7 +44,7 @@ pub fn recognise(graph: &Graph<'_>, index: usize) -> Recognised<Operation> {
     let known = if here.node.op() == raw::SW_OP_DYNAMIC_LINEAR { 2 } else { 1 };
     if !(1..=known).contains(&here.node.op_version()) {
         return unsupported(format!(
-            "version {} of op {}, {known} is known",
+            "version {} of op {} is unknown, expected at most {known}",
             here.node.op_version(),
             here.node.op()
         ));
@@ -98,7 +98,7 @@ pub fn recognise(graph: &Graph<'_>, index: usize) -> Recognised<Operation> {
         raw::SW_OP_TRANSPOSE => movement::recognise_transpose(here),
         raw::SW_OP_SLICE => movement::recognise_slice(here),
         raw::SW_OP_CONCAT => movement::recognise_concat(here),
-        other => unsupported(format!("op {other} is not known")),
+        other => unsupported(format!("unknown op {other}")),
     }
 }
 

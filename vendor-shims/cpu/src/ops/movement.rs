@@ -17,7 +17,8 @@ pub fn recognise_reshape(here: &Here<'_, '_>) -> Recognised<Operation> {
     let same = shape.len() == output.shape.len()
         && shape.iter().zip(&output.shape).all(|(asked, actual)| usize::try_from(*asked) == Ok(*actual));
     if !same || output.elements() != x.elements() {
-        return invalid(format!("{:?} to {shape:?}, the output is {:?}", x.shape, output.shape));
+        let (x, output) = (&x.shape, &output.shape);
+        return invalid(format!("{x:?} cannot be reshaped to {shape:?}, the output is {output:?}"));
     }
     here.same_encoding(0..1)?;
     Ok(Operation::Reshape)
@@ -35,11 +36,11 @@ pub fn recognise_transpose(here: &Here<'_, '_>) -> Recognised<Operation> {
                 seen[axis] = true;
                 perm.push(axis);
             }
-            None => return invalid(format!("axis {axis} in a permutation of {rank}")),
+            None => return invalid(format!("invalid axis {axis} in a permutation of {rank}")),
         }
     }
     if perm.len() != rank {
-        return invalid(format!("a permutation of {} for rank {rank}", perm.len()));
+        return invalid(format!("a permutation of {} axes for rank {rank}", perm.len()));
     }
     here.output_shape(&perm.iter().map(|axis| x.shape[*axis]).collect::<Vec<usize>>())?;
     here.same_encoding(0..1)?;
@@ -52,7 +53,7 @@ pub fn recognise_slice(here: &Here<'_, '_>) -> Recognised<Operation> {
     let axis = here.axis(x.shape.len())?;
     let (start, end) = (here.node.attribute_usize("start")?, here.node.attribute_usize("end")?);
     if start >= end || end > x.shape[axis] {
-        return invalid(format!("{start}..{end} of an axis of {}", x.shape[axis]));
+        return invalid(format!("{start}..{end} is not a range of an axis of {}", x.shape[axis]));
     }
     let mut shape = x.shape.clone();
     shape[axis] = end - start;
@@ -73,7 +74,8 @@ pub fn recognise_concat(here: &Here<'_, '_>) -> Recognised<Operation> {
         let fits = part.shape.len() == shape.len()
             && part.shape.iter().enumerate().all(|(at, extent)| at == axis || *extent == first.shape[at]);
         if !fits {
-            return invalid(format!("{:?} beside {:?} along axis {axis}", part.shape, first.shape));
+            let (part, first) = (&part.shape, &first.shape);
+            return invalid(format!("{part:?} cannot be joined with {first:?} along axis {axis}"));
         }
         shape[axis] += part.shape[axis];
     }

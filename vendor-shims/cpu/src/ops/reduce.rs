@@ -23,7 +23,7 @@ pub fn recognise_mean_rows(here: &Here<'_, '_>) -> Recognised<Operation> {
     let [all, width] = matrix(x, 0)?;
     let rows = here.positive("rows")?;
     if all % rows != 0 {
-        return invalid(format!("means of {rows} of {all} rows"));
+        return invalid(format!("{all} rows cannot be averaged in groups of {rows}"));
     }
     here.output_shape(&[all / rows, width])?;
     Ok(Operation::MeanRows { rows })

@@ -15,7 +15,8 @@ pub fn recognise(here: &Here<'_, '_>) -> Recognised<Operation> {
     let softcap = here.finite("softcap")?;
     let [rows, width] = matrix(q, 0)?;
     if heads.checked_mul(head_dim) != Some(width) || softcap < 0.0 {
-        return invalid(format!("{heads} heads of {head_dim} in rows of {width}, capped at {softcap}"));
+        let reason = format!("invalid: {heads} heads of {head_dim} in rows of {width}, capped at {softcap}");
+        return invalid(reason);
     }
     for place in 1..3 {
         expect(&here.float(place)?.shape, &[rows, width], place)?;
@@ -23,7 +24,7 @@ pub fn recognise(here: &Here<'_, '_>) -> Recognised<Operation> {
     let [of, all] = matrix(by_distance, 3)?;
     let window = all / heads;
     if window == 0 {
-        return invalid(format!("{all} scores by distance for {heads} heads"));
+        return invalid(format!("{all} scores by distance do not fit {heads} heads"));
     }
     expect(&[of, all], &[rows, heads * window], 3)?;
     here.output_shape(&q.shape)?;

@@ -17,10 +17,10 @@ pub fn recognise_rope(here: &Here<'_, '_>) -> Recognised<Operation> {
     let pairs = here.node.attribute_usize("rotated_pairs")?;
     let (theta, factor) = (here.finite("theta")?, here.finite("factor")?);
     if head_dim % 2 != 0 || width % head_dim != 0 || pairs > head_dim / 2 {
-        return invalid(format!("{pairs} pairs of heads of {head_dim} in rows of {width}"));
+        return invalid(format!("{pairs} pairs do not fit heads of {head_dim} in rows of {width}"));
     }
     if theta <= 0.0 || factor <= 0.0 {
-        return invalid(format!("theta {theta}, factor {factor}"));
+        return invalid(format!("invalid theta {theta} or factor {factor}"));
     }
     here.index_vector(1, rows)?;
     here.output_shape(&x.shape)?;
@@ -33,7 +33,7 @@ pub fn recognise_rotate(here: &Here<'_, '_>) -> Recognised<Operation> {
     let [rows, width] = matrix(x, 0)?;
     let head_dim = here.positive("head_dim")?;
     if head_dim % 2 != 0 || width % head_dim != 0 {
-        return invalid(format!("heads of {head_dim} in rows of {width}"));
+        return invalid(format!("heads of {head_dim} do not fit rows of {width}"));
     }
     for table in 1..3 {
         expect(&here.float(table)?.shape, &[rows, head_dim / 2], table)?;
@@ -49,7 +49,7 @@ pub fn recognise_axial(here: &Here<'_, '_>) -> Recognised<Operation> {
     let head_dim = here.positive("head_dim")?;
     let theta = here.finite("theta")?;
     if !head_dim.is_multiple_of(4) || width % head_dim != 0 || theta <= 0.0 {
-        return invalid(format!("heads of {head_dim} in rows of {width}, theta {theta}"));
+        return invalid(format!("invalid heads of {head_dim} in rows of {width}, or theta {theta}"));
     }
     for coordinate in 1..3 {
         here.index_vector(coordinate, rows)?;

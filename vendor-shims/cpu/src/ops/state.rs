@@ -15,7 +15,7 @@ pub fn recognise(here: &Here<'_, '_>) -> Recognised<Operation> {
     let [rows, new_width] = matrix(new, 1)?;
     if width != new_width || rows != here.graph.rows() {
         return invalid(format!(
-            "rows {:?} for a state {:?} in an entry of {} rows",
+            "rows {:?} do not fit a state {:?} in an entry of {} rows",
             new.shape,
             state.shape,
             here.graph.rows()

@@ -151,9 +151,11 @@ impl Bounds<'_> {
 
     pub fn tiles(&self, weights: &PackedTiles) -> Checked {
         let fitting = match weights.scales {
-            PackedScales::None | PackedScales::Affine { .. } => false,
+            PackedScales::None => false,
             PackedScales::PerOutput { .. } => true,
-            PackedScales::PerBlock { size, .. } => (1..=weights.inputs.max(1)).contains(&size),
+            PackedScales::PerBlock { size, .. } | PackedScales::Affine { size, .. } => {
+                (1..=weights.inputs.max(1)).contains(&size)
+            }
         };
         ensure(fitting, || format!("{:?} with {:?}", weights.kind, weights.scales))?;
         // Padding makes a row at most sixteen times as long, so the computations below cannot

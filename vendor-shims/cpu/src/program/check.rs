@@ -20,7 +20,7 @@ impl Program {
         for (index, entry) in self.entries.iter().enumerate() {
             named(&entry.name)?;
             if self.entries[..index].iter().any(|other| other.name == entry.name) {
-                return Err(format!("two entries are called `{}`", entry.name));
+                return Err(format!("two entries are named `{}`", entry.name));
             }
             entry.check(constants).map_err(|reason| format!("entry `{}`: {reason}", entry.name))?;
         }

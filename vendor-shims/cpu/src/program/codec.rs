@@ -22,7 +22,7 @@ pub fn decode(bytes: &[u8], base: u64) -> Result<Program, Error> {
     let corrupt = |reason: String| Error::corrupt_at(base + (bytes.len() - left) as u64, reason);
     match program {
         Ok(_) if left > 0 => Err(corrupt("bytes after the program".to_owned())),
-        program => program.map_err(|error| corrupt(format!("no program: {error}"))),
+        program => program.map_err(|error| corrupt(format!("not a program: {error}"))),
     }
 }
 

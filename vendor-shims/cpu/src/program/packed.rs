@@ -50,25 +50,42 @@ pub enum PackedScales {
     },
 }
 
+impl PackedScales {
+    /// Returns the inputs of a block, or `None` without blocks.
+    fn block(self) -> Option<u64> {
+        match self {
+            PackedScales::PerBlock { size, .. } | PackedScales::Affine { size, .. } => Some(size),
+            PackedScales::None | PackedScales::PerOutput { .. } => None,
+        }
+    }
+
+    /// Returns the bytes of scales and minimums for panels of `inputs` inputs. Returns `None` on
+    /// overflow and for blocks of no inputs.
+    fn bytes(self, inputs: u64, outputs: u64) -> Option<u64> {
+        let of_output = match self {
+            PackedScales::None => return Some(0),
+            PackedScales::PerOutput { .. } => return outputs.checked_mul(4),
+            PackedScales::PerBlock { .. } => 2,
+            PackedScales::Affine { minimum, half, .. } => {
+                let bytes = if half { 2 } else { 4 };
+                bytes * if minimum { 2 } else { 1 }
+            }
+        };
+        let blocks = match self.block() {
+            None | Some(0) => return None,
+            Some(size) => inputs.div_ceil(size),
+        };
+        let panels = outputs.div_ceil(LANES as u64);
+        panels.checked_mul(blocks)?.checked_mul(of_output * LANES as u64)
+    }
+}
+
 impl PackedWeights {
     /// Returns the bytes of the panels and of the scales, or `None` on overflow.
     pub fn bytes(&self) -> Option<[u64; 2]> {
-        let panels = self.outputs.div_ceil(LANES as u64);
-        let steps = panels.checked_mul(self.inputs)?;
-        let scales = match self.scales {
-            PackedScales::None => Some(0),
-            PackedScales::PerOutput { .. } => self.outputs.checked_mul(4),
-            PackedScales::PerBlock { size: 0, .. } | PackedScales::Affine { size: 0, .. } => None,
-            PackedScales::PerBlock { size, .. } => {
-                panels.checked_mul(self.inputs.div_ceil(size))?.checked_mul(2 * LANES as u64)
-            }
-            PackedScales::Affine { size, minimum, half, .. } => {
-                let numbers = if minimum { 2 } else { 1 } * LANES as u64;
-                let bytes = if half { 2 } else { 4 };
-                panels.checked_mul(self.inputs.div_ceil(size))?.checked_mul(bytes * numbers)
-            }
-        };
-        Some([steps.checked_mul(self.kind.step_bytes() as u64)?, scales?])
+        let steps = self.outputs.div_ceil(LANES as u64).checked_mul(self.inputs)?;
+        let scales = self.scales.bytes(self.inputs, self.outputs)?;
+        Some([steps.checked_mul(self.kind.step_bytes() as u64)?, scales])
     }
 }
 
@@ -87,21 +104,14 @@ impl PackedTiles {
     /// Returns how the inputs are divided into blocks. Only valid for tiles whose dimensions were
     /// checked.
     pub fn geometry(&self) -> Geometry {
-        let size = match self.scales {
-            PackedScales::PerBlock { size, .. } => Some(size as usize),
-            _ => None,
-        };
-        Geometry::new(self.inputs as usize, size)
+        Geometry::new(self.inputs as usize, self.scales.block().map(|size| size as usize))
     }
 
     /// Returns how rows are divided into blocks, with a scale for every `block` inputs or one scale
     /// for a row. Returns `None` if the blocks of the weights do not fit. Only valid for tiles
     /// whose dimensions were checked.
     pub fn rows(&self, block: Option<u32>) -> Option<Geometry> {
-        let size = match self.scales {
-            PackedScales::PerBlock { size, .. } => Some(size as usize),
-            _ => None,
-        };
+        let size = self.scales.block().map(|size| size as usize);
         match block {
             Some(0) => None,
             Some(block) => Geometry::scaled(self.inputs as usize, block as usize, size),
@@ -113,14 +123,8 @@ impl PackedTiles {
     /// checked.
     pub fn bytes(&self) -> [u64; 2] {
         let panels = self.outputs.div_ceil(LANES as u64);
-        let geometry = self.geometry();
-        let scales = match self.scales {
-            // The check rejects tiles with affine maps.
-            PackedScales::None | PackedScales::Affine { .. } => 0,
-            PackedScales::PerOutput { .. } => self.outputs * 4,
-            PackedScales::PerBlock { .. } => panels * geometry.blocks as u64 * 2 * LANES as u64,
-        };
-        [panels * geometry.panel_bytes(self.kind) as u64, scales]
+        let scales = self.scales.bytes(self.inputs, self.outputs).unwrap_or_default();
+        [panels * self.geometry().panel_bytes(self.kind) as u64, scales]
     }
 }
 

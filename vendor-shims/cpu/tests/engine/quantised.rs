@@ -18,6 +18,11 @@ use shardwright_shim_cpu::simd::{Level, narrow_f16, widen_f16};
 const TENSOR: (u32, u64) = (SW_QUANTISATION_PER_TENSOR, 0);
 const CHANNEL: (u32, u64) = (SW_QUANTISATION_PER_CHANNEL, 0);
 
+/// Returns blocks of this size with minimums.
+const fn minimums(block: u64) -> (u32, u64) {
+    (SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM, block)
+}
+
 /// Every weight format: stored type, kind, block.
 const FORMATS: [(u32, (u32, u64)); 9] = [
     (SW_DTYPE_I8, CHANNEL),
@@ -32,30 +37,30 @@ const FORMATS: [(u32, (u32, u64)); 9] = [
 ];
 
 /// Checks whether blocks of weights end at the ends of blocks of 32 activations.
-fn suits((_, (kind, block)): (u32, (u32, u64)), inputs: u64) -> bool {
-    kind != SW_QUANTISATION_PER_BLOCK || block >= inputs || block % 32 == 0
+fn suits(block: u64, inputs: u64) -> bool {
+    block >= inputs || block.is_multiple_of(32)
 }
 
 /// Formats that are supported only if integers are multiplied directly.
 const MULTIPLIED: [(u32, (u32, u64)); 1] = [(SW_DTYPE_I2, (SW_QUANTISATION_PER_BLOCK, 24))];
 
-/// Blocks with minimums, which are supported only if values are multiplied: stored type, block,
-/// zero point, and whether scales and minimums are binary16.
-const AFFINE: [(u32, u64, i32, bool); 5] = [
-    (SW_DTYPE_I4, 32, -8, false),
-    (SW_DTYPE_I8, 16, 0, false),
-    (SW_DTYPE_I4, 5, 3, false),
-    (SW_DTYPE_I4, 32, -8, true),
-    (SW_DTYPE_I8, 7, 0, true),
+/// A format whose blocks have an affine map: stored type, kind and block, zero point, and whether
+/// scales and minimums are binary16.
+type Affine = (u32, (u32, u64), i32, bool);
+
+/// Blocks with affine maps. The first four are GGUF's types `Q4_1`, `Q4_K`, `Q5_K` and `Q6_K`.
+const AFFINE: [Affine; 7] = [
+    (SW_DTYPE_I4, minimums(32), -8, true),
+    (SW_DTYPE_I4, minimums(32), -8, false),
+    (SW_DTYPE_I8, minimums(32), 0, false),
+    (SW_DTYPE_I8, (SW_QUANTISATION_PER_BLOCK, 16), 0, false),
+    (SW_DTYPE_I8, minimums(16), 0, false),
+    (SW_DTYPE_I4, minimums(5), 3, false),
+    (SW_DTYPE_I8, minimums(7), 0, true),
 ];
 
-/// Creates a matrix near `values` whose blocks have minimums.
-fn affine(
-    name: &str,
-    shape: &[u64],
-    values: &[f32],
-    (dtype, block, zero, half): (u32, u64, i32, bool),
-) -> Weight {
+/// Creates a matrix near `values` whose blocks have affine maps.
+fn affine(name: &str, shape: &[u64], values: &[f32], (dtype, (kind, block), zero, half): Affine) -> Weight {
     let exact = |number: f32| if half { widen_f16(narrow_f16(number)) } else { number };
     let least = -(1i32 << (bits_of(dtype) - 1));
     let (mut stored, mut scales) = (Vec::new(), Vec::new());
@@ -63,17 +68,23 @@ fn affine(
         let mut minimums = Vec::new();
         for group in row.chunks(block as usize) {
             let ends = |ends: [f32; 2], value: &f32| [ends[0].min(*value), ends[1].max(*value)];
-            let [low, high] = group.iter().fold([0.0, 1e-3], ends);
+            let [mut low, mut high] = group.iter().fold([0.0, 1e-3], ends);
+            if kind == SW_QUANTISATION_PER_BLOCK {
+                (low, high) = (low.min(-high), high.max(-low));
+            }
             let scale = exact((high - low) / (-2 * least - 1) as f32);
-            let minimum = exact((least - zero) as f32 * scale - low);
             scales.push(scale);
-            minimums.push(minimum);
+            let mut minimum = 0.0;
+            if kind == SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM {
+                minimum = exact((least - zero) as f32 * scale - low);
+                minimums.push(minimum);
+            }
             let raw = |value: &f32| ((value + minimum) / scale).round() as i32 + zero;
             stored.extend(group.iter().map(|value| raw(value).clamp(least, -least - 1)));
         }
         scales.extend(minimums);
     }
-    integers(name, shape, &stored, dtype, (SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM, block), &scales, zero)
+    integers(name, shape, &stored, dtype, (kind, block), &scales, zero)
 }
 
 /// Creates a matrix near `values` in a format.
@@ -155,7 +166,7 @@ fn every_weight_format_agrees_with_the_plain_evaluator() {
                 let y = b.node(op, &operands, &[rows as u64, outputs], vec![]);
                 b.output(&format!("{op}.{index}"), SW_ROLE_TAP, y);
             }
-            if suits(format, inputs) {
+            if suits(format.1.1, inputs) {
                 let y = b.block_linear(&operands, &[rows as u64, outputs], 32);
                 b.output(&format!("blocks.{index}"), SW_ROLE_TAP, y);
             }
@@ -172,8 +183,14 @@ fn every_weight_format_agrees_with_the_plain_evaluator() {
             let w = affine(&format!("a{index}"), &[outputs, inputs], &data, format);
             let w = b.constant(&w);
             let operands = if with_bias { vec![x, w, bias] } else { vec![x, w] };
-            let y = b.node(SW_OP_LINEAR, &operands, &[rows as u64, outputs], vec![]);
-            b.output(&format!("affine.{index}"), SW_ROLE_TAP, y);
+            for op in [SW_OP_LINEAR, SW_OP_DYNAMIC_LINEAR] {
+                let y = b.node(op, &operands, &[rows as u64, outputs], vec![]);
+                b.output(&format!("affine-{op}.{index}"), SW_ROLE_TAP, y);
+            }
+            if suits(format.1.1, inputs) {
+                let y = b.block_linear(&operands, &[rows as u64, outputs], 32);
+                b.output(&format!("affine-blocks.{index}"), SW_ROLE_TAP, y);
+            }
             let y = b.mat_mul(x, w, true);
             b.output(&format!("affine-product.{index}"), SW_ROLE_TAP, y);
         }
@@ -236,7 +253,7 @@ fn weights_need_the_bytes_of_their_bits() {
         assert!(head.contains(&format!("weights={name}\n")), "{head}");
     }
     // Blocks of GGUF type Q4_1, 20 bytes each as planned, and with binary32 maps.
-    for (format, block) in [(AFFINE[3], 20), (AFFINE[0], 24)] {
+    for (format, block) in [(AFFINE[0], 20), (AFFINE[1], 24)] {
         let bytes = 512 * 16 * block;
         let (length, head) = size(&affine("w", &[512, 512], &data, format));
         assert!((bytes..bytes + 8192).contains(&length), "{block} bytes per block: {length} bytes");

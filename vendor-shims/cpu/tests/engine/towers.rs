@@ -272,7 +272,7 @@ fn nodes_of_towers_must_be_consistent() {
         (3, "capped at -1", |b| set(b, 3, 2, Attribute::Float("softcap", -1.0))),
         (3, "input 3 is [7, 27], expected [6, 26]", |b| b.nodes[3].inputs[3] = b.nodes[4].inputs[1]),
         (3, "input 1 is [12, 5, 3], expected [6, 24]", |b| b.nodes[3].inputs[1] = b.nodes[4].inputs[0]),
-        (4, "a plane expected", |b| b.nodes[4].inputs[0] = b.nodes[0].inputs[0]),
+        (4, "expected a plane", |b| b.nodes[4].inputs[0] = b.nodes[0].inputs[0]),
         (4, "are computed", |b| b.nodes[4].inputs[1] = b.nodes[0].inputs[0]),
         (4, "with stride 3", |b| set(b, 4, 1, Attribute::Integer("stride", 3))),
         (4, "and padding 3", |b| set(b, 4, 2, Attribute::Integer("padding", 3))),
@@ -280,10 +280,10 @@ fn nodes_of_towers_must_be_consistent() {
         (4, "the weights 7 by 27", |b| set(b, 4, 0, Attribute::Integer("kernel", 2))),
         (6, "input 1 is [7, 27], expected [24, 27]", |b| b.nodes[6].inputs[1] = b.nodes[4].inputs[1]),
         (7, "input 1 is [24], expected [1]", |b| b.nodes[7].inputs[1] = b.nodes[0].inputs[1]),
-        (9, "has no halves", |b| b.nodes[9].inputs[0] = b.nodes[4].inputs[0]),
-        (10, "means of 4 of 6 rows", |b| set(b, 10, 0, Attribute::Integer("rows", 4))),
+        (9, "cannot be halved", |b| b.nodes[9].inputs[0] = b.nodes[4].inputs[0]),
+        (10, "6 rows cannot be averaged in groups of 4", |b| set(b, 10, 0, Attribute::Integer("rows", 4))),
         (10, "attribute `rows` is 0", |b| set(b, 10, 0, Attribute::Integer("rows", 0))),
-        (10, "follows from the inputs", |b| set(b, 10, 0, Attribute::Integer("rows", 2))),
+        (10, "from the inputs", |b| set(b, 10, 0, Attribute::Integer("rows", 2))),
     ];
     let host = open(&[]).expect("opened");
     for (node, part, change) in cases {
@@ -296,5 +296,5 @@ fn nodes_of_towers_must_be_consistent() {
     let low = b.input("low", SW_ROLE_TAP, &[1]);
     b.nodes[7].inputs[1] = low;
     let verdicts = host.check(b.build()).expect("checked");
-    assert!(verdicts[7].1.contains("as the larger and the smaller it can be run"), "{}", verdicts[7].1);
+    assert!(verdicts[7].1.contains("`max` and `min` support that"), "{}", verdicts[7].1);
 }

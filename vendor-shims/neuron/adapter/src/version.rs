@@ -15,6 +15,17 @@ impl RuntimeVersion {
     pub const fn new(major: u8, minor: u8, patch: u8) -> RuntimeVersion {
         RuntimeVersion { major, minor, patch }
     }
+
+    /// Parses a version such as `8.2.28`. Returns `None` if the text is not three numbers of at
+    /// most 255 with dots between them.
+    pub fn parse(text: &str) -> Option<RuntimeVersion> {
+        let mut parts = text.split('.').map(|part| {
+            let is_plain = part.bytes().all(|byte| byte.is_ascii_digit());
+            part.parse::<u8>().ok().filter(|_| is_plain)
+        });
+        let version = RuntimeVersion::new(parts.next()??, parts.next()??, parts.next()??);
+        parts.next().is_none().then_some(version)
+    }
 }
 
 impl std::fmt::Display for RuntimeVersion {

@@ -43,7 +43,11 @@ fn versions_are_ordered_as_numbers() {
     assert!(RuntimeVersion::new(8, 2, 23) < version::ASKED_FOR_SUPPORTED_OPERATIONS);
     assert!(RuntimeVersion::new(9, 0, 3) > version::FOUR_BITS_PER_CHANNEL);
     assert!(RuntimeVersion::new(10, 0, 0) > RuntimeVersion::new(9, 255, 255));
-    assert_eq!(RuntimeVersion::new(8, 2, 28).to_string(), "8.2.28");
+    let version = RuntimeVersion::new(8, 2, 28);
+    assert_eq!((RuntimeVersion::parse("8.2.28"), version.to_string().as_str()), (Some(version), "8.2.28"));
+    for text in ["", "8", "8.2", "8.2.28.1", "8.2.256", "8.2.-1", "8.+2.1", "8.2.a"] {
+        assert_eq!(RuntimeVersion::parse(text), None, "{text}");
+    }
 }
 
 #[test]

@@ -3,6 +3,6 @@
 //! **Job.** Exports the symbols of the contract. The shim's own crate exports none, so that it can
 //! be linked into a program and is compiled once for both.
 //!
-//! **Not its job.** Code of its own.
+//! **Not its job.** It has no code of its own.
 
 shardwright_shim_abi::export_shim!(::shardwright_shim_neuron::NeuronShim);

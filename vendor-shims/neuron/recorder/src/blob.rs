@@ -1,58 +1,45 @@
 //! This library's "compiled" output: a list of inputs and outputs, and a record that identifies the
 //! library that wrote it.
 //!
-//! The output has its own layout and magic. Its end contains the strings that clients look for in
-//! artefacts, each after its length in 8 bytes.
+//! The output has its own layout and magic. Its end contains the texts that clients look for in
+//! artefacts.
 
 use shardwright_neuron_adapter::RuntimeVersion;
+use shardwright_neuron_files::record::{Compiler, texts};
+use shardwright_neuron_files::sequence::{Reader, Writer};
 
 use crate::Io;
 
 /// First bytes of the output.
 const MAGIC: &[u8; 8] = b"SWRECORD";
+/// Maximum number of inputs, outputs or dimensions.
+const MOST: usize = 1 << 16;
 
 /// Writes the network's inputs and outputs, the version and the options as bytes.
 pub(crate) fn write(inputs: &[Io], outputs: &[Io], version: RuntimeVersion, options: &str) -> Vec<u8> {
-    let mut bytes = MAGIC.to_vec();
-    for version in [version.major, version.minor, version.patch] {
-        bytes.extend(u32::from(version).to_le_bytes());
-    }
+    let mut out = Writer::default();
+    out.bytes(MAGIC);
+    out.bytes(&[version.major, version.minor, version.patch]);
     for list in [inputs, outputs] {
-        bytes.extend((list.len() as u32).to_le_bytes());
+        out.count(list.len());
         for io in list {
-            bytes.extend((io.bytes as u64).to_le_bytes());
-            bytes.extend((io.dimensions.len() as u32).to_le_bytes());
-            bytes.extend(io.dimensions.iter().flat_map(|dimension| dimension.to_le_bytes()));
+            out.u64(io.bytes as u64);
+            out.list(&io.dimensions);
         }
     }
-    let record =
-        format!(r#"{{"Compiler": "adapter {version}", "Neuron SHA1": "0000000000", "Recorder": true}}"#);
-    for text in [record.as_str(), options] {
-        bytes.extend((text.len() as u64).to_le_bytes());
-        bytes.extend(text.as_bytes());
-    }
-    bytes
+    out.bytes(&texts(&[&Compiler::write("shardwright-recorder", version, "0000000000"), options]));
+    out.bytes
 }
 
 /// Reads inputs, outputs and version. Returns `None` for any other bytes.
 pub(crate) fn read(bytes: &[u8]) -> Option<(Vec<Io>, Vec<Io>, RuntimeVersion)> {
-    let mut rest = bytes.strip_prefix(MAGIC)?;
-    let mut number = || {
-        let (head, tail) = rest.split_first_chunk::<4>()?;
-        rest = tail;
-        Some(u32::from_le_bytes(*head))
-    };
-    let mut part = || u8::try_from(number()?).ok();
-    let version = RuntimeVersion::new(part()?, part()?, part()?);
+    let mut from = Reader::new(bytes.strip_prefix(MAGIC)?);
+    let version = RuntimeVersion::new(from.u8()?, from.u8()?, from.u8()?);
     let mut list = || {
-        let count = number()?;
         let mut found = Vec::new();
-        for _ in 0..count {
-            let (low, high) = (number()?, number()?);
-            let bytes = usize::try_from(u64::from(low) | u64::from(high) << 32).ok()?;
-            let rank = number()?;
-            let dimensions = (0..rank).map(|_| number()).collect::<Option<Vec<u32>>>()?;
-            found.push(Io { bytes, dimensions });
+        for _ in 0..from.count(MOST)? {
+            let bytes = usize::try_from(from.u64()?).ok()?;
+            found.push(Io { bytes, dimensions: from.list(MOST)? });
         }
         Some(found)
     };
@@ -74,6 +61,6 @@ mod tests {
         assert_eq!(read(b""), None);
         assert_eq!(read(b"something else"), None);
         let text = String::from_utf8_lossy(&bytes);
-        assert!(text.contains(r#"{"Compiler": "adapter 8.2.28""#) && text.ends_with("--opt 3"));
+        assert!(text.contains(r#"{"Compiler": "shardwright-recorder 8.2.28""#) && text.ends_with("--opt 3"));
     }
 }

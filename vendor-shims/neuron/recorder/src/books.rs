@@ -148,7 +148,10 @@ macro_rules! looks {
         $(fn $function(&mut self, handle: usize) -> Kept<&mut $type> {
             match self.live(handle)? {
                 Object::$case(found) => Ok(found),
-                other => Err(Violation::new(Rule::UnknownHandle, format!("{} {handle} is no {}", other.name(), stringify!($function)))),
+                other => {
+                    let what = format!("{} {handle} is not a {}", other.name(), stringify!($function));
+                    Err(Violation::new(Rule::UnknownHandle, what))
+                }
             }
         })*
     };
@@ -176,7 +179,7 @@ impl Books {
     fn live(&mut self, handle: usize) -> Kept<&mut Object> {
         keep(handle != 0, Rule::Null, || "a null handle".to_owned())?;
         match self.objects.get_mut(handle - 1) {
-            None => Err(Violation::new(Rule::UnknownHandle, format!("{handle:#x} was never made"))),
+            None => Err(Violation::new(Rule::UnknownHandle, format!("{handle:#x} was never created"))),
             Some((object, true)) => Ok(object),
             Some((object, false)) => {
                 Err(Violation::new(Rule::UseAfterFree, format!("{} {handle}", object.name())))
@@ -198,9 +201,9 @@ impl Books {
         keep(handle != 0, Rule::Null, || format!("a null {kind} is freed"))?;
         let existing = self.objects.get(handle - 1);
         let (object, live) = existing
-            .ok_or_else(|| Violation::new(Rule::UnknownHandle, format!("{handle:#x} was never made")))?;
+            .ok_or_else(|| Violation::new(Rule::UnknownHandle, format!("{handle:#x} was never created")))?;
         keep(object.name() == kind, Rule::UnknownHandle, || {
-            format!("{} {handle} is no {kind}", object.name())
+            format!("{} {handle} is not a {kind}", object.name())
         })?;
         keep(*live, Rule::FreedTwice, || format!("{kind} {handle}"))?;
         let user = self.lives().find(|(_, other)| match other {

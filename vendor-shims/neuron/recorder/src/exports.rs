@@ -52,11 +52,7 @@ fn variable<T: std::str::FromStr>(name: &str) -> Option<T> {
 
 fn version() -> RuntimeVersion {
     let text = std::env::var("SHARDWRIGHT_NEURON_RECORDER_VERSION").unwrap_or_default();
-    let parts: Vec<u8> = text.split('.').filter_map(|part| part.parse().ok()).collect();
-    match parts[..] {
-        [major, minor, patch] => RuntimeVersion::new(major, minor, patch),
-        _ => RuntimeVersion::new(8, 2, 28),
-    }
+    RuntimeVersion::parse(&text).unwrap_or(RuntimeVersion::new(8, 2, 28))
 }
 
 type Kept<T> = Result<T, Violation>;

@@ -8,9 +8,9 @@
 //! lists only inputs and outputs. Restoring reads the blob back. Running checks that every buffer
 //! is bound and fills the outputs with zeros.
 //!
-//! **Not its job.** Simulation. It shares only the interface's types with the simulator, so neither
-//! can hide the other's mistakes. The rules are derived from two published clients and were not
-//! compared with MediaTek's own library.
+//! **Not its job.** Simulation. It shares the interface's types and the encodings of files with the
+//! simulator, but no rules, so neither can hide the other's mistakes. The rules are derived from
+//! two published clients and were not compared with MediaTek's own library.
 //!
 //! | variable | effect |
 //! |---|---|

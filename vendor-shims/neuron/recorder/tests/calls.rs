@@ -217,7 +217,7 @@ fn a_sound_run_is_written_down_call_by_call() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let run = record.lines().skip_while(|line| !line.starts_with("NeuronModel_restore"));
     let wanted = [
-        "NeuronModel_restoreFromCompiledNetwork length=168 model=3 compilation=4 -> 0",
+        "NeuronModel_restoreFromCompiledNetwork length=154 model=3 compilation=4 -> 0",
         "NeuronExecution_create compilation=4 execution=5 -> 0",
         "NeuronExecution_setBoostHint execution=5 boost=100 -> 0",
         "NeuronCompilation_getInputPaddedSize compilation=4 index=0 bytes=64 -> 0",

@@ -1,57 +1,39 @@
-//! The blob that a compilation stores and a restore reads. The format and its magic are this
-//! project's own. Only the trailer has the layout of published blobs, so that readers of those can
-//! be tested on it.
+//! The blob that a compilation stores and a restore reads: head and trailer as in
+//! [`shardwright_neuron_files::simulated`], descriptions and code.
 //!
-//! All numbers are little endian.
-//!
-//! | Offset | Content |
-//! |---|---|
-//! | 0 | `SWNEURON` |
-//! | 8 | u32 layout number, 1 |
-//! | 12 | version: three bytes and a zero |
-//! | 16 | processor, 16 bytes |
-//! | 32 | u64 start of the code |
-//! | 40 | u64 length of the code |
-//! | 48 | u64 start of the trailer |
-//! | 56 | u32 number of operations |
-//! | 60 | CRC-32 of everything from 64 on |
-//! | 64 | two u32 counts, then the description of each input and output |
-//!
-//! A description consists of i32 type, u32 rank, u32 dimensions, f32 scale, i32 zero point and u64
-//! size in bytes.
+//! The descriptions follow the head: two u32 counts, then each input and output. A description
+//! consists of i32 type, u32 rank, u32 dimensions, f32 scale, i32 zero point and u64 size in bytes.
 //!
 //! The code starts at a multiple of 64: `SWNC`, u32 1, u64 length of the head, u64 length of the
 //! data, the head (plan and network), zeros to a multiple of 64, the data (long constants).
 //!
-//! The trailer consists of three strings, each as a u32 length, four zero bytes and the bytes: a
-//! UUID derived from the code, a JSON record in the spelling of the major version, and the options
-//! as passed.
+//! The trailer consists of a UUID derived from the code, a record, and the options as passed.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use shardwright_neuron_adapter::RuntimeVersion;
 use shardwright_neuron_adapter::result::BAD_DATA;
+use shardwright_neuron_files::budget::Budget;
+use shardwright_neuron_files::bytes::Bytes;
+use shardwright_neuron_files::options::{CompilerOption, MAX_BYTES};
+use shardwright_neuron_files::record::{Compiler, texts};
+use shardwright_neuron_files::sequence::{Reader, Writer};
+use shardwright_neuron_files::simulated::{self, HEAD, Head, MAGIC};
 
-use crate::bytes::{Reader, Writer, crc32, sum};
 use crate::call::{Refused, refuse};
+use crate::checksum::sum;
 use crate::network::{Image, Network, Value};
-use crate::options::Flag;
 
-/// First bytes of a blob.
-pub const MAGIC: &[u8; 8] = b"SWNEURON";
-const LAYOUT: u32 = 1;
-const HEAD: usize = 64;
 const CODE_MAGIC: &[u8; 4] = b"SWNC";
 const CODE_FORMAT: u32 = 1;
 const CODE_HEAD: usize = 24;
-const SOC_BYTES: usize = 16;
 
 /// Everything except the network that determines the code.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
     /// Honoured options, in the order in which they were passed.
-    pub honoured: Vec<Flag>,
+    pub honoured: Vec<CompilerOption>,
     /// Optimisation hint, as bits.
     pub hint: u32,
     /// Execution preference.
@@ -83,7 +65,7 @@ impl Plan {
     fn skip(from: &mut Reader<'_>) -> Option<()> {
         for _ in 0..from.count(1 << 12)? {
             for _ in 0..2 {
-                let length = from.count(crate::options::LONGEST)?;
+                let length = from.count(MAX_BYTES)?;
                 from.bytes(length)?;
             }
         }
@@ -96,21 +78,13 @@ impl Plan {
 pub struct Compiled {
     /// The whole blob.
     pub image: Arc<Image>,
-    /// The network.
     pub network: Network,
 }
 
-/// Returns the compiler's record in the spelling of the major version.
+/// Returns the compiler's record.
 fn record(version: RuntimeVersion) -> String {
-    let build =
-        format!("{:010x}", sum(format!("shardwright-simulator {version}").as_bytes()) & 0xFF_FFFF_FFFF);
-    if version.major >= 9 {
-        format!(
-            r#"{{"CompilerName": "shardwright-simulator", "CompilerVersion": "{version}", "Neuron SHA1": "{build}"}}"#
-        )
-    } else {
-        format!(r#"{{"Compiler": "shardwright-simulator {version}", "Neuron SHA1": "{build}"}}"#)
-    }
+    let build = sum(format!("shardwright-simulator {version}").as_bytes()) & 0xFF_FFFF_FFFF;
+    Compiler::write("shardwright-simulator", version, &format!("{build:010x}"))
 }
 
 fn uuid(code: u64) -> String {
@@ -165,15 +139,7 @@ pub fn compile(
     let code_end = data_start + data_length;
 
     // The UUID has a fixed length, so the trailer can be measured before the code exists.
-    let trailer = |uuid: &str| {
-        let mut trailer = Writer::default();
-        for text in [uuid, &record(version), options] {
-            trailer.count(text.len());
-            trailer.u32(0);
-            trailer.bytes(text.as_bytes());
-        }
-        trailer.bytes
-    };
+    let trailer = |uuid: &str| texts(&[uuid, &record(version), options]);
     let total = code_end + trailer(&uuid(0)).len();
     let mut image = Image::new(total);
     let bytes = image.bytes_mut();
@@ -189,20 +155,8 @@ pub fn compile(
     let identity = uuid(sum(&bytes[code_start..code_end]));
     bytes[code_end..].copy_from_slice(&trailer(&identity));
 
-    let mut start = Writer::default();
-    start.bytes(MAGIC);
-    start.u32(LAYOUT);
-    start.bytes(&[version.major, version.minor, version.patch, 0]);
-    let mut name = [0; SOC_BYTES];
-    let length = soc.len().min(SOC_BYTES);
-    name[..length].copy_from_slice(&soc.as_bytes()[..length]);
-    start.bytes(&name);
-    start.u64(code_start as u64);
-    start.u64((code_end - code_start) as u64);
-    start.u64(code_end as u64);
-    start.count(network.operations.len());
-    start.u32(crc32(&bytes[HEAD..]));
-    bytes[..HEAD].copy_from_slice(&start.bytes);
+    let (soc, operations) = (soc.to_owned(), network.operations.len() as u32);
+    Head { version, soc, code: code_start..code_end, operations }.write(bytes);
 
     let image = Arc::new(image);
     let mut at = data_start;
@@ -222,50 +176,31 @@ pub fn compile(
 /// Reads a blob for a version and a processor. A blob of another major version or processor is
 /// refused.
 pub fn restore(bytes: &[u8], version: RuntimeVersion, soc: &str) -> Result<Compiled, Refused> {
-    let mut from = Reader::new(bytes);
-    if from.bytes(MAGIC.len()) != Some(MAGIC) {
+    if !bytes.starts_with(&MAGIC) {
         return refuse(BAD_DATA, "the compiled network was not made by this simulator");
     }
-    let damaged = || Refused {
-        code: BAD_DATA,
-        message: "the compiled network is damaged: its head does not fit".to_owned(),
-    };
-    let layout = from.u32().ok_or_else(damaged)?;
-    let [major, minor, patch, _] = *from.bytes(4).and_then(|four| four.first_chunk()).ok_or_else(damaged)?;
-    let made_by = RuntimeVersion::new(major, minor, patch);
-    if major != version.major || layout != LAYOUT {
+    let damaged =
+        |why: &str| Refused { code: BAD_DATA, message: format!("the compiled network is damaged: {why}") };
+    let read = simulated::read(Bytes::new(bytes), &mut Budget::of(bytes.len()));
+    let (head, _) = read.map_err(|error| damaged(&error.to_string()))?;
+    if head.version.major != version.major {
         return refuse(
             BAD_DATA,
             format!(
-                "the compiled network is of version {made_by}, and this is {version}: majors do not read each other's"
+                "the compiled network is of version {}, but this is {version}: major versions cannot read each other's networks",
+                head.version
             ),
         );
     }
-    let name = from.bytes(SOC_BYTES).ok_or_else(damaged)?;
-    let name = String::from_utf8_lossy(name.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
-    let place = |from: &mut Reader<'_>| from.u64().and_then(|value| usize::try_from(value).ok());
-    let code_start = place(&mut from).ok_or_else(damaged)?;
-    let code_length = place(&mut from).ok_or_else(damaged)?;
-    let trailer = place(&mut from).ok_or_else(damaged)?;
-    let operations = from.u32().ok_or_else(damaged)?;
-    let crc = from.u32().ok_or_else(damaged)?;
-    if crc32(&bytes[HEAD..]) != crc {
-        return refuse(BAD_DATA, "the compiled network is damaged: its checksum is another");
+    if head.soc != soc {
+        return refuse(BAD_DATA, format!("the compiled network is for {}, and this is {soc}", head.soc));
     }
-    if name != soc {
-        return refuse(BAD_DATA, format!("the compiled network is for {name}, and this is {soc}"));
-    }
-    let code_end = code_start
-        .checked_add(code_length)
-        .filter(|end| *end <= trailer && trailer <= bytes.len())
-        .ok_or_else(damaged)?;
     let mut image = Image::new(bytes.len());
     image.bytes_mut().copy_from_slice(bytes);
-    let network = read_code(Arc::new(image), code_start..code_end).ok_or_else(damaged)?;
-    if network.operations.len() != operations as usize {
-        return Err(damaged());
-    }
-    let image = network.image.clone().ok_or_else(damaged)?;
+    let image = Arc::new(image);
+    let network = read_code(image.clone(), head.code)
+        .filter(|network| network.operations.len() == head.operations as usize)
+        .ok_or_else(|| damaged("its code does not fit"))?;
     Ok(Compiled { image, network })
 }
 

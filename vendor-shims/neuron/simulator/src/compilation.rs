@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use shardwright_neuron_adapter::result::{BAD_DATA, BAD_STATE, OUT_OF_MEMORY, UNMAPPABLE};
 use shardwright_neuron_adapter::setting::{hint, preference, priority};
+use shardwright_neuron_files::options::{CompilerOption, OptionString};
 
 use crate::arithmetic::tensor::Layout;
 use crate::blob::{self, Compiled, Plan};
@@ -13,7 +14,6 @@ use crate::handles::{Dependence, Shared};
 use crate::memory;
 use crate::model::{Model, steps};
 use crate::network::Network;
-use crate::options::{self, Flag};
 use crate::step::Step;
 use crate::target::COMPILED_NETWORK_OPERATION;
 
@@ -58,9 +58,13 @@ pub struct Compilation {
     pub code: Option<Arc<Code>>,
 }
 
+fn read_options(text: &str) -> Result<Vec<CompilerOption>, Refused> {
+    let options = OptionString::parse(text).or_else(|why| refuse(BAD_DATA, format!("options: {why}")))?;
+    Ok(options.0)
+}
+
 fn check_options(text: &str, configuration: &Configuration) -> Result<(), Refused> {
-    let flags = options::parse(text).or_else(|why| refuse(BAD_DATA, format!("options: {why}")))?;
-    match flags.iter().find(|flag| configuration.refused_options.contains(&flag.name)) {
+    match read_options(text)?.iter().find(|flag| configuration.refused_options.contains(&flag.name)) {
         Some(flag) => refuse(BAD_DATA, format!("options: `--{}` is refused", flag.name)),
         None => Ok(()),
     }
@@ -191,8 +195,7 @@ impl Compilation {
         let mut model = self.model.lock();
         let target = configuration.target();
         let network = &model.network;
-        let flags =
-            options::parse(&self.all_options()).or_else(|why| refuse(BAD_DATA, format!("options: {why}")))?;
+        let flags = read_options(&self.all_options())?;
         if let [operation] = &network.operations[..]
             && operation.code == COMPILED_NETWORK_OPERATION
         {
@@ -203,7 +206,7 @@ impl Compilation {
             if code.network().inputs.len() != inputs || code.network().outputs.len() != outputs {
                 return refuse(
                     BAD_DATA,
-                    format!("the compiled network has not {inputs} inputs and {outputs} outputs"),
+                    format!("the compiled network does not have {inputs} inputs and {outputs} outputs"),
                 );
             }
             self.code = Some(Arc::new(code));
@@ -213,7 +216,7 @@ impl Compilation {
         if let Some((index, length)) = network.changed_constant() {
             return refuse(
                 BAD_DATA,
-                format!("the {length} bytes of operand {index} are not what they were when they were set"),
+                format!("the {length} bytes of operand {index} changed after they were set"),
             );
         }
         let operations = network.operations.len() as u64;
@@ -232,7 +235,7 @@ impl Compilation {
                 );
             }
         };
-        let honoured: Vec<Flag> =
+        let honoured: Vec<CompilerOption> =
             flags.iter().filter(|flag| configuration.honoured.has(&flag.name)).cloned().collect();
         let mut network = network.clone();
         network.relaxed |= honoured.iter().any(|flag| flag.name == "relax-fp32");
@@ -260,7 +263,7 @@ impl Compilation {
     pub fn stored(&self, configuration: &Configuration) -> Result<&[u8], Refused> {
         let code = self.finished()?;
         if self.restored {
-            return refuse(BAD_STATE, "what was restored is not stored again");
+            return refuse(BAD_STATE, "a restored network cannot be stored again");
         }
         if configuration.strict && self.executed {
             return refuse(BAD_STATE, "something was executed already");
@@ -273,7 +276,7 @@ impl Compilation {
 fn space(
     compiled: &Compiled,
     configuration: &Configuration,
-    flags: &[Flag],
+    flags: &[CompilerOption],
 ) -> Result<Option<memory::Space>, Refused> {
     let forever =
         flags.iter().any(|flag| flag.name == "apusys-config" && flag.value.contains("import_forever"));
@@ -283,7 +286,7 @@ fn space(
     memory::Space::take(compiled.image.bytes().len() as u64, configuration).map(Some)
 }
 
-fn load(bytes: &[u8], configuration: &Configuration, flags: &[Flag]) -> Result<Code, Refused> {
+fn load(bytes: &[u8], configuration: &Configuration, flags: &[CompilerOption]) -> Result<Code, Refused> {
     if bytes.is_empty() {
         return refuse(BAD_DATA, "the compiled network is empty");
     }

@@ -10,8 +10,8 @@ use std::time::SystemTime;
 use serde::Deserialize;
 use shardwright_neuron_adapter::setting::PLATFORM_VARIABLE;
 use shardwright_neuron_adapter::{FUNCTIONS, RuntimeVersion};
+use shardwright_neuron_files::known::Known;
 
-use crate::options::{KNOWN, WITHOUT_EFFECT_ON_CODE};
 use crate::target::Target;
 
 /// The environment variable that names the file. Without it, [`Configuration::default`] applies.
@@ -21,6 +21,11 @@ pub const VARIABLE: &str = "SHARDWRIGHT_NEURON_SIMULATOR";
 const USUAL_VERSION: RuntimeVersion = RuntimeVersion::new(8, 2, 28);
 /// The processor, unless the file or a client names one.
 const USUAL_SOC: &str = "mt6989";
+
+/// Options that only select file locations, printed output or the driver. They are accepted and do
+/// not change code.
+const WITHOUT_EFFECT_ON_CODE: &[&str] =
+    &["dla-file", "gen-debug-info", "mdla-mlo-match-info", "show-exec-plan", "show-memory-summary"];
 
 /// The emulated library: its limits, rules and failures.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -123,7 +128,7 @@ impl Honoured {
     pub fn has(&self, name: &str) -> bool {
         let can = !WITHOUT_EFFECT_ON_CODE.contains(&name);
         match self {
-            Honoured::Group(Group::Known) => can && KNOWN.contains(&name),
+            Honoured::Group(Group::Known) => can && Known::named(name).is_some(),
             Honoured::Group(Group::All) => can,
             Honoured::Group(Group::None) => false,
             Honoured::Names(names) => names.contains(name),
@@ -140,7 +145,6 @@ pub struct Failure {
     /// Number of calls that succeed before the failure, counted over the life of the process.
     #[serde(default)]
     pub skip: u64,
-    /// The failure.
     pub how: How,
 }
 

@@ -13,6 +13,7 @@ use shardwright_neuron_adapter::operand::{
 use shardwright_neuron_adapter::result::{BAD_DATA, BAD_STATE, UNEXPECTED_NULL};
 use shardwright_neuron_adapter::setting::{CACHE_TOKEN_BYTES, PADDED_DIMENSIONS};
 use shardwright_neuron_adapter::{RuntimeVersion, extension};
+use shardwright_neuron_files::options::MAX_BYTES;
 
 use crate::call::{Line, Refused, call, call_void, last_message, refuse};
 use crate::compilation::Compilation;
@@ -22,7 +23,6 @@ use crate::handles::Registry;
 use crate::memory::Memory;
 use crate::model::{MOST_OF_AN_OPERATION, Model};
 use crate::network::MOST_OPERANDS;
-use crate::options::LONGEST;
 use crate::target::{
     COMPILED_NETWORK_OPERAND, COMPILED_NETWORK_OPERATION, GENERAL_OPERAND, GENERAL_OPERATION,
 };
@@ -94,7 +94,7 @@ unsafe fn text<'a>(from: *const c_char) -> Result<&'a str, Refused> {
     }
     // SAFETY: not null, and guaranteed by the caller to be valid.
     let text = unsafe { CStr::from_ptr(from) };
-    if text.count_bytes() > LONGEST {
+    if text.count_bytes() > MAX_BYTES {
         return refuse(BAD_DATA, format!("a text of {} bytes", text.count_bytes()));
     }
     text.to_str().or_else(|_| refuse(BAD_DATA, "a text is not UTF-8"))
@@ -162,7 +162,7 @@ exports! {
     DeviceGetDescription NeuronDevice_getDescription(device: *const raw::Device, description: *mut *const c_char) |_configuration, _line| {
         check_device(device)?;
         // SAFETY: guaranteed by the caller.
-        unsafe { give(description, c"a simulator, no device of MediaTek's".as_ptr()) }
+        unsafe { give(description, c"a simulator, not a device of MediaTek".as_ptr()) }
     }
     DeviceGetExtensionSupport NeuronDevice_getExtensionSupport(name: *const c_char, supported: *mut Bool) |_configuration, line| {
         // SAFETY: guaranteed by the caller.
@@ -266,7 +266,7 @@ exports! {
         line.say("index", index);
         line.say("bytes", length);
         needs_bytes(data)?;
-        refuse(BAD_DATA, "no extension here has data beside its operands")
+        refuse(BAD_DATA, "no extension here has data in addition to its operands")
     }
     ModelAddOperation NeuronModel_addOperation(model: *mut raw::Model, operation: c_int, input_count: u32, inputs: *const u32, output_count: u32, outputs: *const u32)
         |_configuration, line| {
@@ -598,7 +598,7 @@ exports! {
     }
     MemoryCreateFromAHardwareBuffer NeuronMemory_createFromAHardwareBuffer(_buffer: *const raw::AHardwareBuffer, _memory: *mut *mut raw::Memory)
         |_configuration, _line| {
-        refuse(BAD_STATE, "buffers of Android's are on Android alone")
+        refuse(BAD_STATE, "Android's buffers exist only on Android")
     }
 }
 
@@ -632,7 +632,7 @@ fn create(
 }
 
 fn without_type(kind: *const OperandType) -> Result<(), Refused> {
-    if kind.is_null() { Ok(()) } else { refuse(BAD_DATA, "the type of an operand is fixed: it is null here") }
+    if kind.is_null() { Ok(()) } else { refuse(BAD_DATA, "the type of an operand must be null here") }
 }
 
 fn end_of<T>(
@@ -703,7 +703,7 @@ fn duplicate(descriptor: c_int) -> Result<std::os::fd::OwnedFd, Refused> {
     // SAFETY: duplicating an invalid descriptor fails without other effects.
     let copy = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };
     if copy < 0 {
-        return refuse(BAD_DATA, format!("descriptor {descriptor} is none"));
+        return refuse(BAD_DATA, format!("descriptor {descriptor} is invalid"));
     }
     // SAFETY: the descriptor was created here and has no other owner.
     Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(copy) })

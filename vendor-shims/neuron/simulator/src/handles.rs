@@ -70,7 +70,7 @@ impl<T> Registry<T> {
         }
         match self.objects().as_ref().and_then(|objects| objects.get(&(handle as usize))) {
             Some(shared) => Ok(shared.clone()),
-            None => refuse(result::BAD_STATE, format!("the {} was freed or never was one", self.what)),
+            None => refuse(result::BAD_STATE, format!("the {} was freed or is invalid", self.what)),
         }
     }
 
@@ -85,7 +85,7 @@ impl<T> Registry<T> {
         if dependent > 0 {
             return refuse(
                 result::BAD_STATE,
-                format!("the {} is freed while {dependent} depend on it; it stays", self.what),
+                format!("the {} was freed while {dependent} others depend on it, so it is kept", self.what),
             );
         }
         if let Some(objects) = self.objects().as_mut() {

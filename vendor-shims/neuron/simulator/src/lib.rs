@@ -14,8 +14,8 @@
 
 pub mod arithmetic;
 pub mod blob;
-mod bytes;
 mod call;
+mod checksum;
 mod compilation;
 pub mod configuration;
 mod execution;
@@ -24,7 +24,6 @@ mod handles;
 mod memory;
 mod model;
 mod network;
-mod options;
 mod step;
 pub mod target;
 

@@ -67,7 +67,7 @@ impl Memory {
         if protection & libc::PROT_READ == 0 || protection & !(libc::PROT_READ | libc::PROT_WRITE) != 0 {
             return refuse(
                 BAD_DATA,
-                format!("the protection {protection:#x} is not to read, or to read and write"),
+                format!("the protection {protection:#x} must be to read, or to read and write"),
             );
         }
         // This works for files, memfds and dma-bufs. The position of the descriptor changes, but no

@@ -12,7 +12,6 @@ use crate::network::{
 use crate::step::{Refusal, Step, prepare};
 use crate::target::{self, Target};
 
-/// A model.
 #[derive(Debug, Default)]
 pub struct Model {
     pub network: Network,
@@ -62,7 +61,7 @@ impl Model {
             return refuse(BAD_DATA, format!("{} dimensions of an operand of type {of}", dimensions.len()));
         }
         if let Some(length) = dimensions.iter().find(|length| **length == 0 || **length == u32::MAX) {
-            return refuse(BAD_DATA, format!("a dimension of {length}: shapes are fixed and hold something"));
+            return refuse(BAD_DATA, format!("a dimension of {length}: shapes must be fixed and not empty"));
         }
         let elements = dimensions.iter().try_fold(1usize, |product, length| {
             product.checked_mul(*length as usize).filter(|product| *product <= MOST_ELEMENTS)

@@ -4,9 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use shardwright_neuron_adapter::setting::COPIED_AT_ONCE;
+use shardwright_neuron_files::sequence::{Reader, Writer};
 
 use crate::arithmetic::tensor::{Channels, Layout};
-use crate::bytes::{Reader, Writer};
+use crate::checksum::sum;
 
 /// Maximum number of operands of a network. An index is an i32 at the interface, and real networks
 /// are far smaller.
@@ -57,7 +58,7 @@ impl Lent {
         let mut lent = Lent { address: address as usize, length, sum: None };
         if strict {
             // SAFETY: guaranteed by the caller, also for this call.
-            lent.sum = Some(crate::bytes::sum(unsafe { lent.bytes() }));
+            lent.sum = Some(sum(unsafe { lent.bytes() }));
         }
         lent
     }
@@ -138,7 +139,7 @@ impl Network {
             Value::Lent(lent) => {
                 // SAFETY: called while a compilation is being finished.
                 let bytes = unsafe { lent.bytes() };
-                lent.sum.filter(|sum| *sum != crate::bytes::sum(bytes)).map(|_| (index, lent.length))
+                lent.sum.filter(|before| *before != sum(bytes)).map(|_| (index, lent.length))
             }
             _ => None,
         })

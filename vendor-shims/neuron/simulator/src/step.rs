@@ -102,7 +102,6 @@ pub enum Step {
     Cast,
     /// x. If gamma and beta are present, their positions among the operation's inputs are given.
     Normalise {
-        /// The normalisation.
         norm: Norm,
         /// Position of the factors.
         gamma: Option<usize>,
@@ -129,7 +128,7 @@ impl<'a> Case<'a> {
     fn arity(&self, inputs: std::ops::RangeInclusive<usize>, outputs: usize) -> Result<(), Refusal> {
         if !inputs.contains(&self.inputs.len()) || self.outputs.len() != outputs {
             return invalid(format!(
-                "{} inputs and {} outputs; {} to {} and {outputs} are expected",
+                "{} inputs and {} outputs; expected {} to {} and {outputs}",
                 self.inputs.len(),
                 self.outputs.len(),
                 inputs.start(),
@@ -340,7 +339,7 @@ pub fn prepare(network: &Network, operation: &Operation, target: &Target) -> Res
             case.arity(1..=1, 1)?;
             case.output_is(&case.inputs[0].dimensions)?;
             if [case.inputs[0].class(), case.outputs[0].class()].contains(&Class::Opaque) {
-                return unsupported("bytes of an extension are no numbers");
+                return unsupported("bytes of an extension are not numbers");
             }
             Ok(Step::Cast)
         }
@@ -350,12 +349,12 @@ pub fn prepare(network: &Network, operation: &Operation, target: &Target) -> Res
         }
         target::GENERAL_OPERATION => prepare_named(&case),
         target::COMPILED_NETWORK_OPERATION => {
-            unsupported("a compiled network is one operation and a model of its own")
+            unsupported("a compiled network must be the only operation of its model")
         }
         op::UNKNOWN => unsupported("the client could not lower it"),
         other => match op::name(other) {
             Some(name) => unsupported(format!("{name} is not among the operations of this library")),
-            None => unsupported("no such operation is known"),
+            None => unsupported("unknown operation"),
         },
     }
 }
@@ -435,7 +434,7 @@ fn check_bias(x: &Layout, w: &Layout, bias: &Layout, out: &Layout) -> Result<(),
             invalid(format!("the bias has scale {}, not {} × {}", bias.scale, x.scale, w.scale))
         }
         (kind::TENSOR_INT32, None, Some(_)) if bias.scale == 0.0 => Ok(()),
-        (kind::TENSOR_INT32, None, Some(_)) => invalid("the bias has one scale, the weight one a channel"),
+        (kind::TENSOR_INT32, None, Some(_)) => invalid("the bias has one scale, the weight several"),
         (kind::EXT_TENSOR_INT32_SYMM_PER_CHANNEL, Some(own), Some(channels)) => {
             match own.scales.iter().zip(&channels.scales).find(|(own, scale)| !near(**own, x.scale * **scale))
             {
@@ -516,7 +515,7 @@ fn prepare_batch_matmul(case: &Case<'_>) -> Result<Step, Refusal> {
     let (Some((a_batch, [a_rows, a_columns])), Some((b_batch, [b_rows, b_columns]))) =
         (a.dimensions.split_last_chunk::<2>(), b.dimensions.split_last_chunk::<2>())
     else {
-        return invalid("matrices have two dimensions at least");
+        return invalid("matrices need at least two dimensions");
     };
     let (rows, depth) = if transpose_a { (a_columns, a_rows) } else { (a_rows, a_columns) };
     let (columns, other) = if transpose_b { (b_rows, b_columns) } else { (b_columns, b_rows) };
@@ -600,7 +599,7 @@ fn prepare_softmax(case: &Case<'_>) -> Result<Step, Refusal> {
         (Class::Quantised, 1) if near(1.0 / 256.0) && out.zero_point == out.range().0 => {}
         (Class::Quantised, _) => {
             return invalid(format!(
-                "the output has scale {} and zero point {}; 1/32768 and 0, or 1/256 and the least integer",
+                "the output has scale {} and zero point {}; expected 1/32768 and 0, or 1/256 and the smallest integer",
                 out.scale, out.zero_point
             ));
         }
@@ -639,7 +638,7 @@ fn prepare_transpose(case: &Case<'_>) -> Result<Step, Refusal> {
     let mut sorted = order.clone();
     sorted.sort_unstable();
     if !sorted.iter().enumerate().all(|(place, found)| place == *found) {
-        return invalid(format!("{order:?} is no permutation"));
+        return invalid(format!("{order:?} is not a permutation"));
     }
     let counts: Vec<_> = order.iter().map(|place| dimensions[*place]).collect();
     case.output_is(&counts)?;
@@ -708,7 +707,7 @@ fn prepare_strided_slice(case: &Case<'_>) -> Result<Step, Refusal> {
         };
         let count = if set(shrink_mask) { 1 } else { ((last - first + step - step.signum()) / step).max(0) };
         if count == 0 || first < 0 || first >= length {
-            return invalid(format!("nothing is left of dimension {place}"));
+            return invalid(format!("dimension {place} would be empty"));
         }
         walk.start += first as usize * row_strides[place];
         if !set(shrink_mask) {

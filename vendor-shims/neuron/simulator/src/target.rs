@@ -58,11 +58,11 @@ const WITH_CHANNELS: [i32; 5] =
 pub fn refused_type(of: i32, target: &Target) -> Option<String> {
     let known = kind::name(of).is_some() || of == GENERAL_OPERAND || of & !0xFFFF == COMPILED_NETWORK_OPERAND;
     if !known {
-        return Some(format!("no operand type {of} is known"));
+        return Some(format!("unknown operand type {of}"));
     }
     if SINCE_FOUR_BITS.contains(&of) && target.version < version::FOUR_BITS_PER_CHANNEL {
         return Some(format!(
-            "type {of} ({}) needs version {}, and this is {}",
+            "type {of} ({}) needs version {}, but this is {}",
             kind::name(of).unwrap_or("?"),
             version::FOUR_BITS_PER_CHANNEL,
             target.version
@@ -89,7 +89,7 @@ pub fn judge(
         }
         if layout.dimensions.len() > target.rank {
             return unsupported(format!(
-                "rank {} where {} is the most",
+                "rank {}, at most {} is supported",
                 layout.dimensions.len(),
                 target.rank
             ));

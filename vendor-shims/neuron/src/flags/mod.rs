@@ -7,17 +7,18 @@
 mod probe;
 mod schema;
 
-use shardwright_neuron_containers::Version;
-use shardwright_neuron_containers::options::{CompilerOption, OptionString};
+use shardwright_neuron_adapter::RuntimeVersion;
+use shardwright_neuron_files::known::Known;
+use shardwright_neuron_files::options::{CompilerOption, OptionString};
 use shardwright_shim_abi::Options;
-use shardwright_shim_npu::Priority;
 use shardwright_shim_npu::power::POWER;
 use shardwright_shim_npu::priority::PRIORITY;
+use shardwright_shim_npu::{Choice as _, Priority};
 
 pub use probe::{Judged, Subject, Trials};
 pub use schema::schema;
 
-use schema::{FORCED, Known};
+use schema::{FORCED, accepts};
 
 use crate::soc::Soc;
 
@@ -55,11 +56,15 @@ pub struct Flags {
 impl Flags {
     /// Reads the flags of an order for a chip and an adapter. An invalid flag is not an error, but
     /// gets a verdict.
-    pub fn read(options: &Options<'_>, soc: &Soc, adapter: Option<Version>) -> Flags {
+    pub fn read(options: &Options<'_>, soc: &Soc, adapter: Option<RuntimeVersion>) -> Flags {
         Flags::of(options.iter(), soc, adapter)
     }
 
-    fn of<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>, soc: &Soc, adapter: Option<Version>) -> Flags {
+    fn of<'a>(
+        pairs: impl Iterator<Item = (&'a str, &'a str)>,
+        soc: &Soc,
+        adapter: Option<RuntimeVersion>,
+    ) -> Flags {
         let mut flags = Flags::default();
         for (index, (name, value)) in pairs.enumerate() {
             let reach = match name {
@@ -73,7 +78,7 @@ impl Flags {
                 }
             };
             if let Some(instead) = Known::named(name).and_then(|known| known.outdated_in(adapter)) {
-                flags.remarks.push((index, format!("outdated in this adapter, `{instead}` takes its place")));
+                flags.remarks.push((index, format!("outdated in this adapter, replaced by `{instead}`")));
             }
             if name == FORCED
                 && let Ok(Reach::Compiler(options)) = &reach
@@ -147,18 +152,18 @@ fn one(
     name: &str,
     value: &str,
     soc: &Soc,
-    adapter: Option<Version>,
+    adapter: Option<RuntimeVersion>,
 ) -> Result<Option<CompilerOption>, String> {
-    let unknown = |what: String| format!("{what}; `{FORCED}` hands options on as they are");
+    let unknown = |what: String| format!("{what}; `{FORCED}` passes options on unchanged");
     let Some(known) = Known::named(name) else {
-        return Err(unknown("no such option is known".to_owned()));
+        return Err(unknown("unknown option".to_owned()));
     };
     if !known.is_in(adapter) {
         let since = known.since.unwrap_or_default();
         let adapter = adapter.map_or_else(|| "this one".to_owned(), |adapter| adapter.to_string());
-        return Err(unknown(format!("seen from adapter {since} on, and this is {adapter}")));
+        return Err(unknown(format!("known from adapter {since} on, but this is {adapter}")));
     }
-    known.accepts(soc, value)?;
+    accepts(known, soc, value)?;
     if name == RELAXED && value == "false" {
         return Err(
             "the processor has no 32-bit floats: what is f32 is computed as f16, asked for or not".to_owned()
@@ -176,10 +181,10 @@ fn forced(text: &str) -> Result<Vec<CompilerOption>, String> {
 mod tests {
     use super::*;
 
-    const NEW: Option<Version> = Some(Version::new(9, 0, 3));
-    const OLD: Option<Version> = Some(Version::new(8, 2, 28));
+    const NEW: Option<RuntimeVersion> = Some(RuntimeVersion::new(9, 0, 3));
+    const OLD: Option<RuntimeVersion> = Some(RuntimeVersion::new(8, 2, 28));
 
-    fn flags(pairs: &[(&str, &str)], adapter: Option<Version>) -> Flags {
+    fn flags(pairs: &[(&str, &str)], adapter: Option<RuntimeVersion>) -> Flags {
         Flags::of(pairs.iter().copied(), &crate::soc::tests::of_profile("mt6989"), adapter)
     }
 
@@ -219,10 +224,8 @@ mod tests {
     fn what_no_schema_knows_is_refused_by_name_and_reaches_nothing() {
         let all = flags(&[("opt", "9"), ("warp", "9"), ("mem-opt", "3"), ("opt-bw", "true")], OLD);
         assert!(refusal(&all, 0).contains("not within 0 to 3"));
-        assert!(
-            refusal(&all, 1).contains("no such option is known") && refusal(&all, 1).contains("`options`")
-        );
-        assert!(refusal(&all, 2).contains("from adapter 9 on, and this is 8.2.28"));
+        assert!(refusal(&all, 1).contains("unknown option") && refusal(&all, 1).contains("`options`"));
+        assert!(refusal(&all, 2).contains("from adapter 9 on, but this is 8.2.28"));
         assert_eq!(all.option_string(None), "--opt-bw");
         let exact = flags(&[(RELAXED, "false")], OLD);
         assert!(refusal(&exact, 0).contains("computed as f16"));

@@ -10,8 +10,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use shardwright_neuron_containers::blob::code_of;
-use shardwright_neuron_containers::options::{CompilerOption, OptionString};
+use shardwright_neuron_files::blob::code_of;
+use shardwright_neuron_files::options::{CompilerOption, OptionString};
 use shardwright_shim_abi::FlagOutcome;
 
 use super::{Flags, Reach};
@@ -74,7 +74,7 @@ impl Trials {
             let stored = (subject.compile)(options)?;
             let code = code_of(&stored);
             if code.is_empty() {
-                return Err("what it stored holds no code that can be told from its trailer".to_owned());
+                return Err("its code cannot be told apart from its trailer".to_owned());
             }
             self.bytes += code.len();
             made.push(code.into());
@@ -173,14 +173,14 @@ fn judge_one(
     trials: &mut Trials,
 ) -> (FlagOutcome, String) {
     if with == without {
-        return (FlagOutcome::Inert, "it asks for what is done without it".to_owned());
+        return (FlagOutcome::Inert, "it requests the default".to_owned());
     }
     let is_echoed = |option: &CompilerOption| {
         echoed.is_some_and(|echoed| echoed.get(&option.name) == Some(option.value.as_str()))
     };
     let is_echoed = !options.is_empty() && options.iter().all(is_echoed);
     let echo = match (echoed, is_echoed) {
-        (_, true) => "; the artefact repeats it, which shows nothing",
+        (_, true) => "; the artefact repeats it, which does not prove an effect",
         (Some(_), false) => "; the artefact's options do not repeat it",
         (None, _) => "",
     };
@@ -193,7 +193,7 @@ fn judge_one(
             continue;
         }
         if let Err(error) = trials.made(subject, with, 1) {
-            return (FlagOutcome::Refused, format!("{what} compiles without it and not with it: {error}"));
+            return (FlagOutcome::Refused, format!("{what} compiles without it but not with it: {error}"));
         }
         match compare(trials, subject, (with, without)) {
             Ok(Shown::Differs(bytes)) => {
@@ -204,8 +204,7 @@ fn judge_one(
             }
             Ok(Shown::Same) => same.push(format!("{what} compiled with and without it: the same code")),
             Ok(Shown::Unclear(noise)) => {
-                unclear
-                    .push(format!("{what} compiled twice alike differs by {noise} bytes, too much to tell"));
+                unclear.push(format!("equal compilations of {what} differ too, by {noise} bytes"));
             }
             Err(error) => unclear.push(format!("{what} cannot be compiled again: {error}")),
         }
@@ -217,23 +216,22 @@ fn judge_one(
     };
     same.extend(unclear);
     if same.is_empty() {
-        same.push("nothing was compiled to see".to_owned());
+        same.push("no comparison was compiled".to_owned());
     }
     (outcome, format!("{}{echo}", same.join("; ")))
 }
 
 #[cfg(test)]
 mod tests {
-    use shardwright_neuron_containers::Version;
+    use shardwright_neuron_adapter::RuntimeVersion;
 
     use super::*;
 
     /// Wraps generated code in the records that surround compiled code, with the two texts near its
     /// end.
     fn stored(code: &[u8], options: &str) -> Vec<u8> {
-        let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
         let record = r#"{"Compiler": "adapter 8.2.28", "Neuron SHA1": "00"}"#;
-        let trailer = [text(record), text(options)].concat();
+        let trailer = shardwright_neuron_files::record::texts(&[record, options]);
         let length = (16 + code.len() + trailer.len() - 4) as u32;
         let words = [length, 12, 8, 0x3852_fd1a];
         [words.iter().flat_map(|word| word.to_le_bytes()).collect(), code.to_vec(), trailer].concat()
@@ -241,7 +239,7 @@ mod tests {
 
     fn flags(pairs: &[(&str, &str)]) -> Flags {
         let soc = crate::soc::tests::of_profile("mt6989");
-        Flags::of(pairs.iter().copied(), &soc, Some(Version::new(8, 2, 28)))
+        Flags::of(pairs.iter().copied(), &soc, Some(RuntimeVersion::new(8, 2, 28)))
     }
 
     fn judged(
@@ -268,10 +266,8 @@ mod tests {
         use FlagOutcome::{Applied, Inert, Refused};
         assert_eq!(outcomes(&reported), [Applied, Inert, Refused, Inert], "{reported:?}");
         assert!(reported[0].evidence.contains("32 bytes of code differ"));
-        assert!(
-            reported[1].evidence.contains("the same code") && reported[1].evidence.contains("shows nothing")
-        );
-        assert!(reported[3].evidence.contains("what is done without it"));
+        assert!(reported[1].evidence.contains("the same code") && reported[1].evidence.contains("not prove"));
+        assert!(reported[3].evidence.contains("it requests the default"));
     }
 
     #[test]
@@ -300,7 +296,7 @@ mod tests {
         // An effect that is not larger than chance is not evidence.
         let small = judged(&all, &mut |options| noisy(options, 10), None);
         assert_eq!(small[0].outcome, FlagOutcome::Unknown, "{small:?}");
-        assert!(small[0].evidence.contains("too much to tell"));
+        assert!(small[0].evidence.contains("differ too"));
     }
 
     #[test]
@@ -322,7 +318,7 @@ mod tests {
         let none = all.judge(&mut [], None, true, &mut Trials::default());
         assert_eq!(outcomes(&none), [FlagOutcome::Unknown; 2]);
         let empty = judged(&all, &mut |_| Ok(Vec::new()), None);
-        assert!(empty[0].evidence.contains("no code"), "{empty:?}");
+        assert!(empty[0].evidence.contains("cannot be told apart"), "{empty:?}");
     }
 
     #[test]

@@ -19,10 +19,10 @@ impl Rules for Adapter<'_> {
     /// Public guidelines state rank 4, and the library reports padding for four axes.
     const MAX_RANK: usize = 4;
     const REFUSED: &'static [(u32, &'static str)] = &[
-        (raw::SW_OP_DYNAMIC_LINEAR, "rows are quantised at run time, which the adapter has no operation for"),
+        (raw::SW_OP_DYNAMIC_LINEAR, "it quantises rows at run time, for which the adapter has no operation"),
         (raw::SW_OP_ROUND, "the adapter has no rounding to the nearest even number"),
     ];
-    const BIAS: &'static str = "as a sum after the product a bias is taken";
+    const BIAS: &'static str = "a bias is supported only as a sum after the product";
 
     fn computes(&self, _: Encoding) -> Result<(), String> {
         Ok(())
@@ -32,7 +32,7 @@ impl Rules for Adapter<'_> {
         let first = encodings.first().copied().unwrap_or(Encoding::Half);
         match (first.family(), encodings.iter().find(|encoding| encoding.family() != first.family())) {
             (_, Some(other)) => {
-                Err(format!("{} beside {}; operands are of one type", first.describe(), other.describe()))
+                Err(format!("{} with {}; operands must have one type", first.describe(), other.describe()))
             }
             (Some(_), None) => Ok(()),
             (None, None) => Err(format!("it computes with {}", first.describe())),
@@ -44,7 +44,7 @@ impl Rules for Adapter<'_> {
     }
 
     fn convolution(&self, _: &WeightView<'_>, _: Encoding) -> Result<(), String> {
-        Err("as a product of what each place of the kernel reads it is taken".to_owned())
+        Err("it is supported only as a product with the inputs of each place of the kernel".to_owned())
     }
 
     fn matrix(&self, weight: &WeightView<'_>, x: Encoding) -> Result<(), String> {

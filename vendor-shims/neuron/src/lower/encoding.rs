@@ -45,13 +45,13 @@ impl npu::Encoding for Encoding {
             raw::SW_DTYPE_I32 if tensor.quantisation().is_none() => Ok(Encoding::Index),
             raw::SW_DTYPE_I16 => match per_tensor(tensor)? {
                 (scale, 0) => Ok(Encoding::Fixed(scale)),
-                (_, zero) => Err(format!("its zero point is {zero}; 16-bit activations have none here")),
+                (_, zero) => Err(format!("its zero point is {zero}; 16-bit activations must not have one")),
             },
             raw::SW_DTYPE_U16 => Err(
                 "u16 activations have a zero point, which no operation on 16 bits is known to take here; the format `a16-symmetric` has none"
                     .to_owned(),
             ),
-            other => Err(format!("{} activations are not lowered", dtype_name(other))),
+            other => Err(format!("{} activations are not supported", dtype_name(other))),
         }
     }
 

@@ -170,7 +170,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
     }
 
     fn convolution(&mut self, _: Convolution) -> Result<ValueId, Error> {
-        Err(self.work.refused("a convolution is not taken whole".to_owned()))
+        Err(self.work.refused("a convolution is not supported as a whole".to_owned()))
     }
 
     fn rms_norm(&mut self, norm: RmsNorm, target: Encoding) -> Result<ValueId, Error> {

@@ -83,7 +83,7 @@ impl Target<'_> {
     fn four_bits_per_channel(&self) -> FourBitsRule {
         match self.soc.four_bits_per_channel {
             FourBits::Refused => FourBitsRule::Refused(format!(
-                "{} refuses it at any size, as the fact `four-bits-per-channel` of its profile says",
+                "{} refuses it at any size, according to the fact `four-bits-per-channel` of its profile",
                 self.soc.name
             )),
             FourBits::ByVersion if self.version < FOUR_BITS_PER_CHANNEL => FourBitsRule::Refused(format!(

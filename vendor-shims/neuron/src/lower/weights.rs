@@ -48,7 +48,7 @@ pub(super) fn matrix_form(
         (raw::SW_DTYPE_I4, Some(Family::Fixed)) => 4,
         _ => {
             return Err(format!(
-                "weight `{name}` is {kind} beside {}; matrices are i8 or i4 beside i16, f16 beside f16, f32 beside f32",
+                "weight `{name}` is {kind} with {}; supported are i8 or i4 with i16, f16 with f16, f32 with f32",
                 x.describe()
             ));
         }

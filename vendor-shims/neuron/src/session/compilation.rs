@@ -64,7 +64,7 @@ impl<'w> Compilation<'w> {
         library.need(library.functions().compilation_free, "NeuronCompilation_free")?;
         let text = CString::new(options).map_err(|_| NeuronError::Impossible {
             what: "the option string".to_owned(),
-            reason: "it holds a zero byte".to_owned(),
+            reason: "it contains a zero byte".to_owned(),
         })?;
         let subject = format!("graph `{}` of {} operations", model.name, model.operations);
         let mut raw = null_mut();
@@ -148,7 +148,7 @@ impl<'w> Compilation<'w> {
         // An impossible size is a library error like any other.
         blob.try_reserve_exact(bytes).map_err(|_| NeuronError::Impossible {
             what: format!("the compiled network of graph `{}`", self.model.name),
-            reason: format!("the library says that it has {bytes} bytes"),
+            reason: format!("the library reports {bytes} bytes"),
         })?;
         blob.resize(bytes, 0u8);
         // SAFETY: a finished compilation, and a place of that many bytes.

@@ -75,7 +75,7 @@ impl<'w> Model<'w> {
         let raw = self.raw.as_ptr();
         let name = CString::new(graph.name.as_str()).map_err(|_| NeuronError::Impossible {
             what: format!("the name `{}`", graph.name.escape_debug()),
-            reason: "it holds a zero byte".to_owned(),
+            reason: "it contains a zero byte".to_owned(),
         })?;
         // SAFETY: a live model and a text that outlives the call.
         unsafe { call!(library, model_set_name = "NeuronModel_setName", (raw, name.as_ptr()), None) }?;
@@ -197,7 +197,7 @@ impl<'w> Model<'w> {
             Some(Value::Borrowed(bytes)) => (bytes.as_ptr().cast(), bytes.len()),
             Some(Value::Owned(bytes)) => self.keep(bytes.clone()),
             Some(Value::Packed { bytes, columns }) => self.keep(Value::unpacked(bytes, *columns)),
-            Some(Value::Absent { .. }) => return Err(impossible("its bytes are not at hand")),
+            Some(Value::Absent { .. }) => return Err(impossible("its bytes are missing")),
         };
         // SAFETY: a live model. The bytes are the model's, or borrowed as long as it lives.
         unsafe {

@@ -1,14 +1,14 @@
 //! A flag's outcome is applied only if the code differs, even if the compiler repeats the flag.
 
 use serde_json::{Value, json};
-use shardwright_neuron_containers::options::OptionString;
+use shardwright_neuron_files::options::OptionString;
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_testing::{Builder, Compiled, Encoding, refused, values};
 
 use crate::support::{DEVICE, Simulator};
 
 /// Options of a published bundle, as quoted in a public report.
-const PUBLISHED: &str = include_str!("../../containers/fuzz/corpus/options/published.txt");
+const PUBLISHED: &str = include_str!("../../files/fuzz/corpus/options/published.txt");
 
 /// Builds a product with a small matrix.
 fn entry() -> Builder {
@@ -51,12 +51,12 @@ fn a_flag_is_applied_where_the_code_is_another_one_and_refused_where_nobody_know
     assert!(evidence.contains("bytes of code differ"), "{evidence}");
     let (outcome, evidence) = compiled.flag("opt-bw");
     assert_eq!(outcome, SW_FLAG_INERT, "{evidence}");
-    assert!(evidence.contains("the same code") && evidence.contains("shows nothing"), "{evidence}");
+    assert!(evidence.contains("the same code") && evidence.contains("not prove an effect"), "{evidence}");
     assert_eq!(compiled.flag("opt-size").0, SW_FLAG_INERT);
     for (name, reason) in [
-        ("warp", "no such option is known"),
+        ("warp", "unknown option"),
         ("num-mdla", "not within 1 to 4"),
-        ("mem-opt", "from adapter 9 on, and this is 8.2.28"),
+        ("mem-opt", "from adapter 9 on, but this is 8.2.28"),
     ] {
         let (outcome, evidence) = compiled.flag(name);
         assert_eq!(outcome, SW_FLAG_REFUSED, "{name}: {evidence}");
@@ -137,7 +137,7 @@ fn twenty_flags_that_are_repeated_and_not_used_are_inert_every_one() {
     for (name, _) in &flags {
         let (outcome, evidence) = compiled.flag(name);
         assert_eq!(outcome, SW_FLAG_INERT, "{name}: {evidence}");
-        assert!(evidence.contains("shows nothing"), "{name}: {evidence}");
+        assert!(evidence.contains("does not prove an effect"), "{name}: {evidence}");
     }
     // The artefact nevertheless contains all flags.
     let document = inspected(&simulator, device, &compiled);

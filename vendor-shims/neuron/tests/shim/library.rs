@@ -64,8 +64,7 @@ fn the_first_place_of_the_rule_wins_and_every_step_is_said() {
     let library = Library::open(&by_name).expect("the second name opens");
     assert_eq!(library.version().minor, 3, "the first that opens, not the last");
     let steps = library.steps().join("\n");
-    for part in ["option `library`: not given", "libneuron-nowhere.so", "later names are not tried", "8.3.0"]
-    {
+    for part in ["option `library`: not set", "libneuron-nowhere.so", "later names are not tried", "8.3.0"] {
         assert!(steps.contains(part), "`{part}` not in `{steps}`");
     }
     assert_eq!(library.simulator(), None);
@@ -75,7 +74,7 @@ fn the_first_place_of_the_rule_wins_and_every_step_is_said() {
     let by_name = LibraryChoice { names, ..LibraryChoice::default() };
     let library = Library::open(&by_name).expect("the second name opens");
     assert_eq!(library.version().minor, 3, "a simulator is not come across");
-    assert!(library.steps().join("\n").contains("only where it is named"), "{:?}", library.steps());
+    assert!(library.steps().join("\n").contains("only if it is named"), "{:?}", library.steps());
     let named = LibraryChoice { variable: Some(played.clone()), ..LibraryChoice::default() };
     assert!(Library::open(&named).expect("named").simulator().is_some());
     let stands_in = LibraryChoice { stand_in: Some(played), ..without };

@@ -72,7 +72,7 @@ fn imported_memory_is_aligned_or_refused_by_that_name() {
     }
     let fd = kinds[0].1.as_raw_fd();
     for (offset, length, part) in
-        [(0, 0, "impossible"), (0, LENGTH + 1, "are needed"), (u64::MAX - 63, 64, "impossible")]
+        [(0, 0, "invalid"), (0, LENGTH + 1, "expected"), (u64::MAX - 63, 64, "invalid")]
     {
         let error = import(fd, offset, length).err().expect("refused");
         assert!(error.message.contains(part), "{}", error.message);

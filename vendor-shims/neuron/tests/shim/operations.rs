@@ -310,8 +310,8 @@ fn what_is_not_taken_is_refused_with_the_reason() {
     for (device, encoding, weights, part) in [
         (DEVICE, Encoding::integers(SW_DTYPE_U16, 0.001, 32_768), &eight, "a16-symmetric"),
         (DEVICE, Encoding::integers(SW_DTYPE_I16, 0.001, 5), &eight, "zero point is 5"),
-        (DEVICE, Encoding::F32, &eight, "beside f32"),
-        (DEVICE, fixed, &four, "mt6989 refuses it at any size, as the fact `four-bits-per-channel`"),
+        (DEVICE, Encoding::F32, &eight, "with f32"),
+        (DEVICE, fixed, &four, "refuses it at any size, according to the fact `four-bits-per-channel`"),
         (DEVICE, fixed, &matrix("w", 5, 16, 2), "i2"),
     ] {
         let found = reason(device, encoding, weights);
@@ -321,5 +321,5 @@ fn what_is_not_taken_is_refused_with_the_reason() {
     simulator.set(json!({"version": [8, 2, 26]}));
     let found = reason("mt6991.simulated", fixed, &four);
     assert!(found.contains("8.2.26") && found.contains("8.2.28"), "{found}");
-    refused(simulator.host("mt6989", "lean").told(), SW_ERROR_INVALID_ARGUMENT, "no device");
+    refused(simulator.host("mt6989", "lean").told(), SW_ERROR_INVALID_ARGUMENT, "unknown device");
 }

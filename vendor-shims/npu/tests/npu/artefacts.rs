@@ -150,7 +150,7 @@ fn entries_and_ports_that_cannot_be_are_refused() {
 
     for (stated, entries, part) in [
         (0, vec![], "0 entries"),
-        (2, vec![entry("e")], "1 entries, 2 in the head"),
+        (2, vec![entry("e")], "1 entries, expected 2 as in the head"),
         (2, vec![entry("e"), entry("e")], "two entries"),
         (1, vec![with(|entry| entry.rows = 0)], "no rows"),
         (1, vec![entry("")], "a name of 0 bytes"),

@@ -192,18 +192,18 @@ fn what_is_at_fault_is_said() {
     let refused: &[(&str, Make)] = &[
         ("nothing rounds", |b, x, _| b.unary(SW_OP_ROUND, x, vec![])),
         ("roots are wrong", |b, x, _| b.unary(SW_OP_SQRT, x, vec![])),
-        ("with tables as inputs", |b, x, _| like(b, SW_OP_ROPE, &[x], vec![])),
+        ("only tables as inputs", |b, x, _| like(b, SW_OP_ROPE, &[x], vec![])),
         ("with a mask as an input", |b, x, _| like(b, SW_OP_ATTENTION, &[x], vec![])),
-        ("the runtime places the new rows", |b, x, y| like(b, SW_OP_STATE_UPDATE, &[x, y], vec![])),
-        ("operation 999 is not known", |b, x, _| like(b, 999, &[x], vec![])),
-        ("2 operands, 1 to 1", |b, x, y| like(b, SW_OP_TANH, &[x, y], vec![])),
+        ("the runtime stores the new rows", |b, x, y| like(b, SW_OP_STATE_UPDATE, &[x, y], vec![])),
+        ("operation 999 is unknown", |b, x, _| like(b, 999, &[x], vec![])),
+        ("2 operands, expected 1 to 1", |b, x, y| like(b, SW_OP_TANH, &[x, y], vec![])),
         ("a bound of -1", |b, x, _| b.unary(SW_OP_SOFTCAP, x, number("cap", -1.0))),
         ("`value` is NaN", |b, x, _| b.unary(SW_OP_ADD_SCALAR, x, number("value", f64::NAN))),
         ("do not broadcast", |b, x, _| {
             let narrow = b.slice(x, 1, 0, 5);
             like(b, SW_OP_MUL, &[x, narrow], vec![])
         }),
-        ("does not multiply", |b, x, _| {
+        ("cannot be multiplied", |b, x, _| {
             let weight = b.constant(&matrix(5, 8));
             b.node(SW_OP_LINEAR, &[x, weight], &[3, 5], vec![])
         }),
@@ -231,7 +231,7 @@ fn what_is_at_fault_is_said() {
             let plane = b.reshape(x, &[4, 6, 2]);
             convolved(b, plane, &matrix(5, 18), 0, &[2, 3, 5])
         }),
-        ("no plane", |b, x, _| convolved(b, x, &matrix(5, 18), 2, &[2, 3, 5])),
+        ("not a plane", |b, x, _| convolved(b, x, &matrix(5, 18), 2, &[2, 3, 5])),
         ("is smaller than a kernel", |b, x, _| {
             let plane = b.reshape(x, &[48, 1, 1]);
             let window = ["kernel", "stride", "padding"].into_iter().zip([3, 1, 0]);
@@ -247,10 +247,10 @@ fn what_is_at_fault_is_said() {
         ("is not an order of the axes", |b, x, _| {
             like(b, SW_OP_TRANSPOSE, &[x], vec![Attribute::Integers("perm", vec![1, 1])])
         }),
-        ("cannot take the shape", |b, x, _| {
+        ("cannot be reshaped", |b, x, _| {
             b.node(SW_OP_RESHAPE, &[x], &[3, 5], vec![Attribute::Integers("shape", vec![3, 5])])
         }),
-        ("values that move keep their encoding", |b, x, _| {
+        ("moved values keep their encoding", |b, x, _| {
             let other = converted(b, x, Stored { affine: Some((0.02, 0)), ..FIXED });
             b.concat(&[x, other], 0)
         }),
@@ -266,7 +266,7 @@ fn what_is_at_fault_is_said() {
             let single = converted(b, x, Stored::F32);
             b.unary(SW_OP_TANH, single, vec![])
         }),
-        ("has rank 5; operations take 1 to 4 axes", |b, x, _| b.reshape(x, &[1, 1, 1, 3, 16])),
+        ("has rank 5; operations support 1 to 4 axes", |b, x, _| b.reshape(x, &[1, 1, 1, 3, 16])),
     ];
     for (part, make) in refused {
         let reason = verdict(make).expect_err(part);
@@ -283,9 +283,9 @@ fn blocks_with_minimums_are_refused_by_name_and_with_help() {
         integers("w", &[1, 16], &[3; 16], SW_DTYPE_I4, (kind, 8), scales, zero_point)
     };
     for (kind, zero_point, reason) in [
-        (SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM, 0, "weight `w` has minimums; matrices are symmetric"),
-        (SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM, -8, "weight `w` has zero points; matrices are symmetric"),
-        (SW_QUANTISATION_PER_BLOCK, -8, "weight `w` has zero points; matrices are symmetric"),
+        (SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM, 0, "weight `w` has minimums; it must be symmetric"),
+        (SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM, -8, "weight `w` has zero points; it must be symmetric"),
+        (SW_QUANTISATION_PER_BLOCK, -8, "weight `w` has zero points; it must be symmetric"),
     ] {
         let mut b = entry(3);
         b.layer = 7;

@@ -22,17 +22,17 @@ impl Rules for Hexagon {
     const REFUSED: &'static [(u32, &'static str)] = &[
         (
             raw::SW_OP_DYNAMIC_LINEAR,
-            "rows are quantised at run time, which the processor has no operation for",
+            "it quantises rows at run time, for which the processor has no operation",
         ),
-        (raw::SW_OP_ROUND, "the processor has no rounding that was seen to be right"),
+        (raw::SW_OP_ROUND, "the processor has no rounding with correct results"),
     ];
     const BIAS: &'static str =
-        "a bias needs 32 bits at a scale of its own; as a sum after the product it is taken";
+        "a bias needs 32 bits with a separate scale; a sum after the product is supported instead";
 
     fn computes(&self, encoding: Encoding) -> Result<(), String> {
         match encoding {
             Encoding::Single => Err(
-                "f32; the processor computes in 16-bit integers or f16, and f32 goes no further than a conversion at a port"
+                "f32; the processor computes in 16-bit integers or f16, and f32 is only supported in a conversion at a port"
                     .to_owned(),
             ),
             _ => Ok(()),
@@ -43,7 +43,7 @@ impl Rules for Hexagon {
         let first = encodings.first().copied().unwrap_or(Encoding::Half);
         match encodings.iter().find(|encoding| encoding.is_fixed() != first.is_fixed()) {
             Some(other) => Err(format!(
-                "{} beside {}; the compiler does not validate integers mixed with f16",
+                "{} with {}; the compiler does not validate integers mixed with f16",
                 first.describe(),
                 other.describe()
             )),
@@ -66,7 +66,7 @@ impl Rules for Hexagon {
                 Ok(())
             }
             _ => Err(format!(
-                "weight `{}` is {}; kernels of more than one place are taken in i8, or f16 beside f16",
+                "weight `{}` is {}; kernels of more than one place must be i8, or f16 with f16",
                 weight.name(),
                 dtype_name(weight.dtype())
             )),

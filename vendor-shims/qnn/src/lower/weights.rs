@@ -63,7 +63,7 @@ pub(super) fn matrix_form(weight: &WeightView<'_>, x: Encoding) -> Result<Matrix
         return match x {
             Encoding::Half => Ok(MatrixForm::Half),
             _ => Err(format!(
-                "weight `{name}` is f16, which the compiler does not validate beside {}",
+                "weight `{name}` is f16, which the compiler does not validate with {}",
                 x.describe()
             )),
         };
@@ -72,7 +72,7 @@ pub(super) fn matrix_form(weight: &WeightView<'_>, x: Encoding) -> Result<Matrix
         raw::SW_DTYPE_I8 => 8,
         raw::SW_DTYPE_I4 => 4,
         raw::SW_DTYPE_I2 => 2,
-        _ => return Err(format!("weight `{name}` is {kind}; matrices are i8, i4, i2, or f16 beside f16")),
+        _ => return Err(format!("weight `{name}` is {kind}; matrices must be i8, i4, i2, or f16 with f16")),
     };
     let quantisation = symmetric(weight)?;
     let form = match (quantisation.kind(), bits) {
@@ -80,20 +80,20 @@ pub(super) fn matrix_form(weight: &WeightView<'_>, x: Encoding) -> Result<Matrix
         (raw::SW_QUANTISATION_PER_TENSOR, 8 | 4) if x.is_fixed() => MatrixForm::PerTensor { bits },
         (raw::SW_QUANTISATION_PER_TENSOR, _) => {
             return Err(format!(
-                "weight `{name}` is {kind} with one scale, which the compiler does not validate beside {}",
+                "weight `{name}` is {kind} with one scale, which the compiler does not validate with {}",
                 x.describe()
             ));
         }
         (_, 8) => {
             return Err(format!(
-                "weight `{name}` is i8 in blocks, which the compiler takes and computes wrongly"
+                "weight `{name}` is i8 in blocks, which the compiler accepts but computes wrongly"
             ));
         }
         (_, 4) if x.is_fixed() => {
             let inputs = weight.shape()[1];
             if quantisation.axis() != 1 || quantisation.block() != BLOCK || !inputs.is_multiple_of(BLOCK) {
                 return Err(format!(
-                    "weight `{name}` {:?} has blocks of {} along axis {}; blocks are of {BLOCK} inputs each",
+                    "weight `{name}` {:?} has blocks of {} along axis {}; blocks must have {BLOCK} inputs",
                     weight.shape(),
                     quantisation.block(),
                     quantisation.axis()
@@ -103,10 +103,10 @@ pub(super) fn matrix_form(weight: &WeightView<'_>, x: Encoding) -> Result<Matrix
         }
         (_, 4) => {
             return Err(format!(
-                "weight `{name}` is i4 in blocks beside f16, which the compiler cannot prepare"
+                "weight `{name}` is i4 in blocks with f16, which the compiler cannot compile"
             ));
         }
-        _ => return Err(format!("weight `{name}` is {kind} in blocks, of which nothing is known")),
+        _ => return Err(format!("weight `{name}` is {kind} in blocks, which was not tested")),
     };
     if let Some(scales) = scales(&quantisation).map_err(|reason| format!("weight `{name}`: {reason}"))?
         && form == MatrixForm::Blocks
@@ -201,7 +201,7 @@ pub(super) fn matrix<'w>(
             match (bits, transposed) {
                 (4 | 2, transposed) => StaticData::Packed { bytes, bits, transposed },
                 (8, true) => StaticData::Transposed(bytes),
-                (_, true) => return Err("f16 matrices are not transposed".to_owned()),
+                (_, true) => return Err("f16 matrices cannot be transposed".to_owned()),
                 (_, false) => StaticData::Bytes(Cow::Borrowed(bytes)),
             }
         }
@@ -264,7 +264,7 @@ pub(super) fn kernels<'w>(
     let (bits, dtype) = match form {
         MatrixForm::Half => (16, DataType::Float16),
         MatrixForm::PerChannel { bits: 8 } | MatrixForm::PerTensor { bits: 8 } => (8, DataType::Sfixed8),
-        _ => return Err("kernels are i8 or f16".to_owned()),
+        _ => return Err("kernels must be i8 or f16".to_owned()),
     };
     let (outputs, columns, _) = rows_of_bits(&weight, bits)?;
     let channels = columns / kernel.saturating_mul(kernel).max(1);

@@ -6,6 +6,7 @@ use crate::log::{self, Level};
 use crate::simulation::Quiet;
 use crate::soc::CodeFor;
 use shardwright_shim_abi::ErrorClass;
+use shardwright_shim_npu::library::text;
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
@@ -93,7 +94,7 @@ impl Backend {
             // SAFETY: the library reports that many operations, and keeps them.
             let name = unsafe { (*list.add(index as usize)).name };
             // SAFETY: null, or text that the library keeps.
-            unsafe { super::tensor::text(name) }
+            unsafe { text(name) }
         });
         Ok(names.flatten().collect())
     }

@@ -36,7 +36,7 @@ impl<'w> Composer<'_, 'w> {
         for tensor in &self.graph.tensors {
             let place = || format!("tensor `{}`", tensor.name);
             if !names.insert(tensor.name.as_str()) {
-                return Err(self.invalid(place(), "the name is taken"));
+                return Err(self.invalid(place(), "the name is already used"));
             }
             self.check_tensor(tensor).map_err(|problem| self.invalid(place(), problem))?;
         }
@@ -50,7 +50,7 @@ impl<'w> Composer<'_, 'w> {
         for node in &self.graph.nodes {
             let place = || format!("node `{}` ({})", node.name, node.op);
             if !names.insert(node.name.as_str()) {
-                return Err(self.invalid(place(), "the name is taken"));
+                return Err(self.invalid(place(), "the name is already used"));
             }
             for input in &node.inputs {
                 match written.get(input.0 as usize) {
@@ -67,9 +67,7 @@ impl<'w> Composer<'_, 'w> {
                     None => return Err(self.invalid(place(), format!("there is no tensor {}", output.0))),
                     Some(true) => {
                         let name = &self.graph.tensors[output.0 as usize].name;
-                        return Err(
-                            self.invalid(place(), format!("`{name}` is written twice, or not to be written"))
-                        );
+                        return Err(self.invalid(place(), format!("`{name}` is written twice or read-only")));
                     }
                     Some(written) => *written = true,
                 }
@@ -112,7 +110,7 @@ impl<'w> Composer<'_, 'w> {
 
     pub(super) fn check_tensor(&self, tensor: &QnnTensor<'_>) -> std::result::Result<(), String> {
         if tensor.dims.len() > MOST_AXES {
-            return Err(format!("{} axes, at most {MOST_AXES} are taken", tensor.dims.len()));
+            return Err(format!("{} axes, at most {MOST_AXES} are supported", tensor.dims.len()));
         }
         let bytes =
             super::data::declared_bytes(tensor.dtype, &tensor.dims).ok_or("its size is beyond 64 bits")?;
@@ -120,7 +118,7 @@ impl<'w> Composer<'_, 'w> {
             return Err(format!("{bytes} bytes, at most {MOST_BYTES} can be passed to the library"));
         }
         if bytes == 0 {
-            return Err("an axis has no extent".to_owned());
+            return Err("an axis has the extent 0".to_owned());
         }
         let elements = bytes / tensor.dtype.bytes();
         let along = |axis: i32| usize::try_from(axis).ok().and_then(|axis| tensor.dims.get(axis)).copied();
@@ -135,7 +133,7 @@ impl<'w> Composer<'_, 'w> {
         let blocks = |extents: &[u32]| -> std::result::Result<u64, String> {
             counted("block extents", extents.len(), tensor.dims.len() as u64)?;
             tensor.dims.iter().zip(extents).try_fold(1u64, |blocks, (extent, block)| match block {
-                0 => Err("a block has no extent".to_owned()),
+                0 => Err("a block has the extent 0".to_owned()),
                 block => Ok(blocks * u64::from(extent.div_ceil(*block))),
             })
         };

@@ -30,7 +30,7 @@ pub(crate) fn stored_bytes(tensor: &QnnTensor<'_>, data: &StaticData<'_>) -> Res
             return Err("only values of one byte are stored packed or transposed".to_owned());
         }
         StaticData::Packed { bits, .. } if !matches!(bits, 2 | 4) => {
-            return Err(format!("{bits} bits are not packed; 2 and 4 are"));
+            return Err(format!("values of {bits} bits cannot be packed, only of 2 and 4"));
         }
         StaticData::Packed { transposed: true, .. } | StaticData::Transposed(_) if tensor.dims.len() < 2 => {
             return Err("fewer than two axes cannot be exchanged".to_owned());

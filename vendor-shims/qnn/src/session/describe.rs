@@ -4,6 +4,7 @@ use crate::failure::{QnnError, Result};
 use crate::ffi::{self, number};
 use crate::graph::{DataType, QnnEncoding, QnnTensor, ScaleOffset};
 use crate::library::System;
+use shardwright_shim_npu::library::text;
 use std::ptr::{null, null_mut};
 
 /// Sanity limit on the number of graphs.
@@ -181,7 +182,7 @@ pub(super) fn describe_trusted(system: &System, bytes: &[u8]) -> Result<BinaryDe
     // SAFETY: the place outlives the call.
     let code = unsafe { (system.functions().context_create)(&mut handle) };
     if code != 0 {
-        return Err(invalid(format!("the system library makes no context: {code}")));
+        return Err(invalid(format!("the system library cannot create a context: {code}")));
     }
     let context = SystemContext { system, handle };
     let mut info = null();
@@ -196,7 +197,7 @@ pub(super) fn describe_trusted(system: &System, bytes: &[u8]) -> Result<BinaryDe
         )
     };
     if code != 0 || info.is_null() {
-        return Err(invalid(format!("the system library answers {code}")));
+        return Err(invalid(format!("the system library failed with {code}")));
     }
     // SAFETY: a description of the live context.
     let description = unsafe { read_info(info) };
@@ -210,9 +211,7 @@ unsafe fn read_info(info: *const ffi::BinaryInfo) -> Result<BinaryDescription> {
     // SAFETY: every version of the struct begins with its number.
     let version = unsafe { (&raw const (*info).version).read() };
     if version != 3 {
-        return Err(invalid(format!(
-            "it is described in version {version} of the struct; version 3 is known here"
-        )));
+        return Err(invalid(format!("its description has version {version} of the struct, expected 3")));
     }
     // SAFETY: the number specifies that it is of this version.
     let info = unsafe { (&raw const (*info).v3).read() };
@@ -230,7 +229,7 @@ unsafe fn read_info(info: *const ffi::BinaryInfo) -> Result<BinaryDescription> {
     let arch = known.then(|| unsafe { metadata.read() }.dsp_arch);
     Ok(BinaryDescription {
         // SAFETY: null, or text that the library keeps.
-        build_id: unsafe { super::tensor::text(info.build_id) }.unwrap_or_default(),
+        build_id: unsafe { text(info.build_id) }.unwrap_or_default(),
         core: info.core.to_string(),
         backend: info.backend.to_string(),
         blob_version: info.blob_version.to_string(),
@@ -268,8 +267,8 @@ unsafe fn graph_stride(graphs: *const ffi::GraphInfo, count: usize) -> usize {
 fn capped(what: &str, count: u32, is_null: bool, most: u32) -> Result<usize> {
     match count {
         0 => Ok(0),
-        _ if is_null => Err(invalid(format!("{count} {what}, and none there"))),
-        count if count > most => Err(invalid(format!("{count} {what}, at most {most} are believed"))),
+        _ if is_null => Err(invalid(format!("{count} {what}, but the list is null"))),
+        count if count > most => Err(invalid(format!("{count} {what}, at most {most} are supported"))),
         count => Ok(count as usize),
     }
 }
@@ -281,13 +280,13 @@ unsafe fn read_graph(graph: *const ffi::GraphInfo) -> Result<GraphDescription> {
     let version = unsafe { (&raw const (*graph).version).read() };
     if !(1..=3).contains(&version) {
         return Err(invalid(format!(
-            "a graph is described in version {version} of the struct; 1 to 3 are known here"
+            "the description of a graph has version {version} of the struct, expected 1 to 3"
         )));
     }
     // SAFETY: as the caller promises. Name and tensors have the same offset in all three versions.
     let common = unsafe { (&raw const (*graph).v3.common).read() };
     // SAFETY: null, or text that the library keeps.
-    let name = unsafe { super::tensor::text(common.name) }.ok_or_else(|| invalid("a graph has no name"))?;
+    let name = unsafe { text(common.name) }.ok_or_else(|| invalid("a graph has no name"))?;
     let mut sizes = None;
     if version == 3 {
         // SAFETY: the number specifies that it is of this version.
@@ -334,13 +333,13 @@ unsafe fn read_tensors(
         let (version, tensor) =
             unsafe { ((*tensors.add(index)).version, (&raw const (*tensors.add(index)).v1).read()) };
         if !matches!(version, 1 | 2) {
-            return Err(invalid(format!("a tensor is described in version {version} of the struct")));
+            return Err(invalid(format!("the description of a tensor has unknown version {version}")));
         }
         let rank = capped("axes of a tensor", tensor.rank, tensor.dims.is_null(), MOST_AXES)?;
         Ok(TensorDescription {
             id: tensor.id,
             // SAFETY: null, or text that the library keeps.
-            name: unsafe { super::tensor::text(tensor.name) }.unwrap_or_default(),
+            name: unsafe { text(tensor.name) }.unwrap_or_default(),
             data_type: tensor.data_type,
             type_name: DataType::from_raw(tensor.data_type).map(|dtype| dtype.name().to_owned()),
             // SAFETY: the library keeps that many extents.

@@ -48,12 +48,12 @@ pub(super) fn describe(system: &System, bytes: &[u8]) -> Result<BinaryDescriptio
         Ended::Answer(text) => match serde_json::from_slice(&text) {
             Ok(Answer::Description(description)) => Ok(description),
             Ok(Answer::Invalid(reason)) => Err(invalid(reason)),
-            Err(_) => Err(invalid("the system library gives no valid description of it")),
+            Err(_) => Err(invalid("the system library returns no valid description of it")),
         },
         Ended::Died(Some(signal)) => Err(invalid(format!(
             "the system library crashes on it with signal {signal}: its head is damaged"
         ))),
-        Ended::Died(None) => Err(invalid("the system library gives no valid description of it")),
+        Ended::Died(None) => Err(invalid("the system library returns no valid description of it")),
         Ended::Late => Err(invalid("the system library does not finish reading it")),
     }
 }

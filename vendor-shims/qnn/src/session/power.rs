@@ -105,7 +105,7 @@ impl Setters {
         let missing = |reason: &str| QnnError::NotOffered { what: "power modes", reason: reason.to_owned() };
         // SAFETY: null, or a struct that the library never frees.
         let infrastructure =
-            unsafe { infrastructure.as_ref() }.ok_or_else(|| missing("it hands out no infrastructure"))?;
+            unsafe { infrastructure.as_ref() }.ok_or_else(|| missing("it returns no infrastructure"))?;
         if infrastructure.kind != number::INFRASTRUCTURE_POWER {
             return Err(missing(&format!("its infrastructure is of kind {}", infrastructure.kind)));
         }

@@ -2,6 +2,7 @@ use super::{Backend, Preparation, checked};
 use crate::failure::Result;
 use crate::ffi::{self, Handle, number};
 use crate::log::Mark;
+use shardwright_shim_npu::library::text;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
@@ -111,7 +112,7 @@ impl ProfileHandle {
             let code = unsafe { (functions.profile_get_event_data)(id, &mut data) };
             checked(library, "profileGetEventData", code, mark)?;
             // SAFETY: null, or text kept with the profile.
-            let name = unsafe { super::tensor::text(data.name) };
+            let name = unsafe { text(data.name) };
             see(&data, name);
             if depth < MAX_DEPTH {
                 self.walk(Some(id), depth + 1, seen, mark, see)?;

@@ -1,6 +1,6 @@
 use crate::ffi::{self, number};
 use crate::graph::QnnEncoding;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::CString;
 use std::ptr::null;
 
 /// A tensor in the library's C structs, with everything its pointers refer to.
@@ -156,16 +156,4 @@ fn empty() -> ffi::QuantiseUnion {
             offsets: null(),
         },
     }
-}
-
-/// Copies a text of the library. Returns `None` if it is null.
-///
-/// # Safety
-/// `pointer` is null or points to text ended by a null.
-pub(crate) unsafe fn text(pointer: *const c_char) -> Option<String> {
-    if pointer.is_null() {
-        return None;
-    }
-    // SAFETY: not null, and the caller promises the rest.
-    Some(unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
 }

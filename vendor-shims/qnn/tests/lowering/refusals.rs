@@ -61,16 +61,16 @@ fn reasons_name_shape_type_and_encoding() {
         (one(SW_OP_SOFTCAP, &[1, 8], A, A, vec![Attribute::Float("cap", 0.0)]), "a bound of 0"),
         (one(SW_OP_MUL_SCALAR, &[1, 8], A, A, vec![]), "`value`"),
         (one(SW_OP_MUL_SCALAR, &[1, 8], A, A, vec![Attribute::Float("value", f64::NAN)]), "`value` is NaN"),
-        (one(SW_OP_RESHAPE, &[1, 8], A, A, vec![Attribute::Integers("shape", vec![-8])]), "cannot take"),
+        (one(SW_OP_RESHAPE, &[1, 8], A, A, vec![Attribute::Integers("shape", vec![-8])]), "be reshaped"),
         (
             one(SW_OP_RESHAPE, &[1, 8], A, over(-1.0, 1.0), vec![Attribute::Integers("shape", vec![1, 8])]),
             "keep their encoding",
         ),
         (one(SW_OP_TRANSPOSE, &[1, 8], A, A, vec![Attribute::Integers("perm", vec![1, 1])]), "not an order"),
         (one(SW_OP_CONVERT, &[1, 8], Encoding::I32, A, vec![]), "`x` is i32"),
-        (one(SW_OP_ROPE, &[1, 8], A, A, vec![]), "follow from positions"),
-        (one(SW_OP_ATTENTION, &[1, 8], A, A, vec![]), "follows from positions"),
-        (one(SW_OP_STATE_UPDATE, &[1, 8], A, A, vec![]), "does not write into its inputs"),
+        (one(SW_OP_ROPE, &[1, 8], A, A, vec![]), "tables from positions"),
+        (one(SW_OP_ATTENTION, &[1, 8], A, A, vec![]), "a mask from positions"),
+        (one(SW_OP_STATE_UPDATE, &[1, 8], A, A, vec![]), "cannot write into its inputs"),
         (one(SW_OP_DYNAMIC_LINEAR, &[1, 8], A, A, vec![]), "at run time"),
         (one(999, &[1, 8], A, A, vec![]), "operation 999"),
         (product(integers(SW_DTYPE_I8, Scales::blocks(32, vec![0.1; 8])), A), "i8 in blocks"),
@@ -78,7 +78,7 @@ fn reasons_name_shape_type_and_encoding() {
         (product(integers(SW_DTYPE_I4, Scales::blocks(32, uneven)), A), "not multiples 1 to 16"),
         (
             product(integers(SW_DTYPE_I4, Scales::blocks(32, vec![0.1; 8])), Encoding::F16),
-            "in blocks beside f16",
+            "in blocks with f16",
         ),
         (product(integers(SW_DTYPE_I2, Scales::blocks(32, vec![0.1; 8])), A), "i2 in blocks"),
         (product(integers(SW_DTYPE_I2, whole(0.1)), A), "i2 with one scale"),
@@ -104,7 +104,7 @@ fn reasons_name_shape_type_and_encoding() {
 /// version number.
 #[test]
 fn reasons_name_the_operation_before_its_version() {
-    for (op, part) in [(SW_OP_DYNAMIC_LINEAR, "at run time"), (SW_OP_GELU, "version 2 of its meaning")] {
+    for (op, part) in [(SW_OP_DYNAMIC_LINEAR, "at run time"), (SW_OP_GELU, "version 2 of the operation")] {
         let mut tables = one(op, &[1, 8], A, A, vec![]);
         tables.nodes[0].version = 2;
         let verdicts = check(tables.view(), &soc("sm8850"));
@@ -156,16 +156,16 @@ fn operands_that_do_not_fit_are_refused() {
     tables.nodes.last_mut().expect("a node").version = 2;
     tables.node("good", SW_OP_GELU, &[x], (&[5, 64], A), vec![]);
     let expected = [
-        "as a sum after the product",
+        "a sum after the product",
         "is [5, 17], not [5, 16]",
         "is not a constant",
         "not stored as [out, in]",
         "more than 4 axes",
-        "does not multiply",
+        "cannot be multiplied",
         "`transpose_b` is 7",
         "do not broadcast",
         "both operands are constants",
-        "does not join",
+        "cannot be joined",
         "not a range",
         "groups of 5",
         "`other` is not a constant",

@@ -1,5 +1,5 @@
-//! Entries of named nodes with an encoding for each result, built with the tables shared by tests of
-//! shims.
+//! Entries of named nodes with an encoding for each result, built with the tables that tests of
+//! shims share.
 
 use std::ops::{Deref, DerefMut};
 

@@ -73,9 +73,9 @@ fn devices_are_those_of_chips_that_were_made_known() {
     let entry = Layer::new(64, 128, 8).entry("decode_1@8", 1).build();
     for device in ["gpu", "sm8850.emulated", "x-elite", ""] {
         let host = on(&library, device);
-        refused(host.check(entry), SW_ERROR_INVALID_ARGUMENT, &format!("no device `{device}`"));
-        refused(host.compile(&[entry], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "no device");
-        refused(host.told(), SW_ERROR_INVALID_ARGUMENT, "no device");
+        refused(host.check(entry), SW_ERROR_INVALID_ARGUMENT, &format!("unknown device `{device}`"));
+        refused(host.compile(&[entry], &[]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, "unknown device");
+        refused(host.told(), SW_ERROR_INVALID_ARGUMENT, "unknown device");
     }
 }
 
@@ -101,11 +101,11 @@ fn facts_are_declared_and_checked_against_the_library() {
     for (facts, fact, says) in [
         (&[("hexagon-arch", "v79"), ("soc-id", "87")][..], "hexagon-arch", "v81 code for soc-id 87"),
         (&[("hexagon-arch", "v99")], "hexagon-arch", "makes v68 code"),
-        (&[("hexagon-arch", "v81"), ("soc-id", "122")], "soc-id", "prepares nothing for soc-id 122"),
+        (&[("hexagon-arch", "v81"), ("soc-id", "122")], "soc-id", "cannot compile for soc-id 122"),
         (
             &[("hexagon-arch", "v81"), ("performance-estimate-soc-id", "999")],
             "performance-estimate-soc-id",
-            "no code for soc-id 999",
+            "cannot compile for soc-id 999",
         ),
     ] {
         host.chip("nobodys", &[], facts).expect("nothing is asked of the library yet");
@@ -167,7 +167,7 @@ fn damage_is_found_before_the_library_sees_it() {
         SW_ERROR_INCOMPATIBLE_ARTEFACT,
         "not an artefact of the qnn shim",
     );
-    refused(host.inspect(&bytes[..length - 1]), SW_ERROR_CORRUPT_ARTEFACT, "bytes where a binary");
+    refused(host.inspect(&bytes[..length - 1]), SW_ERROR_CORRUPT_ARTEFACT, "expected a binary");
     assert_eq!(host.inspect(b"SWCPUART of another shim").expect("answered"), None);
     assert_eq!(host.inspect(b"").expect("answered"), None);
 }
@@ -217,7 +217,7 @@ fn a_binary_under_another_description_is_refused() {
     let mut bytes = FORMAT.prefix(&descriptor, binary.len() as u64).expect("written");
     bytes.extend(binary);
     let region = Region::new(&bytes);
-    refused(host.load(&region, &[]).map(|_| ()), SW_ERROR_CORRUPT_ARTEFACT, "is not the binary's");
+    refused(host.load(&region, &[]).map(|_| ()), SW_ERROR_CORRUPT_ARTEFACT, "is not in the binary");
 
     let (format, description) = inspected(&host, binary).expect("description").expect("a context binary");
     assert_eq!(

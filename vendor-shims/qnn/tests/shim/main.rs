@@ -2,8 +2,6 @@
 //! available.
 
 mod bad;
-#[path = "../chips/mod.rs"]
-mod chips;
 mod compiling;
 mod estimates;
 mod flags;
@@ -20,7 +18,7 @@ pub(crate) use found::library_file as library;
 pub(crate) use layer::Layer;
 use shardwright_shim_abi::raw::{SW_DTYPE_U8, SW_DTYPE_U16};
 pub(crate) use shardwright_shim_testing::{
-    Builder, Compiled, Encoding, Failure, Host, Loaded, Region, Weight, cosine, refused, values,
+    Builder, Compiled, Encoding, Failure, Host, Loaded, Region, Weight, cosine, profile, refused, values,
 };
 
 /// Returns 16 bits over ±`reach`, with the zero point in the middle.
@@ -35,10 +33,8 @@ const fn a8(reach: f32) -> Encoding {
 
 /// Registers a chip by the facts of its profile.
 fn register(host: &Host, name: &str) {
-    let facts = chips::facts_of(name);
-    let facts: Vec<(&str, &str)> =
-        facts.iter().map(|(fact, value)| (fact.as_str(), value.as_str())).collect();
-    host.chip(name, &[], &facts).expect("a chip");
+    let profile = profile(name, &shardwright_shim_qnn::soc::read_facts());
+    host.chip(name, &profile.aliases, &profile.facts).expect("a chip");
 }
 
 /// Opens an instance with several registered chips, for a chip in the middle of the list.

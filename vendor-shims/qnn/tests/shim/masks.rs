@@ -18,10 +18,10 @@ fn a_mask_beyond_a_mebibyte_is_broadcast_and_a_flag_against_that_is_refused() {
     let Some(host) = host("sm8850") else { return };
     // 64 rows of 8 heads have 1,024 bytes per slot. The slots are the state's and 64 new ones.
     for (context, value, outcome, part) in [
-        (960, "repeated", SW_FLAG_INERT, "lowered the same"),
+        (960, "repeated", SW_FLAG_INERT, "lowered in the same way"),
         (960, "broadcast", SW_FLAG_APPLIED, "nodes in its graph"),
         (992, "repeated", SW_FLAG_REFUSED, "`decode` has one of 1081344 bytes"),
-        (992, "broadcast", SW_FLAG_INERT, "lowered the same"),
+        (992, "broadcast", SW_FLAG_INERT, "lowered in the same way"),
     ] {
         let entry = Layer { context, heads: 8, ..Layer::small(64, 1) }.tables(false).build();
         let compiled = host.compile(&[entry], &[("mask", value)]).expect("compiled");

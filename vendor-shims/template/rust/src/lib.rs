@@ -39,7 +39,7 @@ fn check_device(device: &str) -> Result<()> {
     if device == DEVICE {
         return Ok(());
     }
-    Err(Error::invalid_argument(format!("there is no device `{device}`")).detail("device", device))
+    Err(Error::invalid_argument(format!("unknown device `{device}`")).detail("device", device))
 }
 
 /// Returns why a node is not supported, or `None` if it is.
@@ -51,7 +51,7 @@ fn refusal(entry: EntryView<'_>, node: NodeView<'_>) -> Option<String> {
         let Some(index) = index else { continue };
         let tensor = entry.tensor(index);
         if tensor.quantisation().is_some() {
-            return Some(format!("`{}` is quantised; this shim takes plain numbers", tensor.name()));
+            return Some(format!("`{}` is quantised; this shim supports only plain numbers", tensor.name()));
         }
         let weight = entry.constants().any(|(constant, _)| constant == index);
         let taken = tensor.dtype() == SW_DTYPE_F32 || (weight && tensor.dtype() == SW_DTYPE_BF16);
@@ -63,13 +63,13 @@ fn refusal(entry: EntryView<'_>, node: NodeView<'_>) -> Option<String> {
         }
         let first = node.optional_input(0).map(|first| entry.tensor(first).shape());
         if node.op() == SW_OP_ADD && first != Some(tensor.shape()) {
-            return Some("this shim adds equal shapes only".to_owned());
+            return Some("this shim only adds equal shapes".to_owned());
         }
     }
     let result = node.outputs().iter().map(|&output| entry.tensor(output));
     result
         .filter(|tensor| tensor.dtype() != SW_DTYPE_F32 || tensor.quantisation().is_some())
-        .map(|tensor| format!("`{}` is encoded; this shim gives plain f32", tensor.name()))
+        .map(|tensor| format!("`{}` is encoded; this shim returns plain f32", tensor.name()))
         .next()
 }
 
@@ -134,7 +134,7 @@ impl Shim for Template {
         } else if head.starts_with(b"template-rust ") {
             Compatibility::Unsupported("the artefact has another version of this shim's format".to_owned())
         } else {
-            Compatibility::NotMine("the head is not this shim's".to_owned())
+            Compatibility::NotMine("the head was not written by this shim".to_owned())
         })
     }
 

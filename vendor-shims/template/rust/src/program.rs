@@ -57,7 +57,9 @@ impl Step {
             SW_OP_GELU => Step::Gelu,
             SW_OP_SILU => Step::Silu,
             SW_OP_RESHAPE => Step::Reshape,
-            other => return Err(Error::unsupported_op(format!("this shim does not have operation {other}"))),
+            other => {
+                return Err(Error::unsupported_op(format!("this shim does not support operation {other}")));
+            }
         })
     }
 

@@ -41,7 +41,7 @@ const OURS: [&str; 5] = [
 
 /// The texts that formats are calibrated on here. The importance matrix is made from the same
 /// texts.
-const CALIBRATION: &str = "host/build/src/checkpoint/texts";
+const CALIBRATION: &str = "host/checkpoints/src/texts";
 const CALIBRATION_TEXTS: [&str; 5] = ["turns", "code", "numbers", "languages", "long"];
 
 /// Tokens of a window, half of which are scored.

@@ -19,6 +19,9 @@
 //!
 //! With B blocks both are within (B + 3)/2²⁴ of the same sum of magnitudes.
 //!
+//! Blocks with affine maps add a second term for their minimum (see `affine.rs`), so 2B replaces B
+//! in these bounds.
+//!
 //! Weights are stored in tiles ([`pack`]) that all instruction sets read unchanged: sixteen outputs
 //! by four inputs in 64 bytes. A tile is one operand of the wide products and four operands of the
 //! narrow ones. A single row streams the tiles once from front to back, in several parallel streams
@@ -28,6 +31,7 @@
 //! an unsigned and a signed byte, many rows are made unsigned and bytes of weights stay unchanged:
 //! `Σ (q + 128) · w = Σ q · w + 128 · Σ w`. A group of tiles is then summed once for all rows.
 
+mod affine;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 #[cfg(target_arch = "aarch64")]
@@ -55,7 +59,7 @@ pub struct Tiles<'a> {
     pub kind: IntegerType,
     /// Tiles of all panels of sixteen outputs (see [`Geometry::panel_bytes`]).
     pub data: &'a [u8],
-    /// One scale per output, or one per block. Other kinds are rejected.
+    /// One scale per output, or one scale or affine map per block.
     pub scales: Scales<'a>,
     /// Number of inputs, K.
     pub inputs: usize,
@@ -66,21 +70,14 @@ pub struct Tiles<'a> {
 impl Tiles<'_> {
     /// Returns how the inputs are divided into blocks.
     pub fn geometry(&self) -> Geometry {
-        match self.scales {
-            Scales::PerBlock { size, .. } => Geometry::new(self.inputs, Some(size)),
-            _ => Geometry::new(self.inputs, None),
-        }
+        Geometry::new(self.inputs, self.scales.block())
     }
 
     /// Returns how rows of activations are divided into blocks, with a scale for every `block`
     /// inputs or one scale for a row. Returns `None` if the blocks of the weights do not fit.
     pub fn rows(&self, block: Option<usize>) -> Option<Geometry> {
-        let size = match self.scales {
-            Scales::PerBlock { size, .. } => Some(size),
-            _ => None,
-        };
         match block {
-            Some(block) => Geometry::scaled(self.inputs, block, size),
+            Some(block) => Geometry::scaled(self.inputs, block, self.scales.block()),
             None => Some(self.geometry()),
         }
     }
@@ -100,10 +97,14 @@ impl Tiles<'_> {
             "fewer weights than panels"
         );
         match self.scales {
-            Scales::None | Scales::Affine { .. } => panic!("integers without scales of their own"),
+            Scales::None => panic!("integers without scales of their own"),
             Scales::PerOutput(scales) => assert!(scales.len() >= self.outputs, "fewer scales than outputs"),
             Scales::PerBlock { values, .. } => {
                 assert!(values.len() >= self.panels() * geometry.blocks, "fewer scales than blocks");
+            }
+            Scales::Affine { minimum, values, .. } => {
+                let numbers = geometry.blocks * if minimum { 2 } else { 1 };
+                assert!(values.len() >= self.panels() * numbers, "fewer maps than blocks");
             }
         }
     }
@@ -226,9 +227,7 @@ pub fn integer_linear<const N: usize>(
     let (scales, ready) = rest.split_at_mut(layout.ready - layout.scales);
     let (q, sums, ready) = (bytes_of(q), integers_of(sums), bytes_of(ready));
     // Raised (unsigned) rows are multiplied with the stored bytes of the weights.
-    let bytes = |map: &Map<'_>| {
-        map.weights.kind == IntegerType::I8 && !matches!(map.weights.scales, Scales::PerBlock { .. })
-    };
+    let bytes = |map: &Map<'_>| map.weights.kind == IntegerType::I8 && map.weights.scales.block().is_none();
     let raised = rows >= many(dot) && geometry.is_whole() && dot.raises() && maps.iter().flatten().all(bytes);
     quantise_rows(level, pool, x, geometry, rows, raised, q, sums, scales);
     let quantised = Rows { q, sums, scales, raised };
@@ -280,7 +279,9 @@ pub fn integer_linear<const N: usize>(
             let tasks = range.div_ceil(part);
             let first = task / tasks * range + task % tasks * part;
             let end = (first + part).min((task / tasks + 1) * range).min(panels);
-            if first < end {
+            if first < end && affine::takes(operands) {
+                affine::multiply_at(dot, *operands, 0, rows, first, end - first, *target);
+            } else if first < end {
                 stream_at(dot, *operands, streams, rows, first, end - first, *target);
             }
         });
@@ -294,6 +295,10 @@ pub fn integer_linear<const N: usize>(
     run(&|panels| panels.div_ceil(GROUP) * blocks, &|(operands, target), task, thread| {
         let (panel, row) = (task / blocks * GROUP, task % blocks * part);
         let (rows, panels) = (part.min(rows - row), GROUP.min(operands.weights.panels() - panel));
+        if affine::takes(operands) {
+            affine::multiply_at(dot, *operands, row, rows, panel, panels, *target);
+            return;
+        }
         // SAFETY: each thread has its own part, and thread indices are below the pool's number of
         // threads.
         let ready = unsafe { ready.part(thread * room, room) };

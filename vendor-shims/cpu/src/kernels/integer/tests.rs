@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use shardwright_shim_testing::bits;
 
 use super::*;
+use crate::kernels::linear::Maps;
 use crate::simd::{narrow_f16, widen_f16};
 
 fn values(count: usize, seed: u64) -> Vec<f32> {
@@ -28,6 +29,41 @@ impl Integers {
             pack_tiles(kind, geometry, &raw[rows], target);
         }
         Integers { raw, packed }
+    }
+}
+
+/// An affine map for each output and block: scale and minimum.
+struct Affine {
+    blocks: usize,
+    minimum: bool,
+    maps: Vec<[f32; 2]>,
+}
+
+impl Affine {
+    /// Creates maps whose numbers are exact in binary16 if `half` is true.
+    fn new(outputs: usize, blocks: usize, (minimum, half): (bool, bool), seed: u64) -> Affine {
+        let exact = |number: f32| if half { widen_f16(narrow_f16(number)) } else { number };
+        let numbers = values(2 * outputs * blocks, seed);
+        let pairs = numbers.as_chunks::<2>().0.iter();
+        let maps = pairs.map(|[scale, low]| [exact(*scale), if minimum { exact(*low) } else { 0.0 }]);
+        Affine { blocks, minimum, maps: maps.collect() }
+    }
+
+    fn of(&self, output: usize, block: usize) -> [f32; 2] {
+        self.maps[output * self.blocks + block]
+    }
+
+    /// Returns the numbers in the order in which kernels read them.
+    fn packed(&self) -> Vec<[f32; LANES]> {
+        let (outputs, numbers) = (self.maps.len() / self.blocks, if self.minimum { 2 } else { 1 });
+        let vector = |at: usize| {
+            let (block, which) = (at / numbers % self.blocks, at % numbers);
+            std::array::from_fn(|lane| match at / numbers / self.blocks * LANES + lane {
+                output if output < outputs => self.of(output, block)[which],
+                _ => 0.0,
+            })
+        };
+        (0..outputs.div_ceil(LANES) * self.blocks * numbers).map(vector).collect()
     }
 }
 
@@ -157,6 +193,69 @@ proptest! {
     }
 
     #[test]
+    fn affine_blocks_give_the_bits_of_the_twin_within_the_bound_of_the_definition(
+        rows in 1usize..30, inputs in 1usize..500, outputs in 1usize..100, block in 1usize..70,
+        form in 0usize..4, seed: u64, with_bias: bool,
+    ) {
+        let x = values(rows * inputs, seed);
+        let bias = with_bias.then(|| values(outputs, seed ^ 0xaa));
+        let forms = [(0, false, false), (-8, true, false), (-8, true, true), (3, false, true)];
+        let (zero, minimum, half) = forms[form];
+        // Blocks of rows with a scale require blocks of weights that are multiples of them.
+        for (size, of_rows) in [(block, None), (block.next_multiple_of(32), Some(32))] {
+            let affine = Affine::new(outputs, inputs.div_ceil(size), (minimum, half), seed ^ 0x77);
+            let wide = affine.packed();
+            let narrow: Vec<[u16; LANES]> = wide.iter().map(|vector| vector.map(narrow_f16)).collect();
+            let maps = if half { Maps::F16(&narrow) } else { Maps::F32(&wide) };
+            let step = of_rows.unwrap_or(size);
+            for kind in KINDS {
+                let integers = Integers::new(kind, Geometry::new(inputs, Some(size)), outputs, seed ^ 0x33);
+                let (mut twin, mut definition) = (Vec::new(), Vec::new());
+                for row in x.chunks(inputs) {
+                    let parts = quantised(row, of_rows.unwrap_or(inputs));
+                    let q: Vec<i64> = parts.iter().flat_map(|(_, q)| q.clone()).collect();
+                    for output in 0..outputs {
+                        let w = &integers.raw[output * inputs..][..inputs];
+                        let (mut near, mut exact, mut size_of) = (0.0f32, 0.0f64, 0.0f64);
+                        for (index, (q, w)) in q.chunks(step).zip(w.chunks(step)).enumerate() {
+                            let of_row = if of_rows.is_some() { parts[index].0 } else { 1.0 };
+                            let [scale, low] = affine.of(output, index * step / size);
+                            let of = |(q, w): (&i64, &i8)| q * i64::from(i32::from(*w) - zero);
+                            let (sum, total) = (q.iter().zip(w).map(of).sum::<i64>(), q.iter().sum::<i64>());
+                            near = (sum as f32).mul_add(of_row * scale, near);
+                            if minimum {
+                                near = (total as f32).mul_add(-(of_row * low), near);
+                            }
+                            for term in [sum as f64 * f64::from(scale), -(total as f64 * f64::from(low))] {
+                                exact += f64::from(of_row) * term;
+                                size_of += f64::from(of_row) * term.abs();
+                            }
+                        }
+                        let of_row = if of_rows.is_some() { 1.0 } else { parts[0].0 };
+                        let added = bias.as_ref().map(|bias| bias[output]);
+                        twin.push(match (of_rows, added) {
+                            (None, Some(added)) => near.mul_add(of_row, added),
+                            (None, None) => near * of_row,
+                            (Some(_), Some(added)) => near + added,
+                            (Some(_), None) => near,
+                        });
+                        let exact = exact * f64::from(of_row) + f64::from(added.unwrap_or(0.0));
+                        let bound = (2 * inputs.div_ceil(step) + 3) as f64 / f64::from(1 << 24);
+                        definition.push((exact, bound * (size_of * f64::from(of_row) + exact.abs()) + 1e-30));
+                    }
+                }
+                for (near, (exact, bound)) in twin.iter().zip(&definition) {
+                    let apart = (f64::from(*near) - exact).abs();
+                    prop_assert!(apart <= *bound, "{near} for {exact}, at most {bound} apart");
+                }
+                let scales = Scales::Affine { size, zero, minimum, values: maps };
+                let tiles = Tiles { kind, data: &integers.packed, scales, inputs, outputs };
+                same(&x, of_rows, tiles, bias.as_deref(), rows, &twin)?;
+            }
+        }
+    }
+
+    #[test]
     fn scales_per_block_of_rows_give_the_bits_of_the_twin_within_the_bound_of_the_definition(
         rows in 1usize..30, inputs in 1usize..700, outputs in 1usize..150, times in 0usize..4, seed: u64, with_bias: bool,
     ) {
@@ -267,11 +366,12 @@ fn every_number_of_rows_gives_each_row_the_bits_it_has_alone() {
     let halves: Vec<[u16; LANES]> = (0..outputs.div_ceil(LANES) * inputs.div_ceil(32))
         .map(|at| std::array::from_fn(|lane| 0x2c01 + ((at * LANES + lane) * 7 % 0x400) as u16))
         .collect();
+    let maps = Affine::new(outputs, inputs.div_ceil(32), (true, false), 25).packed();
+    let affine = Scales::Affine { size: 32, zero: -8, minimum: true, values: Maps::F32(&maps) };
     for kind in KINDS {
-        let ways = [Scales::PerOutput(&scales), Scales::PerBlock { size: 32, values: &halves }];
+        let ways = [Scales::PerOutput(&scales), Scales::PerBlock { size: 32, values: &halves }, affine];
         for (scales, block) in ways.into_iter().flat_map(|way| [(way, None), (way, Some(32))]) {
-            let size = matches!(scales, Scales::PerBlock { .. }).then_some(32);
-            let integers = Integers::new(kind, Geometry::new(inputs, size), outputs, 24);
+            let integers = Integers::new(kind, Geometry::new(inputs, scales.block()), outputs, 24);
             let tiles = Tiles { kind, data: &integers.packed, scales, inputs, outputs };
             let alone: Vec<f32> = (0..most)
                 .flat_map(|row| everywhere(&x[row * inputs..], block, tiles, Some(&bias), 1).swap_remove(0).1)
@@ -301,12 +401,16 @@ fn many_rows_of_odd_shapes_are_those_of_the_scalar_twin() {
             let halves: Vec<[u16; LANES]> = (0..outputs.div_ceil(LANES) * blocks)
                 .map(|at| std::array::from_fn(|lane| 0x2c01 + ((at * LANES + lane) * 7 % 0x400) as u16))
                 .collect();
+            let maps = Affine::new(outputs, blocks, (true, false), 7).packed();
+            let affine = Scales::Affine { size: block, zero: -8, minimum: true, values: Maps::F32(&maps) };
             for kind in KINDS {
-                let ways =
-                    [Scales::PerOutput(&per_output), Scales::PerBlock { size: block, values: &halves }];
+                let ways = [
+                    Scales::PerOutput(&per_output),
+                    Scales::PerBlock { size: block, values: &halves },
+                    affine,
+                ];
                 for (scales, of_rows) in ways.into_iter().flat_map(|way| [(way, None), (way, Some(32))]) {
-                    let size = matches!(scales, Scales::PerBlock { .. }).then_some(block);
-                    let integers = Integers::new(kind, Geometry::new(inputs, size), outputs, 9);
+                    let integers = Integers::new(kind, Geometry::new(inputs, scales.block()), outputs, 9);
                     let tiles = Tiles { kind, data: &integers.packed, scales, inputs, outputs };
                     if tiles.rows(of_rows).is_none() {
                         continue;
@@ -473,14 +577,12 @@ fn every_kernel_fits_half_of_the_stack() {
         let (inputs, outputs) = (70_usize, 130_usize);
         let blocks = vec![[0x2c01_u16; LANES]; outputs.div_ceil(LANES) * inputs.div_ceil(32)];
         let scales = values(outputs, 4);
+        let maps = Affine::new(outputs, inputs.div_ceil(32), (true, false), 5).packed();
+        let affine = Scales::Affine { size: 32, zero: -8, minimum: true, values: Maps::F32(&maps) };
+        let ways = [Scales::PerOutput(&scales), Scales::PerBlock { size: 32, values: &blocks }, affine];
         for kind in KINDS {
-            for (per_block, block) in [(false, None), (true, None), (false, Some(32)), (true, Some(32))] {
-                let geometry = Geometry::new(inputs, per_block.then_some(32));
-                let integers = Integers::new(kind, geometry, outputs, 9);
-                let scales = match per_block {
-                    true => Scales::PerBlock { size: 32, values: &blocks },
-                    false => Scales::PerOutput(&scales),
-                };
+            for (scales, block) in ways.into_iter().flat_map(|way| [(way, None), (way, Some(32))]) {
+                let integers = Integers::new(kind, Geometry::new(inputs, scales.block()), outputs, 9);
                 let tiles = Tiles { kind, data: &integers.packed, scales, inputs, outputs };
                 for rows in [1, 3, 40] {
                     let all = everywhere(&values(rows * inputs, 3), block, tiles, None, rows);

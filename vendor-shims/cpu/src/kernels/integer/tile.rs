@@ -189,7 +189,7 @@ impl BlockScales {
 /// # Safety
 /// See [`Dot::quad_at`].
 #[inline(always)]
-unsafe fn product<D: Dot, W: Stored>(
+pub(super) unsafe fn product<D: Dot, W: Stored>(
     d: D,
     sums: D::Sums,
     w: D::Bytes,

@@ -93,15 +93,38 @@ pub enum Maps<'a> {
 }
 
 impl Maps<'_> {
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Maps::F16(values) => values.len(),
             Maps::F32(values) => values.len(),
         }
     }
+
+    /// Loads the numbers of sixteen outputs at `index`.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[inline(always)]
+    pub(crate) fn load<S: Simd>(self, s: S, index: usize) -> S::V {
+        // SAFETY: an element has sixteen numbers.
+        unsafe {
+            match self {
+                Maps::F16(values) => s.load_f16(values[index].as_ptr()),
+                Maps::F32(values) => s.load(values[index].as_ptr()),
+            }
+        }
+    }
 }
 
 impl Scales<'_> {
+    /// Returns the steps of k of a block, or `None` without blocks.
+    pub fn block(&self) -> Option<usize> {
+        match *self {
+            Scales::PerBlock { size, .. } | Scales::Affine { size, .. } => Some(size),
+            Scales::None | Scales::PerOutput(_) => None,
+        }
+    }
+
     /// Returns the scales of blocks in panels of `inputs` steps, in the form that tiles read.
     fn blocks(self, inputs: usize) -> Blocks {
         match self {

@@ -4,7 +4,6 @@
 
 use super::tensor::{Elements, Layout, Tensor, encoded};
 
-/// A normalisation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Norm {
     /// x/√(Σx²), with a divisor of at least 10⁻⁶, as in `kernels/l2norm.cc`.

@@ -2,7 +2,9 @@
 //! plugin, from the wheel `ai-edge-litert`. It compiles small models. Its calls, their order and
 //! its reaction to every failure are compared with observations made with a library that only logs.
 
-mod flat;
+#[path = "../../../files/tests/support/flatbuffer.rs"]
+#[allow(dead_code, reason = "the tests of the files use the rest")]
+mod flatbuffer;
 mod models;
 mod wheel;
 

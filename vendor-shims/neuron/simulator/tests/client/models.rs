@@ -1,7 +1,7 @@
 //! The models that Google's client compiles here: a fully-connected layer with an addition, and a
 //! decoder block in A16W8.
 
-use crate::flat::{Table, Value, file};
+use crate::flatbuffer::{Field, Table, buffer};
 
 const FLOAT32: u8 = 0;
 const INT32: u8 = 2;
@@ -62,16 +62,16 @@ impl Builder {
             self.buffers.len() - 1
         });
         let mut tensor = Table::new()
-            .with(0, Value::Ints(shape.to_vec()))
-            .with(1, Value::U8(kind))
-            .with(2, Value::U32(buffer as u32))
-            .with(3, Value::Text(format!("t{index}")));
+            .with(0, Field::Ints(shape.to_vec()))
+            .with(1, Field::U8(kind))
+            .with(2, Field::U32(buffer as u32))
+            .with(3, Field::Text(format!("t{index}")));
         if !scales.is_empty() {
             let quantisation = Table::new()
-                .with(2, Value::Floats(scales.to_vec()))
-                .with(3, Value::Longs(vec![i64::from(zero); scales.len()]))
-                .with(6, Value::I32(0));
-            tensor = tensor.with(4, Value::Table(quantisation));
+                .with(2, Field::Floats(scales.to_vec()))
+                .with(3, Field::Longs(vec![i64::from(zero); scales.len()]))
+                .with(6, Field::I32(0));
+            tensor = tensor.with(4, Field::Table(quantisation));
         }
         self.tensors.push(tensor);
         index as i32
@@ -89,11 +89,11 @@ impl Builder {
             self.codes.len() - 1
         });
         let mut operator = Table::new()
-            .with(0, Value::U32(place as u32))
-            .with(1, Value::Ints(inputs.to_vec()))
-            .with(2, Value::Ints(vec![output]));
+            .with(0, Field::U32(place as u32))
+            .with(1, Field::Ints(inputs.to_vec()))
+            .with(2, Field::Ints(vec![output]));
         if let Some((union, options)) = options {
-            operator = operator.with(3, Value::U8(union)).with(4, Value::Table(options));
+            operator = operator.with(3, Field::U8(union)).with(4, Field::Table(options));
         }
         self.operators.push(operator);
     }
@@ -101,26 +101,26 @@ impl Builder {
     pub fn finish(self, inputs: &[i32], outputs: &[i32]) -> Vec<u8> {
         let codes = self.codes.iter().map(|code| {
             Table::new()
-                .with(0, Value::U8((*code).min(127)))
-                .with(2, Value::I32(1))
-                .with(3, Value::I32(i32::from(*code)))
+                .with(0, Field::U8((*code).min(127)))
+                .with(2, Field::I32(1))
+                .with(3, Field::I32(i32::from(*code)))
         });
         let subgraph = Table::new()
-            .with(0, Value::Tables(self.tensors))
-            .with(1, Value::Ints(inputs.to_vec()))
-            .with(2, Value::Ints(outputs.to_vec()))
-            .with(3, Value::Tables(self.operators))
-            .with(4, Value::Text("main".to_owned()));
+            .with(0, Field::Tables(self.tensors))
+            .with(1, Field::Ints(inputs.to_vec()))
+            .with(2, Field::Ints(outputs.to_vec()))
+            .with(3, Field::Tables(self.operators))
+            .with(4, Field::Text("main".to_owned()));
         let buffers = self.buffers.into_iter().map(|data| {
-            if data.is_empty() { Table::new() } else { Table::new().with(0, Value::Bytes(data)) }
+            if data.is_empty() { Table::new() } else { Table::new().with(0, Field::Aligned(data)) }
         });
         let model = Table::new()
-            .with(0, Value::U32(3))
-            .with(1, Value::Tables(codes.collect()))
-            .with(2, Value::Tables(vec![subgraph]))
-            .with(3, Value::Text("shardwright".to_owned()))
-            .with(4, Value::Tables(buffers.collect()));
-        file(&model, b"TFL3")
+            .with(0, Field::U32(3))
+            .with(1, Field::Tables(codes.collect()))
+            .with(2, Field::Tables(vec![subgraph]))
+            .with(3, Field::Text("shardwright".to_owned()))
+            .with(4, Field::Tables(buffers.collect()));
+        buffer(Some(b"TFL3"), &model)
     }
 }
 
@@ -143,8 +143,8 @@ pub fn chain() -> Vec<u8> {
     let bias = model.tensor(FLOAT32, &[16], &[], Some(real(16, 2)));
     let middle = model.tensor(FLOAT32, &[1, 16], &[], None);
     let out = model.tensor(FLOAT32, &[1, 16], &[], None);
-    model.operator(FULLY_CONNECTED, &[x, weight, bias], middle, Table::new().with(0, Value::U8(0)));
-    model.operator(ADD, &[middle, y], out, Table::new().with(0, Value::U8(0)));
+    model.operator(FULLY_CONNECTED, &[x, weight, bias], middle, Table::new().with(0, Field::U8(0)));
+    model.operator(ADD, &[middle, y], out, Table::new().with(0, Field::U8(0)));
     model.finish(&[x, y], &[out])
 }
 
@@ -172,7 +172,7 @@ pub fn block() -> Vec<u8> {
         } else {
             -1
         };
-        let options = Table::new().with(0, Value::U8(0)).with(2, Value::U8(1));
+        let options = Table::new().with(0, Field::U8(0)).with(2, Field::U8(1));
         model.operator(FULLY_CONNECTED, &[from, weight, bias], out, options);
         out
     };
@@ -188,19 +188,19 @@ pub fn block() -> Vec<u8> {
         BATCH_MATMUL,
         &[query, key],
         scores,
-        Table::new().with(0, Value::U8(0)).with(1, Value::U8(1)),
+        Table::new().with(0, Field::U8(0)).with(1, Field::U8(1)),
     );
     let masked = model.tensor(INT16, &[1, 4, 4], &step, None);
     model.operator(ADD, &[scores, mask], masked, Table::new());
     let weights = model.tensor(INT16, &[1, 4, 4], &[1.0 / 32768.0], None);
     // The option is a float, written as the number with its bits.
-    model.operator(SOFTMAX, &[masked], weights, Table::new().with(0, Value::U32(1f32.to_bits())));
+    model.operator(SOFTMAX, &[masked], weights, Table::new().with(0, Field::U32(1f32.to_bits())));
     let mixed = model.tensor(INT16, &[1, 4, WIDTH], &step, None);
     model.operator(
         BATCH_MATMUL,
         &[weights, value],
         mixed,
-        Table::new().with(0, Value::U8(0)).with(1, Value::U8(0)),
+        Table::new().with(0, Field::U8(0)).with(1, Field::U8(0)),
     );
     let split_shape = ints(&mut model, &[1, 4, 2, 32]);
     let split = model.tensor(INT16, &[1, 4, 2, 32], &step, None);
@@ -218,7 +218,7 @@ pub fn block() -> Vec<u8> {
     model.operator(ADD, &[attended, x], residual, Table::new());
     let up = linear(&mut model, residual);
     let activated = model.tensor(INT16, &[1, 4, WIDTH], &step, None);
-    model.operator(GELU, &[up], activated, Table::new().with(0, Value::U8(1)));
+    model.operator(GELU, &[up], activated, Table::new().with(0, Field::U8(1)));
     let gated = model.tensor(INT16, &[1, 4, WIDTH], &step, None);
     model.operator(MUL, &[activated, up], gated, Table::new());
     let out = model.tensor(INT16, &[1, 4, WIDTH], &step, None);

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 /// The environment variable that names its folder `ai_edge_litert`.
 const VARIABLE: &str = "SHARDWRIGHT_LITERT";
 
-/// Returns the folder with this file: from the variable, or where `cargo xtask vendor litert` unpacks
-/// it. If it is missing, the function prints this and returns `None`.
+/// Returns the folder with this file: from the variable, or where `cargo xtask vendor litert`
+/// unpacks it. If it is missing, the function prints this and returns `None`.
 pub fn with(file: &str, test: &str) -> Option<PathBuf> {
     let unpacked = || {
         let cache = std::env::var_os("XDG_CACHE_HOME")

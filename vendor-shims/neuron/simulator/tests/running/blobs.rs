@@ -175,8 +175,8 @@ fn blobs_of_other_majors_and_processors_are_refused() {
     let blob = blob_of_this_process();
     let own = layer("").run(&[input()], &[40]);
     for (configuration, words) in [
-        (r#"{"version": [9, 0, 3]}"#, "of version 8.2.28, and this is 9.0.3"),
-        (r#"{"version": [7, 3, 19]}"#, "of version 8.2.28, and this is 7.3.19"),
+        (r#"{"version": [9, 0, 3]}"#, "of version 8.2.28, but this is 9.0.3"),
+        (r#"{"version": [7, 3, 19]}"#, "of version 8.2.28, but this is 7.3.19"),
         (r#"{"soc": "mt6991"}"#, "for mt6989, and this is mt6991"),
     ] {
         let folder = tempfile::tempdir().expect("a temporary folder");

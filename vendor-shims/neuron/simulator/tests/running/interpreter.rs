@@ -19,7 +19,7 @@ use shardwright_neuron_adapter::operand::{
 use shardwright_neuron_adapter::operation as op;
 
 use crate::client::{Kind, Model, numbers, tensor};
-use crate::flat::{Table, Value};
+use crate::flatbuffer::{Field, Table};
 use crate::{models, runtime};
 
 /// Tensor types in a model file.
@@ -312,11 +312,11 @@ fn relu(model: &mut Model) -> Vec<u32> {
 /// Returns options without a fused activation and without the requirement that scales are powers of
 /// two.
 fn plain_sum() -> Table {
-    Table::new().with(0, Value::U8(0)).with(1, Value::U8(0))
+    Table::new().with(0, Field::U8(0)).with(1, Field::U8(0))
 }
 
 fn sum_and_relu() -> Table {
-    Table::new().with(0, Value::U8(1)).with(1, Value::U8(0))
+    Table::new().with(0, Field::U8(1)).with(1, Field::U8(0))
 }
 
 fn empty() -> Table {
@@ -386,7 +386,7 @@ fn product(what: &str, x: Kind, out: Kind, depth: usize, per_channel: bool) -> C
         vec![weight, bias, model.int(0)]
     };
     let keep_rank: fn() -> Table =
-        || Table::new().with(0, Value::U8(0)).with(2, Value::U8(1)).with(4, Value::U8(INT32));
+        || Table::new().with(0, Field::U8(0)).with(2, Field::U8(1)).with(4, Field::U8(INT32));
     Case::new(what, (op::FULLY_CONNECTED, flat::FULLY_CONNECTED), &[x], out)
         .rest(rest)
         .constant(INT8, &[columns as i32, depth as i32], &scales, weights)
@@ -409,8 +409,8 @@ fn products_with_matrices_are_theirs() {
     ] {
         for transposed in [false, true] {
             let (second, table): ([u32; 4], fn() -> Table) = match transposed {
-                false => ([2, 1, 50, 6], || Table::new().with(0, Value::U8(0)).with(1, Value::U8(0))),
-                true => ([2, 1, 6, 50], || Table::new().with(0, Value::U8(0)).with(1, Value::U8(1))),
+                false => ([2, 1, 50, 6], || Table::new().with(0, Field::U8(0)).with(1, Field::U8(0))),
+                true => ([2, 1, 6, 50], || Table::new().with(0, Field::U8(0)).with(1, Field::U8(1))),
             };
             let inputs = [make(&[2, 3, 4, 50], 2.0), make(&second, 2.0)];
             let what = format!("BATCH_MATMUL {name}, second transposed {transposed}");
@@ -449,9 +449,9 @@ fn convolutions_are_theirs() {
             [&[weight, bias][..], &settings, &[first], &dilations].concat()
         };
         let table: fn() -> Table = || {
-            let table = Table::new().with(0, Value::U8(0)).with(1, Value::I32(1)).with(2, Value::I32(1));
-            let table = table.with(3, Value::U8(0)).with(4, Value::I32(1)).with(5, Value::I32(1));
-            table.with(6, Value::U8(INT32))
+            let table = Table::new().with(0, Field::U8(0)).with(1, Field::I32(1)).with(2, Field::I32(1));
+            let table = table.with(3, Field::U8(0)).with(4, Field::I32(1)).with(5, Field::I32(1));
+            table.with(6, Field::U8(INT32))
         };
         Case::new(what, (op::CONV_2D, flat::CONV_2D), &[x], out)
             .rest(rest)
@@ -466,10 +466,10 @@ fn convolutions_are_theirs() {
 fn functions_of_integers_are_theirs() {
     let wide = |reach: f32| i16s(&[40, 100], reach);
     let narrow = |reach: f32, zero: i32| i8s(&[16, 32], reach, zero);
-    let beta: fn() -> Table = || Table::new().with(0, Value::U32(1f32.to_bits()));
+    let beta: fn() -> Table = || Table::new().with(0, Field::U32(1f32.to_bits()));
     let softmax_rest = |model: &mut Model| vec![model.real(1.0)];
     let fraction = |d: &[u32]| tensor(TENSOR_QUANT16_SYMM, d, 1.0 / 32_768.0, 0);
-    let tanh_gelu: fn() -> Table = || Table::new().with(0, Value::U8(1));
+    let tanh_gelu: fn() -> Table = || Table::new().with(0, Field::U8(1));
     let approximate = |model: &mut Model| vec![model.int(1)];
     let cases = vec![
         Case::new("SOFTMAX i16", (op::SOFTMAX, flat::SOFTMAX), &[wide(8.0)], fraction(&[40, 100]))
@@ -543,7 +543,7 @@ fn conversions_are_theirs() {
 
 #[test]
 fn reductions_are_theirs() {
-    let keep: fn() -> Table = || Table::new().with(0, Value::U8(1));
+    let keep: fn() -> Table = || Table::new().with(0, Field::U8(1));
     let mut cases = Vec::new();
     for (name, make) in [
         ("i16", (|d: &[u32], reach: f32| i16s(d, reach)) as fn(&[u32], f32) -> Kind),
@@ -590,7 +590,7 @@ fn movements_are_theirs() {
             &[x.clone(), make(&[2, 5, 20])],
             &[2, 8, 20],
         );
-        let axis: fn() -> Table = || Table::new().with(0, Value::I32(1)).with(1, Value::U8(0));
+        let axis: fn() -> Table = || Table::new().with(0, Field::I32(1)).with(1, Field::U8(0));
         cases.push(joined.rest(|model| vec![model.int(1)]).options(10, axis));
         let codes = (op::SLICE, flat::SLICE);
         let slice = case("SLICE", codes, &one, &[1, 2, 7]).ints(&[3], &[1, 0, 5]);
@@ -613,11 +613,11 @@ fn movements_are_theirs() {
 fn floats_are_theirs_but_for_their_last_places() {
     let x = f32s(&[30, 40]);
     let pair = [x.clone(), f32s(&[30, 40])];
-    let fuse: fn() -> Table = || Table::new().with(0, Value::U8(0));
-    let beta: fn() -> Table = || Table::new().with(0, Value::U32(1f32.to_bits()));
+    let fuse: fn() -> Table = || Table::new().with(0, Field::U8(0));
+    let beta: fn() -> Table = || Table::new().with(0, Field::U32(1f32.to_bits()));
     let one = [x.clone()];
-    let keep: fn() -> Table = || Table::new().with(0, Value::U8(1));
-    let exact: fn() -> Table = || Table::new().with(0, Value::U8(0));
+    let keep: fn() -> Table = || Table::new().with(0, Field::U8(1));
+    let exact: fn() -> Table = || Table::new().with(0, Field::U8(0));
     let cases = vec![
         Case::new("ADD", (op::ADD, flat::ADD), &pair, x.clone()).rest(no_fuse).options(11, fuse),
         Case::new("SUB", (op::SUB, flat::SUB), &pair, x.clone()).rest(no_fuse).options(28, fuse),

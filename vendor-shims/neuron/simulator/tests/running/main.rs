@@ -4,8 +4,9 @@
 mod blobs;
 mod child;
 mod client;
-#[path = "../client/flat.rs"]
-mod flat;
+#[path = "../../../files/tests/support/flatbuffer.rs"]
+#[allow(dead_code, reason = "the tests of the files use the rest")]
+mod flatbuffer;
 mod interpreter;
 mod memories;
 #[path = "../client/models.rs"]

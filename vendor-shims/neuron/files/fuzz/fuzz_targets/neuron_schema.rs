@@ -1,0 +1,5 @@
+//! The libFuzzer program for the target with this name.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| shardwright_neuron_files_fuzz::neuron_schema(bytes));
