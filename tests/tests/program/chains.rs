@@ -180,7 +180,7 @@ fn every_target_of_the_plan_has_a_chain_in_its_own_formats_and_the_next_one_runs
         assert!(!said.contains("fallback:"), "{more:?}: {said}");
     }
     damage(&artefact);
-    // Under `--strict` there is no fallback chain, so none is compiled.
+    // `--strict` allows no fallback chain, so none is compiled.
     let strict = machine.compiles("alpha", &["--strict"]).json();
     assert_eq!(strict["variants"][0]["chains"], json!(["primary"]), "{strict}");
 }

@@ -18,7 +18,7 @@ fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().expect("a list").iter().map(|number| number.as_f64().expect("a number")).collect()
 }
 
-/// Returns which logits every step was asked for.
+/// Returns the kind of logits that each step requested.
 fn logits(report: &Value) -> Vec<&str> {
     let results = report["results"].as_array().expect("results").iter();
     results.map(|result| result["logits"].as_str().expect("a word")).collect()

@@ -84,7 +84,7 @@ fn the_demo_model_agrees_with_its_goldens_and_its_evaluation() {
     assert!(tokens["greedy_tokens"].as_u64() > Some(300), "{tokens}");
 }
 
-/// Asserts that every shard alone gives what the reference gives.
+/// Asserts that every shard alone gives the results of the reference.
 fn assert_exact(report: &Value) {
     assert_eq!((&report["passed"], &report["exact"]), (&true.into(), &true.into()), "{report}");
     assert_eq!(report["emulated_on"], "cpu", "{report}");
@@ -115,7 +115,7 @@ fn assert_exact(report: &Value) {
     assert!(states_seen >= 4, "{report}");
 }
 
-/// Asserts that in other formats every shard alone gives what the quantised graph gives.
+/// Asserts that in other formats every shard alone gives the results of the quantised graph.
 fn assert_quantised(report: &Value) {
     assert_eq!((&report["passed"], &report["exact"]), (&true.into(), &false.into()), "{report}");
     assert!(report["decoder_shards"].as_u64() > Some(1), "{report}");

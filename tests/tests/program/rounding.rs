@@ -19,7 +19,7 @@ const COMPENSATED: [&str; 2] = ["--rounding", "compensated"];
 const SAID: &str = "input moments of weights were computed in";
 const KEPT: &str = "input moments of weights were cached for";
 
-/// Prepares a compilation with a cache, beside which the bundle is written.
+/// Prepares a compilation with a cache. The bundle is written to the folder of the cache.
 fn compile(cache: &Cache, more: &[&str]) -> Run {
     cache.run(["compile", CHECKPOINT, "-o"]).argument(cache.home().join("bundle")).arguments(more)
 }

@@ -332,7 +332,7 @@ fn chains(
     Ok((first, settled, later))
 }
 
-/// Returns the options to record, without those that have their defaults.
+/// Returns the options to record. Defaults are left out.
 fn recorded(options: &PlanOptions) -> Result<BTreeMap<String, serde_json::Value>> {
     let calibration_digest = options.calibration_digest()?;
     let recorded = RecordedOptions { calibration_digest, ..options.recorded.clone() };

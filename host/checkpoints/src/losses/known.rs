@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(loss(&known, far), Some((1.0, Provenance::Measured)));
         assert_eq!(known.prior(&near), 1000.0);
         assert!(known.factors().len() == 1);
-        // Predictions that are not finite are the largest loss, and say nothing about other places.
+        // A loss that is not finite is the largest one, and yields no factor for other places.
         known.measure(&Loss::of(far, f64::NAN));
         assert_eq!(loss(&known, far), Some((Loss::NOT_FINITE.round(), Provenance::Measured)));
         assert!(known.factors().len() == 1);

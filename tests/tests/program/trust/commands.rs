@@ -163,7 +163,7 @@ fn every_command_that_takes_a_bundle_asks_for_its_signature_first() {
     bench.signs(&bench.manifest()).succeeds();
     let mut taken = Taken { bench: &bench, text, embeds, made: 200 };
     taken.each(|words, run| {
-        // What is compiled or repaired has another name than the bundle that is read.
+        // Outputs of `compile` and `verify --repair` differ in name from the bundle that is read.
         let named = !words.starts_with("compile") && !words.contains("--repair");
         let expects = |name: &str| match named {
             true => require(words, run()).arguments(["--expect", name]),

@@ -344,7 +344,7 @@ fn power_and_priority_reach_the_library_and_code_of_another_major_does_not() {
     assert!(said.contains("flag priority=low, which you set, is inert"), "{said}");
     bench.assert_called("_setPriority", "priority=90");
 
-    // The power is what a session asks for, or what the plan says.
+    // A session's power overrides the plan's.
     bench.compiles("planned", "mt6989").arguments(["--flag", "power=balanced"]).succeeds();
     let planned = bench.variant("planned");
     let shard = |variant: &Value| variant["chains"][0]["shards"][0].clone();

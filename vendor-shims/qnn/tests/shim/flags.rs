@@ -9,7 +9,7 @@ use crate::{Layer, host, open, refused, values};
 fn flags_are_applied_recorded_inert_refused_or_unknown_by_what_they_do() {
     let Some(host) = host("sm8850") else { return };
     let entry = Layer::new(64, 128, 8).entry("decode_1@8", 1).build();
-    // What the compiler does not see is judged without a compilation, and shares an order.
+    // Flags that the compiler does not see are judged without a compilation, and share an order.
     let orders: [&[(&str, &str, u32, &str)]; 9] = [
         &[("finalize-mode", "0", SW_FLAG_APPLIED, "bytes of code differ")],
         &[("hvx-threads", "2", SW_FLAG_APPLIED, "bytes of code differ")],
