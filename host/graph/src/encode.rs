@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use half::f16;
 use serde::{Deserialize, Serialize};
 use shardwright_vocabulary::{
     ActivationFormat, DType, Encoding, Error, FormatTuple, Result, ScaleBits, StateFormat,
@@ -267,8 +268,26 @@ pub fn encode(entry: &EntryGraph, encodings: &Encodings<'_>) -> Result<EntryGrap
     }
     let integers = |tensor: TensorId| inside.encoding(classes.class(tensor.0 as usize));
     stream::join_products(&mut graph, &in_floats, &integers)?;
+    keep_added_scalars(&mut graph);
     convert_ports(&mut graph, encodings);
     Ok(graph)
+}
+
+/// Raises positive scalars that f16 would round to zero to the smallest positive value of f16.
+///
+/// Such a scalar is the epsilon of a norm, often divided by the square of the stream's unit. It
+/// keeps the root of a row of zeros finite: a filled-up row would become `0 / 0`, and attention
+/// would carry the NaN into all other rows.
+fn keep_added_scalars(graph: &mut EntryGraph) {
+    for node in &mut graph.nodes {
+        let Some(encoding) = graph.tensors[node.output.0 as usize].encoding() else { continue };
+        if let Op::AddScalar { value } = &mut node.op
+            && encoding.element == DType::F16
+            && *value > 0.0
+        {
+            *value = value.max(f16::MIN_POSITIVE_SUBNORMAL.to_f32() * encoding.scale.get());
+        }
+    }
 }
 
 /// Classes of tensors that must share an encoding.

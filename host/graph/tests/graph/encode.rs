@@ -90,6 +90,18 @@ fn operations(graph: &EntryGraph) -> Vec<(&str, &Op)> {
     others.map(|node| (node.name.as_str(), &node.op)).collect()
 }
 
+/// Returns `form` with added scalars raised where f16 tensors of `encoded` would round them to zero.
+fn in_f16(encoded: &EntryGraph, form: &EntryGraph) -> EntryGraph {
+    let mut graph = form.clone();
+    for node in graph.nodes.iter_mut().filter(|node| encoded.tensor(node.output).dtype == DType::F16) {
+        match &mut node.op {
+            Op::AddScalar { value } if *value > 0.0 => *value = value.max(2.0_f32.powi(-24)),
+            _ => {}
+        }
+    }
+    graph
+}
+
 #[test]
 fn every_entry_in_every_form_and_format_is_valid() {
     for recipe in [Recipe::sharing(), Recipe::encoder()] {
@@ -101,10 +113,11 @@ fn every_entry_in_every_form_and_format_is_valid() {
                 for form in [entry.clone(), decompose_all(&entry), by_runtime(&entry)] {
                     let encoded = encode(&form, &encodings).unwrap();
                     encoded.validate().unwrap_or_else(|error| panic!("{formats}: {error}"));
+                    let raised = in_f16(&encoded, &form);
                     if formats.activations.has_float_stream() {
-                        assert_eq!(operations(&encoded), operations(&form), "conversions alone are added");
+                        assert_eq!(operations(&encoded), operations(&raised), "conversions alone are added");
                     } else {
-                        assert_eq!(encoded.nodes, form.nodes, "operations stay");
+                        assert_eq!(encoded.nodes, raised.nodes, "operations stay");
                     }
                     let again = encode(&encoded, &encodings);
                     let integers = encoded.tensors.iter().any(|tensor| tensor.affine.is_some());
@@ -332,6 +345,26 @@ fn masks_reach_below_every_score_whether_one_was_seen_masked_or_not() {
         let encoded = encode(&entry, &Encodings::counting(&formats)).unwrap();
         assert_eq!(nearest_bound_value(&encoded.tensor(mask).encoding().unwrap(), INVISIBLE), -65_504.0);
     }
+}
+
+#[test]
+fn the_epsilon_of_a_norm_stays_positive_in_f16() {
+    let whole = entry(&toy(&Recipe::sharing()), EntryKind::Decode, 0..4);
+    let ranges = ranges(&decompose_all(&whole), &[(&hidden_key(1), range(-3e5, 3e5))]);
+    let of = |activations| {
+        let formats = FormatTuple::uniform(WeightFormat::F32, activations, StateFormat::F32);
+        let encodings = Encodings::of(&formats, &ranges);
+        encode(&decompose_all(&prepared(&whole, &encodings)), &encodings).unwrap()
+    };
+    let scalars = |graph: &EntryGraph| -> Vec<f32> {
+        let added = |op: &Op| if let Op::AddScalar { value } = op { Some(*value) } else { None };
+        graph.nodes.iter().filter_map(|node| added(&node.op)).filter(|value| *value < 0.01).collect()
+    };
+    let (exact, raised) = (scalars(&of(ActivationFormat::F32)), scalars(&of(ActivationFormat::F16)));
+    assert_eq!(exact.len(), raised.len());
+    // The epsilon of norms that read the stream is divided by the square of its unit.
+    assert!(exact.iter().all(|value| *value == 1e-6) && raised.iter().any(|value| *value < 1e-6));
+    assert!(raised.iter().all(|value| nearest_value(&Encoding::F16, *value) > 0.0), "{raised:?}");
 }
 
 #[test]
