@@ -14,14 +14,16 @@
 //!   point, or it names neither an entry point nor a limit and the plan verifies. From then on no
 //!   tokens are verified, and the refusal has no other effect.
 //! * Measured times correct the cost table.
+//! * The plan, or the refusal, lists the limits that refusals showed as its lessons, so that the
+//!   host can store them.
 //! * Any other failure forbids the shard. A target with two such failures is no longer used.
 
 use crate::names::Named;
 use crate::solver::{Barred, Forbidden, Settings, Solution, Speculate, solve};
 use crate::table::{CostTable, Prefix, takes_part, units_of};
 use crate::{
-    Attempt, Cause, EntryKind, ErrorClass, Feedback, Flag, Limit, Plan, Provenance, Reason, Refusal,
-    RefusalKind, Relief, Request, Segment, Shard, Target, TimeCost, names,
+    Attempt, Cause, Cost, EntryKind, ErrorClass, Feedback, Flag, Lesson, Limit, Plan, Provenance, Reason,
+    Refusal, RefusalKind, Relief, Request, Segment, Shard, Support, Target, TimeCost, names,
 };
 
 /// Maximum number of plans tried within one revision. Each round forbids one more shard, so more
@@ -30,16 +32,18 @@ const ROUNDS: usize = 64;
 
 /// A request with everything learned from the history applied to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lesson {
+pub struct Learned {
     /// The request with learned limits, illegal rows and corrected times.
     pub request: Request,
+    /// The limits that refusals showed, the tightest for each target and name.
+    pub lessons: Vec<Lesson>,
     /// Shards that must not be planned again.
     pub forbidden: Vec<Forbidden>,
     /// Format tuples that layers must not have again on a target.
     pub barred: Vec<Barred>,
     /// Whether proposed tokens may be verified.
     pub speculates: bool,
-    /// The lessons, as reasons for the plan.
+    /// Everything learned, as reasons for the plan.
     pub reasons: Vec<Reason>,
 }
 
@@ -49,20 +53,28 @@ pub struct Lesson {
 ///
 /// The errors of [`solve`], and `exhausted` if no untried plan is left.
 pub fn revise(request: &Request, history: &[Attempt], settings: &Settings) -> Result<Plan, Refusal> {
-    let lesson = Lesson::learn(request, history);
+    let learned = Learned::new(request, history);
+    let lessons = learned.lessons.clone();
+    match replan(learned, history, settings) {
+        Ok(plan) => Ok(Plan { lessons, ..plan }),
+        Err(refusal) => Err(Refusal { lessons, ..refusal }),
+    }
+}
+
+fn replan(learned: Learned, history: &[Attempt], settings: &Settings) -> Result<Plan, Refusal> {
     let mut settings = settings.clone();
-    settings.forbidden.extend(lesson.forbidden.iter().cloned());
-    settings.barred.extend(lesson.barred.iter().copied());
-    if !lesson.speculates {
+    settings.forbidden.extend(learned.forbidden.iter().cloned());
+    settings.barred.extend(learned.barred.iter().copied());
+    if !learned.speculates {
         settings.speculate = Speculate::No;
     }
     for _ in 0..ROUNDS {
         let solution =
-            solve(&lesson.request, &settings).map_err(|refusal| exhausted(refusal, history.len()))?;
+            solve(&learned.request, &settings).map_err(|refusal| exhausted(refusal, history.len()))?;
         let next = avoid(&solution, history, &settings);
-        let mut plan = solution.into_plan(&lesson.request);
+        let mut plan = solution.into_plan(&learned.request);
         if !history.iter().any(|attempt| attempt.plan.builds_same(&plan)) {
-            plan.reasons.extend(lesson.reasons);
+            plan.reasons.extend(learned.reasons);
             return Ok(plan);
         }
         match next {
@@ -79,7 +91,7 @@ fn exhausted(refusal: Refusal, count: usize) -> Refusal {
         return refusal;
     }
     let message = format!("no plan is left after {}: {}", attempts(count), refusal.message);
-    Refusal { kind: RefusalKind::Exhausted, message, details: refusal.details }
+    Refusal { kind: RefusalKind::Exhausted, message, ..refusal }
 }
 
 fn attempts(count: usize) -> String {
@@ -155,11 +167,12 @@ fn relief_after(target: &Target, flags: &[Flag], name: &str) -> Vec<Relief> {
     known
 }
 
-impl Lesson {
+impl Learned {
     /// Learns everything from the history.
-    pub fn learn(request: &Request, history: &[Attempt]) -> Self {
-        let mut lesson = Self {
+    pub fn new(request: &Request, history: &[Attempt]) -> Self {
+        let mut learned = Self {
             request: request.clone(),
+            lessons: vec![],
             forbidden: vec![],
             barred: vec![],
             speculates: true,
@@ -168,10 +181,10 @@ impl Lesson {
         let mut failures = vec![0_u32; request.targets.len()];
         for attempt in history {
             for feedback in &attempt.feedback {
-                lesson.read(attempt, feedback, &mut failures);
+                learned.read(attempt, feedback, &mut failures);
             }
         }
-        lesson
+        learned
     }
 
     fn read(&mut self, attempt: &Attempt, feedback: &Feedback, failures: &mut [u32]) {
@@ -230,6 +243,17 @@ impl Lesson {
         self.note(class, choice, because);
     }
 
+    /// Adds a lesson, unless a tighter one is known.
+    fn teach(&mut self, target: u32, limit: &str, value: u64, because: &str) {
+        let lesson = Lesson { target, limit: limit.to_owned(), value, because: because.to_owned() };
+        let is_same = |own: &&mut Lesson| own.target == target && own.limit == limit;
+        match self.lessons.iter_mut().find(is_same) {
+            Some(known) if known.value <= value => {}
+            Some(known) => *known = lesson,
+            None => self.lessons.push(lesson),
+        }
+    }
+
     fn read_limit(&mut self, shard: &Shard, feedback: &Feedback, class: ErrorClass, name: &str) {
         let planned = self.planned(shard, name, detail(feedback, "entry"));
         let value = number(feedback, "value").or(planned);
@@ -250,11 +274,12 @@ impl Lesson {
             }
             None => (planned / 2, format!("{refused} was refused without a maximum, trying half of it")),
         };
+        self.teach(shard.target, name, limit, &because);
         self.learn_limit(shard, class, name, limit, because);
     }
 
-    /// Returns the limited quantity of this shard according to the table. Operations are of the
-    /// refused entry point if the refusal names it, otherwise of the largest.
+    /// Returns the limited quantity of this shard according to the table. Operations and times are
+    /// of the refused entry point if the refusal names it, otherwise of the largest.
     fn planned(&self, shard: &Shard, name: &str, entry: Option<&str>) -> Option<u64> {
         let cost = self.cost(shard, entry)?;
         match name {
@@ -262,6 +287,7 @@ impl Lesson {
             "weight-bytes" => Some(cost.weight_bytes),
             "artefact-bytes" => Some(cost.artefact_bytes),
             "context-bytes" => Some(cost.context_bytes()),
+            "call-microseconds" => Some(cost.longest_run),
             _ => None,
         }
     }
@@ -297,6 +323,12 @@ impl Lesson {
             }
             None => format!("a shard of {ops} operations was refused as a whole, trying half as many"),
         };
+        // Other causes, such as a deadline or a crash, do not show a limit.
+        let is_limit = class == ErrorClass::Unmappable
+            && ["worker", "limit"].iter().all(|name| detail(feedback, name).is_none());
+        if is_limit {
+            self.teach(shard.target, "ops", ops / 2, &because);
+        }
         self.learn_limit(shard, class, "ops", ops / 2, because);
     }
 
@@ -430,7 +462,7 @@ impl Lesson {
     fn forbid_units(&mut self, shard: &Shard, units: &[(u32, u32)], class: ErrorClass, why: &str) {
         for cost in self.request.costs.iter_mut().filter(|cost| cost.target == shard.target) {
             if units.contains(&(cost.kind, cost.formats)) {
-                cost.illegal = Some(format!("refused before: {why}"));
+                cost.support = Support::Illegal(format!("refused before: {why}"));
             }
         }
         let target = self.request.targets[shard.target as usize].name.clone();
@@ -452,7 +484,7 @@ impl Lesson {
 
     fn give_up_target(&mut self, target: u32, class: ErrorClass) {
         for cost in self.request.costs.iter_mut().filter(|cost| cost.target == target) {
-            cost.illegal = Some(format!("given up after repeated {}", class.name()));
+            cost.support = Support::Illegal(format!("given up after repeated {}", class.name()));
         }
         let name = self.request.targets[target as usize].name.clone();
         self.note(
@@ -462,7 +494,9 @@ impl Lesson {
         );
     }
 
-    /// Scales the times of the shard's kinds so that their sum is the measured time.
+    /// Scales the times of the shard's kinds so that their sum is the measured time. Other times of
+    /// this target and entry point are scaled alike, unless they were measured: what a measurement
+    /// shows about the target is no reason to prefer formats that have not run yet.
     fn correct_times(&mut self, shard: &Shard, feedback: &Feedback) {
         for measured in &feedback.times {
             let units = self.formatted(shard);
@@ -475,20 +509,25 @@ impl Lesson {
                 }
                 layers += 1;
                 let row = table.row(kind, shard.target, formats, measured.entry);
-                predicted += u128::from(row.and_then(|row| row.time).map_or(0, |time| time.microseconds));
+                predicted += u128::from(row.and_then(Cost::time).map_or(0, |time| time.likely));
             }
             let actual = u128::from(measured.microseconds);
+            let scaled = |microseconds: u64| {
+                let scaled = (u128::from(microseconds) * actual).checked_div(predicted);
+                u64::try_from(scaled.unwrap_or(actual / layers.max(1))).unwrap_or(u64::MAX)
+            };
             for cost in &mut self.request.costs {
                 let same = (cost.target, cost.entry) == (shard.target, measured.entry);
-                if !same || !units.contains(&(cost.kind, cost.formats)) || layers == 0 {
+                let Support::Legal(time) = &mut cost.support else { continue };
+                if !same || layers == 0 {
                     continue;
                 }
-                let time = match cost.time {
-                    Some(time) if predicted > 0 => u128::from(time.microseconds) * actual / predicted,
-                    _ => actual / layers,
-                };
-                let microseconds = u64::try_from(time).unwrap_or(u64::MAX);
-                cost.time = Some(TimeCost { microseconds, provenance: Provenance::Measured });
+                if units.contains(&(cost.kind, cost.formats)) {
+                    *time = TimeCost::exact(scaled(time.likely), Provenance::Measured);
+                } else if predicted > 0 && time.provenance != Provenance::Measured {
+                    let [low, likely, high] = [time.low, time.likely, time.high].map(scaled);
+                    *time = TimeCost { low, likely, high, ..*time };
+                }
             }
         }
     }

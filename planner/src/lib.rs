@@ -7,6 +7,7 @@
 //! * request and plan as Rust types (the records of `wit/v0.2/planner.wit`),
 //! * an exact [`solver`],
 //! * a reader for the history of refusals ([`learn`]),
+//! * the [`options`] that policies on the solver share,
 //! * [`testing`] requests, so that a planner can be written and tested natively before it is
 //!   compiled to WebAssembly.
 //!
@@ -75,6 +76,7 @@ pub mod flow;
 pub mod learn;
 mod log;
 pub mod names;
+pub mod options;
 pub mod solver;
 pub mod table;
 pub mod testing;
@@ -82,11 +84,11 @@ pub mod testing;
 pub use bindings::exports::shardwright::planner::api::{
     Attempt, Body, Boundary, BoundaryRange, BuildTime, Cause, Component, Cost, Description, Draft,
     ElementType, Encoding, Entry, EntryKind, ErrorClass, Extension, Fact, Fallback, Feedback, Flag,
-    FlagSchema, FlagType, Format, FormatTuple, GatheredTable, Goals, Granularity, IntegerRange, Layer,
-    LayerKind, Limit, MeasuredTime, Model, NumberKind, OptionDescription, Overhead, Plan, PrefillPart,
-    PromptLength, Provenance, Quantisation, Reason, Refusal, RefusalKind, Relief, Request, RoleFormat,
-    ScaleType, Segment, Sensitivity, Shard, Softcap, SoftcapPlace, Speculation, TableFormat, Target,
-    TimeCost, ValueSensitivity,
+    FlagSchema, FlagType, Format, FormatTuple, GatheredTable, Goal, Goals, Granularity, IntegerRange, Layer,
+    LayerKind, Lesson, Limit, MeasuredTime, Model, NumberKind, OptionDescription, Overhead, Plan,
+    PrefillPart, PromptLength, Provenance, Quantisation, Reason, Refusal, RefusalKind, Relief, Request,
+    RoleFormat, ScaleType, Segment, Sensitivity, Shard, Softcap, SoftcapPlace, Speculation, Support,
+    TableFormat, Target, TimeCost, ValueSensitivity,
 };
 #[doc(hidden)]
 pub use log::log_panics;
@@ -174,7 +176,84 @@ impl Request {
     /// Returns whether a goal concerns losses. Losses then decide between formats, and each must be
     /// known.
     pub fn weighs_losses(&self) -> bool {
-        self.goals.quality_micronats.is_some() || self.goals.least_loss
+        self.goals.least_loss || self.goals.quality_micronats().is_some()
+    }
+}
+
+impl Goals {
+    /// Returns the maximum sum of losses, in millionths of a nat per token.
+    pub fn quality_micronats(&self) -> Option<u64> {
+        self.least(|bound| if let Goal::QualityMicronats(most) = bound { Some(*most) } else { None })
+    }
+
+    /// Returns the maximum bytes of artefacts and states.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        self.least(|bound| if let Goal::MemoryBytes(most) = bound { Some(*most) } else { None })
+    }
+
+    /// Returns the maximum bytes of artefacts and gathered tables.
+    pub fn size_bytes(&self) -> Option<u64> {
+        self.least(|bound| if let Goal::SizeBytes(most) = bound { Some(*most) } else { None })
+    }
+
+    /// Returns the maximum time of a generated token, in microseconds.
+    pub fn token_microseconds(&self) -> Option<u64> {
+        self.least(|bound| if let Goal::TokenMicroseconds(most) = bound { Some(*most) } else { None })
+    }
+
+    /// Returns the maximum time to the first token of an answer, in microseconds.
+    pub fn first_token_microseconds(&self) -> Option<u64> {
+        self.least(|bound| if let Goal::FirstTokenMicroseconds(most) = bound { Some(*most) } else { None })
+    }
+
+    fn least(&self, of: impl Fn(&Goal) -> Option<u64>) -> Option<u64> {
+        self.bounds.iter().filter_map(of).min()
+    }
+
+    /// Sets a bound. It replaces bounds of its kind.
+    pub fn set(&mut self, bound: Goal) {
+        self.bounds.retain(|own| std::mem::discriminant(own) != std::mem::discriminant(&bound));
+        self.bounds.push(bound);
+    }
+
+    /// Returns these goals with a bound in place of bounds of its kind.
+    #[must_use]
+    pub fn with(&self, bound: Goal) -> Goals {
+        let mut goals = self.clone();
+        goals.set(bound);
+        goals
+    }
+}
+
+impl Target {
+    /// Returns the value of the fact with this name, if it is known.
+    pub fn fact(&self, name: &str) -> Option<&str> {
+        self.facts.iter().find(|fact| fact.name == name).map(|fact| fact.value.as_str())
+    }
+}
+
+impl Cost {
+    /// Returns the time of one run, or `None` if the target does not support the row.
+    pub fn time(&self) -> Option<TimeCost> {
+        match &self.support {
+            Support::Legal(time) => Some(*time),
+            Support::Illegal(_) => None,
+        }
+    }
+
+    /// Returns why the target does not support the row, or `None` if it does.
+    pub fn illegal(&self) -> Option<&str> {
+        match &self.support {
+            Support::Legal(_) => None,
+            Support::Illegal(why) => Some(why),
+        }
+    }
+}
+
+impl TimeCost {
+    /// Creates a time that does not vary.
+    pub const fn exact(microseconds: u64, provenance: Provenance) -> Self {
+        Self { low: microseconds, likely: microseconds, high: microseconds, provenance }
     }
 }
 
@@ -223,8 +302,8 @@ impl Shard {
 }
 
 impl Plan {
-    /// Returns whether `other` builds and runs in the same way. Reasons and the expected gain are
-    /// ignored.
+    /// Returns whether `other` builds and runs in the same way. Reasons, lessons and the expected
+    /// gain are ignored.
     pub fn builds_same(&self, other: &Plan) -> bool {
         let verifies = |plan: &Plan| plan.speculation.as_ref().map(|own| (own.draft.clone(), own.rows));
         self.shards == other.shards
@@ -237,7 +316,7 @@ impl Plan {
 impl Refusal {
     /// Creates a refusal without details.
     pub fn new(kind: RefusalKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), details: Vec::new() }
+        Self { kind, message: message.into(), details: Vec::new(), lessons: Vec::new() }
     }
 
     /// Adds a detail.

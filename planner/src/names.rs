@@ -80,6 +80,16 @@ pub fn microseconds(value: u64) -> String {
     }
 }
 
+/// Rounds a number to two significant digits.
+pub fn two_digits(value: u64) -> u64 {
+    let mut step = 1_u64;
+    while value / step >= 100 {
+        step *= 10;
+    }
+    let up = u64::from(step > 1 && value % step >= step / 2);
+    (value / step + up).saturating_mul(step)
+}
+
 /// Formats millionths of a nat as in a goal, with three digits, rounded up: `12.1 millinats`.
 pub fn micronats(value: u64) -> String {
     let plural = if value == 1000 { "" } else { "s" };
@@ -135,6 +145,7 @@ mod tests {
             ["999 µs", "1.01 ms", "513 ms", "9.73 s"]
         );
         assert_eq!([0, 1000, 12_001].map(micronats), ["0 millinats", "1 millinat", "12.1 millinats"]);
+        assert_eq!([7, 99, 104, 995, 52_499].map(two_digits), [7, 99, 100, 1000, 52_000]);
         let named = [("context-bytes", 1 << 20), ("call-microseconds", 50), ("ops", 2600), ("size", 7)];
         let shown = named.map(|(name, value)| quantity(name, value));
         assert_eq!(shown, ["1.0 MiB", "50 µs", "2600", "7 bytes"]);

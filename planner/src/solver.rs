@@ -7,24 +7,20 @@
 //! every respect is dropped. The best label at the end is the optimum.
 //!
 //! **Objective**, most important first:
-//! 1. As many layers as possible on the targets that the request lists first. Adjacent targets in
-//!    that list whose times are all known are compared by time instead. An unknown time of one
-//!    target only affects that target.
-//! 2. As few layers as possible in formats without a time, if the target has others with a time.
-//! 3. Least loss, if the request requires it. Every additional shard must save [`LEAST_SAVED`] of
+//! 1. As many layers as possible on the targets of the first rank. A target has the rank of the
+//!    target that the request lists before it, unless its times are less certain: unless its sum of
+//!    `high` relative to its sum of `low` is larger by more than 5 percent. Targets of one rank are
+//!    compared by time.
+//! 2. Least loss, if the request requires it. Every additional shard must save [`LEAST_SAVED`] of
 //!    it.
-//! 4. Formats that the request lists first, on targets whose times are modelled: a modelled time is
-//!    not a reason to prefer other formats. A goal for losses disables this rule, because it
-//!    defines the value of formats.
-//! 5. Least time per generated token, as far as times are known. With a usual answer length, a
-//!    share of the time to the first token is added. With a goal for losses, the bytes of weights
-//!    replace the times of a target of which no time is known. Without a goal for losses, a format
-//!    that is not listed first must save [`Settings::gain`] percent, with one
-//!    [`Settings::gain_within_goal`]. Every shard adds the cost of its boundary and a hundredth of
-//!    the whole, because estimates are not more precise than that.
-//! 6. Fewest shards.
-//! 7. Formats that the request lists first.
-//! 8. Balance: the largest shard of a component with layers as small as possible, then the sum of
+//! 3. Least likely time per generated token. With a usual answer length, a share of the time to the
+//!    first token is added. Without a goal for losses, a format that is not listed first must save
+//!    [`Settings::gain`] percent, with one [`Settings::gain_within_goal`]. Every shard adds the
+//!    cost of its boundary and a hundredth of the whole, because estimates are not more precise
+//!    than that.
+//! 4. Fewest shards.
+//! 5. Formats that the request lists first.
+//! 6. Balance: the largest shard of a component with layers as small as possible, then the sum of
 //!    squares, by time or by weight bytes.
 //!
 //! Ties are resolved to the earliest target, then the earliest formats, then the earliest cuts, so
@@ -37,28 +33,37 @@
 //! the shards. See [`Speculate`].
 //!
 //! **Constraints**: limits of the request, legal rows of the cost table, donors on the reader's
-//! shim and device and in its format of states, goals for memory, size and quality, goals for times
-//! as far as times are known, context and prefill rows. Weights of two bits lose so much quality
-//! that they need a goal for losses, unless no other format is offered.
+//! shim and device and in its format of states, goals for memory, size, quality and times, context
+//! and prefill rows. Weights of two bits lose so much quality that they need a goal for losses,
+//! unless no other format is offered.
+//!
+//! **Goals for times** are kept in up to four stages. The first stage that has a plan ends the
+//! search. First every layer stays on the first rank that supports it, and the likely time keeps
+//! the goal, then the lowest time does. After that layers may be on any target, again by the likely
+//! time and then by the lowest. A goal that even the lowest time exceeds is refused as `too-slow`.
 //!
 //! The solution is exact if no cut point has more than [`LABELS_PER_CUT`] incomparable labels and
-//! comparing them does not take too long. Otherwise fewer labels are kept and [`Solution::exact`]
-//! is false. This keeps a planner within its fuel.
+//! comparing them does not exceed the [`Budget`] of the call. Otherwise fewer labels are kept and
+//! [`Solution::exact`] is false. This keeps a planner within its fuel.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
-use crate::table::{CostTable, Prefix, RangeCost, call_of, unit_kinds, unit_kinds_at};
+use crate::table::{
+    CostTable, Interval, Prefix, RangeCost, call_of, prefill_runs, unit_kinds, unit_kinds_at,
+};
 use crate::{
-    BuildTime, Entry, EntryKind, Flag, Format, Plan, PrefillPart, Provenance, Reason, Refusal, RefusalKind,
+    BuildTime, Cause, Entry, EntryKind, Flag, Format, Goals, Plan, PrefillPart, Reason, Refusal, RefusalKind,
     Request, Segment, Sensitivity, SoftcapPlace, Speculation, ValueSensitivity,
 };
 
 mod bounds;
+mod budget;
 mod decided;
 mod diagnose;
 mod explain;
 mod fallback;
+mod goals;
 mod mix;
 mod preferences;
 mod prefills;
@@ -71,6 +76,8 @@ mod tables;
 mod tests;
 
 use bounds::TargetBounds;
+pub use budget::Budget;
+use goals::{GoalBounds, Stage, stages};
 pub use mix::{MixBound, Trade};
 pub use preferences::{Barred, Goal, WantedFormat, offered};
 pub use remainder::Gap;
@@ -85,8 +92,9 @@ pub const LABELS_PER_CUT: usize = 256;
 /// measured on a few hundred tokens, and not more precise than that.
 pub const LEAST_SAVED: u64 = 50;
 
-/// Default of [`Settings::gain`], in percent. It is larger than the extra cost of a finer format of
-/// the same width, and smaller than the saving of half the width.
+/// Default of [`Settings::gain`], in percent: the error of the times of two formats relative to
+/// each other. It is larger than the extra cost of a finer format of the same width, and smaller
+/// than the saving of half the width.
 pub const GAIN: u32 = 25;
 
 /// Effort of the search.
@@ -103,11 +111,11 @@ pub enum Effort {
 /// Quantity by which shards of one component are balanced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Balance {
-    /// By time if all times of the first target are known, otherwise by weight bytes, otherwise by
+    /// By time if the first target has times above 0, otherwise by weight bytes, otherwise by
     /// operations.
     #[default]
     Automatic,
-    /// Time of one generated token. Unknown times count as zero.
+    /// Likely time of one generated token.
     Time,
     /// Bytes of weights.
     Bytes,
@@ -171,20 +179,23 @@ pub struct Settings {
     pub join: bool,
     /// Goals that come first, in this order. The others follow in their default order.
     pub order: Vec<Goal>,
-    /// Time, in percent below 100, that formats not listed first must save if no quality goal
-    /// limits their loss.
+    /// Likely time, in percent below 100, that formats not listed first must save if no quality
+    /// goal limits their loss.
     pub gain: u32,
     /// Time, in percent below 100, that formats not listed first must save, layer by layer, if a
     /// quality goal limits their loss.
     pub gain_within_goal: u32,
     /// Effort of the search.
     pub effort: Effort,
+    /// Comparisons of all searches with these settings and their clones.
+    pub budget: Budget,
 }
 
 impl Default for Settings {
     /// Automatic balance, no fixed targets, no forbidden shards, compilation ahead of time,
     /// soft-caps where they are cheaper, any formats in any number of shards of any components,
-    /// goals in the order of the objective, a gain of [`GAIN`] percent, and a thorough search.
+    /// goals in the order of the objective, a gain of [`GAIN`] percent, and a thorough search with
+    /// the budget of one call of a planner.
     fn default() -> Self {
         Self {
             balance: Balance::Automatic,
@@ -204,6 +215,7 @@ impl Default for Settings {
             gain: GAIN,
             gain_within_goal: 0,
             effort: Effort::Thorough,
+            budget: Budget::default(),
         }
     }
 }
@@ -261,8 +273,10 @@ pub struct Solution {
     pub entries: Vec<Entry>,
     /// Context capacity in tokens. Zero without states.
     pub context: u32,
-    /// Time per generated token (or encode run) in microseconds, if it is known for every shard.
-    pub time: Option<u64>,
+    /// Time per generated token, or per encode run, with the time of the runtime between shards.
+    pub time: Interval,
+    /// Time from a prompt of the goals' length to the first token of its answer.
+    pub first_token: Interval,
     /// Whether no label had to be dropped.
     pub exact: bool,
     /// Upper bound, by a relaxation, on the distance of the chain from the best one. `None` if the
@@ -280,12 +294,14 @@ pub struct Solution {
     /// Upper bound on the distance of the mixture of formats from the best one for these shards.
     /// `None` if formats were not mixed.
     pub mixed: Option<MixBound>,
-    /// Why proposed tokens are verified or not. `None` if there are no drafts.
-    about_speculation: Option<Reason>,
+    /// Why proposed tokens are verified or not, or why no faster plan was found.
+    note: Option<Reason>,
     /// The part of a size goal that was reserved for fallbacks.
     reserve: fallback::Reserve,
-    /// For every target, whether all its legal rows have a time.
-    timed: Vec<bool>,
+    /// For every target, the sum of the times of its legal rows. `None` without such a row.
+    intervals: Vec<Option<Interval>>,
+    /// How goals for times are kept.
+    stage: Stage,
     /// Comparison of each shard with its alternatives.
     decided: decided::Decided,
     settings: Settings,
@@ -294,18 +310,75 @@ pub struct Solution {
 /// Finds the optimum, or the reason why there is none.
 ///
 /// Before cutting to a limit, flags that are known to raise it are tried. They are set if that
-/// saves shards. A size goal also covers the fallbacks of the plan, if possible.
+/// saves shards. A size goal also covers the fallbacks of the plan, if possible. With a quality
+/// goal and a goal for bytes, the least loss is found first. It decides whether there is a plan.
 ///
 /// # Errors
 ///
 /// `invalid-request` for invalid indices or entry points, `unsupported` if no target supports a
 /// layer, `over-limit` if a single layer exceeds a limit or there are too many shards,
-/// `state-not-shareable`, `over-memory`, `over-quality`, and `exhausted` if every solution is
-/// forbidden.
+/// `state-not-shareable`, `over-memory`, `over-size`, `over-quality`, `too-slow`, and `exhausted`
+/// if every solution is forbidden.
 pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
+    let goals = &request.goals;
+    let bytes = goals.size_bytes().or(goals.memory_bytes());
+    let stated = bytes.is_some() && !goals.least_loss && !settings.loss_is_usual;
+    let Some(most) = goals.quality_micronats().filter(|_| stated && settings.effort == Effort::Thorough)
+    else {
+        return solve_once(request, settings);
+    };
+    // Finding the least loss needs few comparisons. Proving that no plan is within a bound needs
+    // many.
+    let mut goals = Goals { least_loss: true, ..goals.clone() };
+    goals.bounds.retain(|bound| !matches!(bound, crate::Goal::QualityMicronats(_)));
+    let weighed = Request { goals, ..request.clone() };
+    let order = [&[Goal::Loss][..], &settings.order].concat();
+    let alone = Settings { falls_back: false, order, ..settings.clone() };
+    // A later stage may have a plan that loses less.
+    let (mut least, mut is_open) = (None, false);
+    for stage in stages(&weighed, &alone)? {
+        let Some(found) = fallback::solve(&weighed, &alone, stage)? else { continue };
+        if fallback::lost(&weighed, &found) <= most {
+            least = Some(found);
+            break;
+        }
+        is_open |= found.gap.is_some_and(|gap| gap.goal == Goal::Loss && gap.least <= most);
+    }
+    if least.is_none() && !is_open {
+        return Err(tables::no_solution(request, settings));
+    }
+    match (solve_once(request, settings), least) {
+        (Err(_), Some(least)) => {
+            let note = Reason {
+                shard: None,
+                choice: "the least loss".to_owned(),
+                because: "the search found no other plan within the goals".to_owned(),
+                cause: Cause::Goal("quality".to_owned()),
+            };
+            let decided = decided::compare(&weighed, &alone, &least)?;
+            Ok(Solution { decided, note: Some(note), settings: settings.clone(), ..least })
+        }
+        (found, _) => found,
+    }
+}
+
+fn solve_once(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
     let found = speculation::solve(request, settings)?;
     let decided = decided::compare(request, settings, &found)?;
     Ok(Solution { decided, ..found })
+}
+
+/// Finds a solution in one stage. `None` if there is none.
+type Find = fn(&Request, &Settings, Stage) -> Result<Option<Solution>, Refusal>;
+
+/// Returns the solution of the first stage that has one.
+fn in_stages(request: &Request, settings: &Settings, find: Find) -> Result<Option<Solution>, Refusal> {
+    for stage in stages(request, settings)? {
+        if let Some(found) = find(request, settings, stage)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
 /// Computes the loss of a plan, in millionths of a nat per token. Returns `None` if a part of it is
@@ -319,19 +392,19 @@ pub fn loss_of(request: &Request, plan: &Plan) -> Option<u64> {
     all.try_fold(0_u64, |sum, loss| Some(sum.saturating_add(loss?)))
 }
 
-/// Finds the optimum without reserving a part of a size goal for fallbacks.
-fn solve_whole(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
-    let plain = tables::solve(request, settings);
-    let relieving = relief::candidates(request, plain.as_ref().ok());
-    if relieving.is_empty() {
-        return plain;
+/// Finds the optimum of a stage without reserving a part of a size goal for fallbacks.
+fn solve_whole(request: &Request, settings: &Settings, stage: Stage) -> Result<Option<Solution>, Refusal> {
+    let plain = tables::solve(request, settings, stage)?;
+    let relieving = relief::candidates(request, plain.as_ref());
+    if relieving.is_empty() || plain.is_some() && settings.budget.is_spent() {
+        return Ok(plain);
     }
-    let relieved = tables::solve(&relief::with_flags(request, &relieving), settings);
-    match (plain, relieved) {
-        (Ok(plain), Ok(relieved)) if plain.shards.len() <= relieved.shards.len() => Ok(plain),
-        (_, Ok(relieved)) => Ok(Solution { relieving, ..relieved }),
-        (plain, Err(_)) => plain,
-    }
+    let relieved = tables::solve(&relief::with_flags(request, &relieving), settings, stage)?;
+    Ok(match (plain, relieved) {
+        (Some(plain), Some(relieved)) if plain.shards.len() <= relieved.shards.len() => Some(plain),
+        (_, Some(relieved)) => Some(Solution { relieving, ..relieved }),
+        (plain, None) => plain,
+    })
 }
 
 /// Returns sets of entry points that a chain may have, best first. A set has the smallest
@@ -386,9 +459,11 @@ fn entry_sets(request: &Request) -> Result<Vec<Vec<Entry>>, Refusal> {
     Ok(prefills::sets(request, &prefills).into_iter().map(with_decode).collect())
 }
 
-/// Constraints that are ignored to find out which one makes a request unsolvable.
+/// The stage of a search, and constraints that are ignored to find out which one makes a request
+/// unsolvable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Relaxed {
+    stage: Stage,
     preferences: bool,
     forbidden: bool,
     admission: bool,
@@ -425,15 +500,15 @@ struct Choice {
     later_time: Vec<u64>,
     softcap: Option<SoftcapPlace>,
     prefix: Prefix,
-    /// Work of the runtime per row, in microseconds.
-    runtime: u64,
-    /// Overhead of each run of a shard in addition to the computation, in microseconds.
-    call: u64,
+    /// Work of the runtime per row.
+    runtime: Interval,
+    /// Overhead of each run of a shard in addition to the computation.
+    call: Interval,
     /// Cumulative loss in millionths of a nat up to each unit, and cumulative number of units whose
     /// loss is needed but was not measured.
     loss: Vec<u64>,
     unmeasured: Vec<u32>,
-    /// Cumulative number of units that require other formats.
+    /// Cumulative number of units that require other formats, or stay on another target.
     unwanted: Vec<u32>,
     /// Formats of activations and states of all units.
     values: (u32, u32),
@@ -461,7 +536,7 @@ impl Choice {
             softcap,
             prefix: Prefix::of_units(request, units.table, &each, units.target, units.entries),
             call: call_of(request, units.target),
-            runtime: capped.filter(|_| softcap == RUNTIME).map_or(0, |capped| capped.runtime.microseconds),
+            runtime: capped.filter(|_| softcap == RUNTIME).map(|own| own.runtime.into()).unwrap_or_default(),
             loss,
             unmeasured,
             formats,
@@ -488,9 +563,8 @@ impl Choice {
         self.prefix.range(unit, unit + 1).filter(|_| is_wanted)
     }
 
-    fn with_runtime(cost: RangeCost, runtime: u64) -> RangeCost {
-        let known_time = cost.known_time.saturating_add(runtime);
-        RangeCost { time: cost.time.map(|_| known_time), known_time, ..cost }
+    fn with_runtime(cost: RangeCost, runtime: Interval) -> RangeCost {
+        RangeCost { time: cost.time.and(runtime), ..cost }
     }
 }
 
@@ -501,6 +575,11 @@ struct Problem<'request> {
     losses: Losses<'request>,
     entries: Vec<Entry>,
     relaxed: Relaxed,
+    goals: GoalBounds,
+    /// Whether a goal concerns losses.
+    weighs_losses: bool,
+    /// Rows of all runs of prefill entry points before the first token of an answer.
+    prompt_rows: u64,
     /// Format tuples that may be used.
     usable: Vec<u32>,
     parts: Vec<Part>,
@@ -509,14 +588,9 @@ struct Problem<'request> {
     most: Vec<RangeCost>,
     /// Place of every target. Targets of one shim and device have the same place.
     places: Vec<u32>,
-    /// For every target, whether all its legal rows have a time, and whether one of these times is
-    /// modelled.
-    timed: Vec<bool>,
-    modelled: Vec<bool>,
-    /// For every target, whether bytes replace its times: no time is known, and a goal for losses
-    /// requires the fastest mixture.
-    by_bytes: Vec<bool>,
-    /// Rank of every target. Adjacent targets whose times are all known have the same rank.
+    /// For every target, the sum of the times of its legal rows.
+    intervals: Vec<Option<Interval>>,
+    /// Rank of every target. See [`ranks`].
     ranks: Vec<u64>,
     /// Time that each additional shard must save, in nanoseconds.
     boundary: u64,
@@ -548,7 +622,7 @@ impl<'request> Problem<'request> {
                 None => relaxed.admission || is_admitted(request, *formats),
             })
             .collect();
-        let by_bytes = weighed_by_bytes(request, settings);
+        let goals = GoalBounds::new(&request.goals, relaxed.stage);
         let mut parts = Vec::new();
         for (component, index) in request.model.components.iter().zip(0_u32..) {
             let kinds = unit_kinds(component);
@@ -590,6 +664,7 @@ impl<'request> Problem<'request> {
                         let message = format!("component `{}` has an unknown kind", component.name);
                         return Err(invalid(message));
                     }
+                    settings.budget.spend((kinds.len() as u64).saturating_mul(usable.len() as u64));
                     let units = mix::Units {
                         request,
                         table: &table,
@@ -597,7 +672,8 @@ impl<'request> Problem<'request> {
                         kinds: &kinds,
                         layered,
                         target,
-                        by_bytes: by_bytes[target as usize],
+                        goals,
+                        stage: relaxed.stage,
                         gain: settings.gain_within_goal,
                         entries: &entries,
                         wanted,
@@ -620,18 +696,26 @@ impl<'request> Problem<'request> {
                 choices,
             });
         }
-        let simple = settings.effort == Effort::Simple;
-        let (timed, modelled) = if simple { untimed(request) } else { known_times(request, &entries) };
+        // Independent of the stage, so that plans of all stages are compared alike.
+        let least = least_nanoseconds(&parts);
+        let noise = (least / search::NOISE).max(search::ROUNDED);
+        let boundary = request.boundary_nanoseconds.saturating_add(noise);
+        let is_simple = settings.effort == Effort::Simple;
+        let intervals = intervals(request, &entries);
+        let ranks = if is_simple { (0..request.targets.len() as u64).collect() } else { ranks(&intervals) };
+        if relaxed.stage.stays && goals.bounds_times() {
+            parts.iter_mut().for_each(|part| part.stay(&ranks));
+        }
         // The first target, which runs most layers, decides which quantity is balanced.
-        let first_is_timed = timed.first() == Some(&true);
+        let first = intervals.first().copied().flatten().filter(|_| !is_simple);
         let balanced_by = match settings.balance {
-            Balance::Automatic if first_is_timed => Balance::Time,
+            Balance::Automatic if first.is_some_and(|time| time.likely > 0) => Balance::Time,
             Balance::Automatic if request.costs.iter().any(|cost| cost.weight_bytes > 0) => Balance::Bytes,
             Balance::Automatic => Balance::Operations,
             chosen => chosen,
         };
-        let boundary =
-            request.boundary_nanoseconds.saturating_add(least_nanoseconds(&parts, &by_bytes) / search::NOISE);
+        let runs = prefill_runs(&entries, request.goals.prompt_tokens);
+        let rows = entries.iter().zip(runs).map(|(entry, runs)| runs.saturating_mul(entry.rows.into()));
         let places = request
             .targets
             .iter()
@@ -646,17 +730,18 @@ impl<'request> Problem<'request> {
             settings,
             table,
             losses,
-            entries,
             relaxed,
+            goals,
+            weighs_losses: request.weighs_losses(),
+            prompt_rows: rows.fold(0, u64::saturating_add),
+            entries,
             usable,
             parts,
             most,
             limits: request.targets.iter().map(|target| TargetBounds::new(target, &[])).collect(),
             places,
-            by_bytes,
-            ranks: ranks(&timed),
-            timed,
-            modelled,
+            intervals,
+            ranks,
             boundary,
             balanced_by,
         })
@@ -698,7 +783,8 @@ impl<'request> Problem<'request> {
             kinds,
             layered: part.layered,
             target,
-            by_bytes: self.by_bytes[target as usize],
+            goals: self.goals,
+            stage: self.relaxed.stage,
             gain: self.settings.gain_within_goal,
             entries: &self.entries,
             wanted: if self.relaxed.preferences { &[] } else { &self.settings.wanted },
@@ -729,13 +815,10 @@ impl<'request> Problem<'request> {
         self.parts.iter().map(|part| part.units).sum()
     }
 
-    /// Returns whether only ranks of targets and unknown times come before losses in the objective.
+    /// Returns whether only ranks of targets come before losses in the objective.
     fn is_known_before_losses(&self) -> bool {
         let before = self.place_of(Goal::Loss);
-        Goal::ALL
-            .into_iter()
-            .filter(|goal| self.place_of(*goal) < before)
-            .all(|goal| matches!(goal, Goal::Targets | Goal::KnownTimes))
+        Goal::ALL.into_iter().all(|goal| goal == Goal::Targets || self.place_of(goal) >= before)
     }
 
     /// Returns the position of a goal in the objective.
@@ -751,16 +834,14 @@ impl<'request> Problem<'request> {
         let (place, units) = (choice.target as usize, (end - first) as u64);
         let later = choice.later[end] - choice.later[first];
         if self.settings.effort == Effort::Simple {
-            return [self.ranks[place].saturating_mul(units), 0, 0, 0, 0, 1, later];
+            return [self.ranks[place].saturating_mul(units), 0, 0, 1, later];
         }
-        let weighed = self.request.weighs_losses();
-        let modelled = if self.modelled[place] && !weighed { later } else { 0 };
         let loss = match self.counts_loss() {
             true => choice.loss[end].saturating_sub(choice.loss[first]).saturating_add(LEAST_SAVED),
             false => 0,
         };
-        let nanoseconds = self.nanoseconds(cost, place);
-        let priced = match (weighed, later) {
+        let nanoseconds = self.nanoseconds(cost);
+        let priced = match (self.weighs_losses, later) {
             // If only some layers must not have the first formats, the other layers are not charged
             // for that.
             (false, 1..) if choice.formats[first..end].contains(&0) => {
@@ -774,40 +855,27 @@ impl<'request> Problem<'request> {
                 nanoseconds.saturating_add(with_gain(later, self.settings.gain_within_goal))
             }
         };
-        [
-            self.ranks[place].saturating_mul(units),
-            cost.untimed.into(),
-            loss,
-            modelled,
-            priced.saturating_add(self.boundary),
-            1,
-            later,
-        ]
+        let rank = self.ranks[place].saturating_mul(units);
+        [rank, loss, priced.saturating_add(self.boundary), 1, later]
     }
 
-    /// Returns the time that is minimised: the time of a token, plus, with a usual answer length, a
-    /// share of the time to the first token.
-    fn nanoseconds(&self, cost: &RangeCost, target: usize) -> u64 {
-        if self.by_bytes[target] {
-            return nanoseconds_of(cost.weight_bytes);
-        }
-        let token = cost.known_time.saturating_mul(1000);
+    /// Returns the time that is minimised: the likely time of a token, plus, with a usual answer
+    /// length, a share of the time to the first token.
+    fn nanoseconds(&self, cost: &RangeCost) -> u64 {
+        let token = cost.time.likely.saturating_mul(1000);
         match u64::from(self.request.goals.answer_tokens) {
             0 => token,
-            answer => token.saturating_add(self.first_token(cost).saturating_mul(1000) / answer),
+            answer => {
+                let first = cost.prefill.likely.saturating_add(cost.time.likely);
+                token.saturating_add(first.saturating_mul(1000) / answer)
+            }
         }
-    }
-
-    /// Returns the microseconds from a prompt to the first token of its answer, as far as they are
-    /// known.
-    fn first_token(&self, cost: &RangeCost) -> u64 {
-        cost.known_prefill.saturating_add(cost.known_time)
     }
 
     /// Returns the quantity by which a shard of a component with layers is balanced.
     fn weight(&self, cost: &RangeCost) -> u64 {
         match self.balanced_by {
-            Balance::Time => cost.time.unwrap_or(0),
+            Balance::Time => cost.time.likely,
             Balance::Operations => cost.ops,
             Balance::Bytes | Balance::Automatic => cost.weight_bytes,
         }
@@ -841,10 +909,14 @@ impl<'request> Problem<'request> {
     /// Returns the contribution of a separate shard like [`one_shard`](Self::one_shard), plus the
     /// smallest overhead of its calls.
     fn least_shard(&self) -> search::Sums {
-        let calls = (0..self.request.targets.len()).filter(|target| !self.by_bytes[*target]);
-        let calls = calls.map(|target| call_of(self.request, u32::try_from(target).unwrap_or(u32::MAX)));
-        let all = self.by_bytes.iter().all(|by_bytes| !by_bytes);
-        self.shard_and(calls.min().filter(|_| all).unwrap_or(0).saturating_mul(1000))
+        let calls = self.calls().map(|call| call.likely);
+        self.shard_and(calls.min().unwrap_or(0).saturating_mul(1000))
+    }
+
+    /// Iterates over the overheads of a run of a shard on each target.
+    fn calls(&self) -> impl Iterator<Item = Interval> {
+        let targets = 0..self.request.targets.len();
+        targets.map(|target| call_of(self.request, u32::try_from(target).unwrap_or(u32::MAX)))
     }
 
     /// Returns an upper bound on the saving of a component that joins the previous shard.
@@ -853,13 +925,9 @@ impl<'request> Problem<'request> {
             part.choices.iter().map(|choice| choice.prefix.sum(0, part.units).prefill_runs).max()
         };
         let prefill_runs = self.parts.iter().filter_map(runs).max().unwrap_or(0);
-        let most = (0..self.request.targets.len()).map(|target| {
-            let call = call_of(self.request, u32::try_from(target).unwrap_or(u32::MAX));
-            let alone = RangeCost { prefill_runs, ..RangeCost::default() }.called(call);
-            self.nanoseconds(&alone, target)
-        });
-        let most = most.max().unwrap_or(0);
-        let gain = if self.request.weighs_losses() { 0 } else { self.settings.gain };
+        let alone = RangeCost { prefill_runs, ..RangeCost::default() };
+        let most = self.calls().map(|call| self.nanoseconds(&alone.called(call))).max().unwrap_or(0);
+        let gain = if self.weighs_losses { 0 } else { self.settings.gain };
         // Each share is rounded separately.
         let rounded = u64::from(self.request.goals.answer_tokens > 0) + u64::from(gain > 0);
         self.shard_and(most.saturating_add(with_gain(most, gain)).saturating_add(rounded))
@@ -870,7 +938,7 @@ impl<'request> Problem<'request> {
             Effort::Simple => (0, 0),
             Effort::Thorough => (self.loss_of_a_shard(), self.boundary.saturating_add(nanoseconds)),
         };
-        preferences::in_order([0, 0, loss, 0, more, 1, 0], &self.settings.order)
+        preferences::in_order([0, loss, more, 1, 0], &self.settings.order)
     }
 
     /// Returns the loss that an additional shard must save.
@@ -881,7 +949,7 @@ impl<'request> Problem<'request> {
     /// Returns a time as part of the objective.
     fn in_time(&self, nanoseconds: u64) -> search::Sums {
         let nanoseconds = if self.settings.effort == Effort::Simple { 0 } else { nanoseconds };
-        preferences::in_order([0, 0, 0, 0, nanoseconds, 0, 0], &self.settings.order)
+        preferences::in_order([0, 0, nanoseconds, 0, 0], &self.settings.order)
     }
 
     /// Returns the additional time of the runtime per step if one shard follows another, in
@@ -893,6 +961,23 @@ impl<'request> Problem<'request> {
 }
 
 impl Part {
+    /// Keeps every unit on the targets of the first rank that supports it.
+    fn stay(&mut self, ranks: &[u64]) {
+        let rank = |choice: &Choice| ranks.get(choice.target as usize).copied().unwrap_or(u64::MAX);
+        let least = |unit: usize| {
+            let able = self.choices.iter().filter(|choice| choice.cost_of_unit(unit).is_some());
+            able.map(rank).min().unwrap_or(u64::MAX)
+        };
+        let least: Vec<u64> = (0..self.units).map(least).collect();
+        for choice in &mut self.choices {
+            let (own, mut more) = (rank(choice), 0);
+            for (unwanted, least) in choice.unwanted[1..].iter_mut().zip(&least) {
+                more += u32::from(own > *least);
+                *unwanted += more;
+            }
+        }
+    }
+
     /// Returns units as the segment of a plan: a range of layers, or 0..0 for the whole component.
     fn segment(&self, first: usize, end: usize, choice: &Choice) -> Segment {
         let formats = choice.formats(first, end);
@@ -913,38 +998,35 @@ fn softcap_places(component: &crate::Component, settings: &Settings) -> Vec<Opti
     }
 }
 
-/// Returns for every target whether all its legal rows of the main entry point have a time, and
-/// whether one of these times is modelled. A target without a legal row has neither.
-fn known_times(request: &Request, entries: &[Entry]) -> (Vec<bool>, Vec<bool>) {
+/// Returns for every target the sum of the times of its legal rows of the main entry point, or
+/// `None` if it has no such row.
+fn intervals(request: &Request, entries: &[Entry]) -> Vec<Option<Interval>> {
     let main = entries.first().copied();
-    let (mut known, mut missing, mut modelled) = (untimed(request).0, untimed(request).0, untimed(request).1);
-    for cost in request.costs.iter().filter(|cost| Some(cost.entry) == main && cost.illegal.is_none()) {
-        let Some(missing) = missing.get_mut(cost.target as usize) else { continue };
-        match cost.time {
-            Some(time) => {
-                known[cost.target as usize] = true;
-                modelled[cost.target as usize] |= time.provenance == Provenance::Modelled;
-            }
-            None => *missing = true,
+    let mut sums: Vec<Option<Interval>> = vec![None; request.targets.len()];
+    for cost in request.costs.iter().filter(|cost| Some(cost.entry) == main) {
+        let Some((sum, time)) = sums.get_mut(cost.target as usize).zip(cost.time()) else { continue };
+        *sum = Some(sum.unwrap_or_default().and(time.into()));
+    }
+    sums
+}
+
+/// Returns the rank of every target in the order of the request. A target has the rank of the one
+/// before it unless its interval is wider. Targets without a legal row are skipped.
+fn ranks(intervals: &[Option<Interval>]) -> Vec<u64> {
+    let mut before: Option<(u64, Interval)> = None;
+    let targets = intervals.iter().zip(0_u64..);
+    let rank = targets.map(|(own, index)| match (*own, before) {
+        (None, before) => before.map_or(index, |(rank, _)| rank),
+        (Some(own), Some((rank, width))) if !own.is_wider_than(&width) => {
+            before = Some((rank, own));
+            rank
         }
-    }
-    (known.iter().zip(missing).map(|(known, missing)| *known && !missing).collect(), modelled)
-}
-
-/// Returns the result of [`known_times`] for no known times.
-fn untimed(request: &Request) -> (Vec<bool>, Vec<bool>) {
-    (vec![false; request.targets.len()], vec![false; request.targets.len()])
-}
-
-/// Returns the rank of every target in the order of the request. Adjacent targets with known times
-/// share a rank.
-fn ranks(timed: &[bool]) -> Vec<u64> {
-    let mut ranks: Vec<u64> = Vec::with_capacity(timed.len());
-    for (index, own) in timed.iter().enumerate() {
-        let before = index.checked_sub(1).filter(|&before| *own && timed[before]);
-        ranks.push(before.map_or(index as u64, |before| ranks[before]));
-    }
-    ranks
+        (Some(own), _) => {
+            before = Some((index, own));
+            index
+        }
+    });
+    rank.collect()
 }
 
 /// Returns an upper bound on the cost of a shard of the whole model on a target: for every
@@ -965,15 +1047,12 @@ fn most(parts: &[Part], target: usize) -> RangeCost {
     parts.iter().map(of).fold(RangeCost::default(), |sum, cost| sum.joined(&cost))
 }
 
-/// Returns the sum of the least times of all units.
-fn least_nanoseconds(parts: &[Part], by_bytes: &[bool]) -> u64 {
+/// Returns the sum of the least likely times of all units.
+fn least_nanoseconds(parts: &[Part]) -> u64 {
     let unit = |part: &Part, unit: usize| {
         let times = part.choices.iter().filter_map(|choice| {
             let cost = choice.cost(unit, unit + 1)?.computed();
-            match by_bytes[choice.target as usize] {
-                true => Some(nanoseconds_of(cost.weight_bytes)),
-                false => Some(cost.time?.saturating_mul(1000)),
-            }
+            Some(cost.time.likely.saturating_mul(1000))
         });
         times.min().unwrap_or(0)
     };
@@ -985,25 +1064,6 @@ fn least_nanoseconds(parts: &[Part], by_bytes: &[bool]) -> u64 {
 fn with_gain(nanoseconds: u64, percent: u32) -> u64 {
     let rest = u64::from(100_u32.saturating_sub(percent).max(1));
     nanoseconds.saturating_mul(100 - rest) / rest
-}
-
-/// Converts bytes of weights to a time that is only used for comparisons: decode reads every weight
-/// once. One nanosecond per byte is far from any memory's rate, but sums need no rounding.
-fn nanoseconds_of(weight_bytes: u64) -> u64 {
-    weight_bytes
-}
-
-/// Returns for every target whether bytes replace times: a goal for losses requires the fastest
-/// mixture and no time of the target is known.
-fn weighed_by_bytes(request: &Request, settings: &Settings) -> Vec<bool> {
-    let asked = request.goals.quality_micronats.is_some() && !request.goals.least_loss;
-    let mut by_bytes = vec![asked && settings.effort == Effort::Thorough; request.targets.len()];
-    for cost in request.costs.iter().filter(|cost| cost.time.is_some() && cost.illegal.is_none()) {
-        if let Some(by_bytes) = by_bytes.get_mut(cost.target as usize) {
-            *by_bytes = false;
-        }
-    }
-    by_bytes
 }
 
 /// Returns whether the solver may choose a tuple by itself. Two-bit weights are allowed only if

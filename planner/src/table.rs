@@ -1,15 +1,96 @@
 //! The indexed cost table, and sums over ranges of layers in constant time.
 
+use std::fmt;
+
 use crate::{
-    Body, Component, Cost, Entry, EntryKind, PrefillPart, Provenance, Request, Segment, SoftcapPlace,
+    Body, Component, Cost, Entry, EntryKind, PrefillPart, Request, Segment, Shard, SoftcapPlace, TimeCost,
+    names,
 };
 
-/// Returns the microseconds that each run of a shard on a target needs in addition to its
-/// computation. 0 if unknown.
-pub fn call_of(request: &Request, target: u32) -> u64 {
+/// Microseconds within bounds: `low` ≤ `likely` ≤ `high`. All sums saturate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Interval {
+    /// No run is expected to be faster.
+    pub low: u64,
+    /// The likely time.
+    pub likely: u64,
+    /// No run is expected to be slower.
+    pub high: u64,
+}
+
+impl Interval {
+    /// Creates a time that does not vary.
+    pub const fn exact(microseconds: u64) -> Self {
+        Self { low: microseconds, likely: microseconds, high: microseconds }
+    }
+
+    /// Returns the sum of two times.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            low: self.low.saturating_add(other.low),
+            likely: self.likely.saturating_add(other.likely),
+            high: self.high.saturating_add(other.high),
+        }
+    }
+
+    /// Returns the rest of this time without a part of it.
+    #[must_use]
+    pub const fn without(self, part: Self) -> Self {
+        Self {
+            low: self.low.saturating_sub(part.low),
+            likely: self.likely.saturating_sub(part.likely),
+            high: self.high.saturating_sub(part.high),
+        }
+    }
+
+    /// Returns the time of several runs.
+    #[must_use]
+    pub const fn times(self, runs: u64) -> Self {
+        Self {
+            low: self.low.saturating_mul(runs),
+            likely: self.likely.saturating_mul(runs),
+            high: self.high.saturating_mul(runs),
+        }
+    }
+
+    /// Returns whether `high` relative to `low` exceeds that of `other` by more than 5 percent. A
+    /// time of 0 is exact.
+    pub fn is_wider_than(&self, other: &Self) -> bool {
+        let ratio = |of: &Self| if of.high == 0 { (1, 1) } else { (of.high, of.low) };
+        let ((high, low), (other_high, other_low)) = (ratio(self), ratio(other));
+        let product = |left: u64, right: u64, percent: u64| {
+            (u128::from(left) * u128::from(right)).saturating_mul(percent.into())
+        };
+        product(high, other_low, 100) > product(other_high, low, 105)
+    }
+}
+
+/// Formats the time as `about 52 ms (20 ms to 130 ms)`, with the digits that its error allows.
+impl fmt::Display for Interval {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.low == self.high {
+            return formatter.write_str(&names::microseconds(self.likely));
+        }
+        let [low, likely, high] =
+            [self.low, self.likely, self.high].map(|time| names::microseconds(names::two_digits(time)));
+        write!(formatter, "about {likely} ({low} to {high})")
+    }
+}
+
+impl From<TimeCost> for Interval {
+    fn from(time: TimeCost) -> Self {
+        Self { low: time.low, likely: time.likely, high: time.high }
+    }
+}
+
+/// Returns the time that each run of a shard on a target needs in addition to its computation. 0 if
+/// the target states none.
+pub fn call_of(request: &Request, target: u32) -> Interval {
     let target = request.targets.get(target as usize);
     let mut overheads = target.into_iter().flat_map(|target| &target.overheads);
-    overheads.find(|overhead| overhead.name == "call-microseconds").map_or(0, |overhead| overhead.value)
+    let call = overheads.find(|overhead| overhead.name == "call-microseconds");
+    call.map_or(Interval::default(), |own| Interval { low: own.low, likely: own.value, high: own.high })
 }
 
 /// The rows of the cost table by key.
@@ -36,24 +117,16 @@ pub struct RangeCost {
     pub artefact_bytes: u64,
     /// Bytes of states at the largest entry point.
     pub state_bytes: u64,
-    /// Time of one generated token (or one encode run) in microseconds, if all parts are known.
-    pub time: Option<u64>,
-    /// Known part of `time`, in microseconds.
-    pub known_time: u64,
-    /// Known time of all runs of prefill entry points before the first token of an answer, in
-    /// microseconds.
-    pub known_prefill: u64,
-    /// Known time of one run of the slowest entry point, in microseconds.
+    /// Time of one generated token, or of one encode run.
+    pub time: Interval,
+    /// Time of all runs of prefill entry points before the first token of an answer.
+    pub prefill: Interval,
+    /// Likely time of one run of the slowest entry point, in microseconds.
     pub longest_run: u64,
     /// Runs of prefill entry points before the first token of an answer.
     pub prefill_runs: u64,
-    /// Overhead of each run of a shard in addition to its computation, in microseconds. It is
-    /// included in the times.
-    pub call: u64,
-    /// Number of layers whose time is unknown.
-    pub untimed: u32,
-    /// Number of operations that the time does not cover.
-    pub uncosted_ops: u64,
+    /// Overhead of each run of a shard in addition to its computation. It is included in the times.
+    pub call: Interval,
 }
 
 impl RangeCost {
@@ -62,17 +135,11 @@ impl RangeCost {
         self.artefact_bytes.saturating_add(self.state_bytes)
     }
 
-    /// Returns the cost as a separate shard, with an overhead of `call` microseconds for each run.
+    /// Returns the cost as a separate shard, with an overhead of `call` for each run.
     #[must_use]
-    pub fn called(&self, call: u64) -> RangeCost {
-        let known_time = self.known_time.saturating_add(call);
-        RangeCost {
-            time: self.time.map(|_| known_time),
-            known_time,
-            known_prefill: self.known_prefill.saturating_add(call.saturating_mul(self.prefill_runs)),
-            call,
-            ..self.clone()
-        }
+    pub fn called(&self, call: Interval) -> RangeCost {
+        let prefill = self.prefill.and(call.times(self.prefill_runs));
+        RangeCost { time: self.time.and(call), prefill, call, ..self.clone() }
     }
 
     /// Returns the cost of the computation, without the overhead of calls.
@@ -86,14 +153,12 @@ impl RangeCost {
     /// once.
     #[must_use]
     pub fn joining(&self, prefill_runs: u64) -> RangeCost {
-        let shared = self.call.saturating_mul(self.prefill_runs.min(prefill_runs));
-        let known_time = self.known_time.saturating_sub(self.call);
+        let shared = self.call.times(self.prefill_runs.min(prefill_runs));
         RangeCost {
-            time: self.time.map(|_| known_time),
-            known_time,
-            known_prefill: self.known_prefill.saturating_sub(shared),
+            time: self.time.without(self.call),
+            prefill: self.prefill.without(shared),
             prefill_runs: self.prefill_runs.saturating_sub(prefill_runs),
-            call: 0,
+            call: Interval::default(),
             ..self.clone()
         }
     }
@@ -111,11 +176,8 @@ impl RangeCost {
             weight_bytes: self.weight_bytes.saturating_add(other.weight_bytes),
             artefact_bytes: self.artefact_bytes.saturating_add(other.artefact_bytes),
             state_bytes: self.state_bytes.saturating_add(other.state_bytes),
-            time: self.time.zip(other.time).map(|(own, other)| own.saturating_add(other)),
-            known_time: self.known_time.saturating_add(other.known_time),
-            known_prefill: self.known_prefill.saturating_add(other.known_prefill),
-            untimed: self.untimed.saturating_add(other.untimed),
-            uncosted_ops: self.uncosted_ops.saturating_add(other.uncosted_ops),
+            time: self.time.and(other.time),
+            prefill: self.prefill.and(other.prefill),
         }
     }
 }
@@ -149,8 +211,8 @@ impl<'request> CostTable<'request> {
     ) -> Option<String> {
         let mut used = entries.iter().filter(|&&entry| takes_part(request, kind, entry));
         used.find_map(|&entry| match self.row(kind, target, formats, entry) {
-            None => Some(format!("no cost for {}", crate::names::entry(entry))),
-            Some(row) => row.illegal.clone(),
+            None => Some(format!("no cost for {}", names::entry(entry))),
+            Some(row) => row.illegal().map(str::to_owned),
         })
     }
 }
@@ -213,12 +275,22 @@ pub fn units_of(request: &Request, segments: &[Segment], softcap: Option<Softcap
     units
 }
 
-/// Returns the runtime's time for the soft-cap of a shard, in microseconds per row. 0 if the
-/// runtime does not compute it.
-pub fn runtime_of(request: &Request, segments: &[Segment], softcap: Option<SoftcapPlace>) -> u64 {
+/// Returns the runtime's time for the soft-cap of a shard, per row. 0 if the runtime does not
+/// compute it.
+pub fn runtime_of(request: &Request, segments: &[Segment], softcap: Option<SoftcapPlace>) -> Interval {
     let component = |segment: &Segment| request.model.components.get(segment.component as usize);
     let capped = segments.iter().filter_map(component).find_map(|component| component.softcap.as_ref());
-    capped.filter(|_| softcap == Some(SoftcapPlace::Runtime)).map_or(0, |cap| cap.runtime.microseconds)
+    let capped = capped.filter(|_| softcap == Some(SoftcapPlace::Runtime));
+    capped.map_or(Interval::default(), |cap| cap.runtime.into())
+}
+
+/// Returns the cost of a shard of a plan, including the runtime's share and the overhead of calls.
+pub fn cost_of(request: &Request, table: &CostTable<'_>, shard: &Shard) -> RangeCost {
+    let units = units_of(request, &shard.segments, shard.softcap);
+    let prefix = Prefix::of_units(request, table, &units, shard.target, &shard.entries);
+    let cost = prefix.sum(0, units.len());
+    let runtime = runtime_of(request, &shard.segments, shard.softcap);
+    RangeCost { time: cost.time.and(runtime), ..cost }.called(call_of(request, shard.target))
 }
 
 /// Cumulative sums over the units of one component on one target, so that the cost of any range is
@@ -234,9 +306,9 @@ struct EntryPrefix {
     /// Runs before the first token of an answer. 0 for entry points other than prefill.
     runs: u64,
     ops: Vec<u64>,
-    time: Vec<u64>,
-    untimed: Vec<u32>,
-    uncosted: Vec<u64>,
+    low: Vec<u64>,
+    likely: Vec<u64>,
+    high: Vec<u64>,
     artefact: Vec<u64>,
     states: Vec<u64>,
     /// Cumulative number of units with work at this entry point. The entry point is built only for
@@ -287,9 +359,9 @@ impl Prefix {
             let mut per_entry = EntryPrefix {
                 runs,
                 ops: vec![0],
-                time: vec![0],
-                untimed: vec![0],
-                uncosted: vec![0],
+                low: vec![0],
+                likely: vec![0],
+                high: vec![0],
                 artefact: vec![0],
                 states: vec![0],
                 active: vec![0],
@@ -302,31 +374,17 @@ impl Prefix {
                     _ => (takes_part(request, kind, entry), table.row(kind, target, formats, entry)),
                 };
                 before = Some(((kind, formats), (active, row)));
-                if active && row.is_none_or(|row| row.illegal.is_some()) {
-                    unit_illegal[unit] = true;
-                }
-                let nothing = Cost {
-                    kind,
-                    target,
-                    formats,
-                    entry,
-                    ops: 0,
-                    weight_bytes: 0,
-                    artefact_bytes: 0,
-                    artefact_provenance: Provenance::Measured,
-                    state_bytes: 0,
-                    illegal: None,
-                    time: None,
-                    uncosted_ops: 0,
-                };
-                let row = row.filter(|_| active).unwrap_or(&nothing);
-                unit_weights[unit] = unit_weights[unit].max(row.weight_bytes);
-                push(&mut per_entry.ops, row.ops);
-                push(&mut per_entry.time, row.time.map_or(0, |time| time.microseconds));
-                push32(&mut per_entry.untimed, active && row.time.is_none());
-                push(&mut per_entry.uncosted, row.uncosted_ops);
-                push(&mut per_entry.artefact, row.artefact_bytes);
-                push(&mut per_entry.states, row.state_bytes);
+                let row = row.filter(|_| active);
+                let time = row.and_then(Cost::time);
+                unit_illegal[unit] |= active && time.is_none();
+                let of = |amount: fn(&Cost) -> u64| row.map_or(0, amount);
+                unit_weights[unit] = unit_weights[unit].max(of(|row| row.weight_bytes));
+                push(&mut per_entry.ops, of(|row| row.ops));
+                push(&mut per_entry.low, time.map_or(0, |time| time.low));
+                push(&mut per_entry.likely, time.map_or(0, |time| time.likely));
+                push(&mut per_entry.high, time.map_or(0, |time| time.high));
+                push(&mut per_entry.artefact, of(|row| row.artefact_bytes));
+                push(&mut per_entry.states, of(|row| row.state_bytes));
                 push32(&mut per_entry.active, active);
             }
             prefix.entries.push(per_entry);
@@ -364,15 +422,15 @@ impl Prefix {
             cost.ops = cost.ops.max(span(&entry.ops));
             cost.artefact_bytes = cost.artefact_bytes.saturating_add(span(&entry.artefact));
             cost.state_bytes = cost.state_bytes.max(span(&entry.states));
-            let prefill = span(&entry.time).saturating_mul(entry.runs);
-            cost.longest_run = cost.longest_run.max(span(&entry.time));
-            cost.prefill_runs = cost.prefill_runs.saturating_add(entry.runs);
-            cost.known_prefill = cost.known_prefill.saturating_add(prefill);
+            let time =
+                Interval { low: span(&entry.low), likely: span(&entry.likely), high: span(&entry.high) };
+            cost.longest_run = cost.longest_run.max(time.likely);
             if position == 0 {
-                cost.uncosted_ops = span(&entry.uncosted);
-                cost.untimed = entry.untimed[end] - entry.untimed[first];
-                cost.known_time = span(&entry.time);
-                cost.time = (cost.untimed == 0).then_some(cost.known_time);
+                cost.time = time;
+            }
+            if entry.runs > 0 {
+                cost.prefill_runs = cost.prefill_runs.saturating_add(entry.runs);
+                cost.prefill = cost.prefill.and(time.times(entry.runs));
             }
         }
         cost

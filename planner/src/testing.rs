@@ -2,15 +2,16 @@
 //! computed by hand.
 
 use crate::{
-    Body, Component, Cost, Entry, EntryKind, Flag, FlagSchema, FlagType, Format, FormatTuple, GatheredTable,
-    Goals, Granularity, Layer, LayerKind, Limit, Model, NumberKind, PrefillPart, Provenance, Quantisation,
-    Relief, Request, ScaleType, Softcap, TableFormat, Target, TimeCost,
+    Body, Component, Cost, Entry, EntryKind, Fact, Flag, FlagSchema, FlagType, Format, FormatTuple,
+    GatheredTable, Goals, Granularity, Layer, LayerKind, Limit, Model, NumberKind, Overhead, PrefillPart,
+    Provenance, Quantisation, Relief, Request, ScaleType, Softcap, Support, TableFormat, Target, TimeCost,
 };
 
 /// Builds a request with `embed`, a `decoder` and a `head`, on one target `npu` that supports all
 /// layers as 32-bit float. Each layer has 100 operations (60 in prefill), 1000 weight bytes, 10
 /// artefact bytes per entry point and 50 state bytes. `embed` and `head` have 1 and 2 operations
-/// and 10 and 4000 weight bytes.
+/// and 10 and 4000 weight bytes. All likely times are 0, and those of later targets are uncertain,
+/// so that the first target is preferred.
 #[derive(Debug, Clone)]
 pub struct RequestBuilder {
     request: Request,
@@ -43,6 +44,28 @@ pub fn weight_format(request: &mut Request, name: &str) -> u32 {
     u32::try_from(request.weight_formats.len() - 1).unwrap_or(u32::MAX)
 }
 
+/// Makes a row of the cost table illegal.
+pub fn refuse(cost: &mut Cost, why: &str) {
+    cost.support = Support::Illegal(why.to_owned());
+}
+
+/// Makes a row of the cost table legal, with a time that does not vary.
+pub fn set_time(cost: &mut Cost, microseconds: u64) {
+    cost.support = Support::Legal(TimeCost::exact(microseconds, Provenance::Simulated));
+}
+
+/// Returns the overhead of each run of a shard, in microseconds.
+pub fn call(microseconds: u64) -> Overhead {
+    Overhead {
+        name: "call-microseconds".to_owned(),
+        low: microseconds,
+        value: microseconds,
+        high: microseconds,
+        provenance: Provenance::Reported,
+        note: String::new(),
+    }
+}
+
 const EMBED: u32 = 0;
 const HEAD: u32 = 1;
 
@@ -65,6 +88,8 @@ impl RequestBuilder {
                 family: "sample".to_owned(),
                 hidden: 8,
                 max_context: 4096,
+                heads: 0,
+                towers: vec![],
                 components: vec![
                     component("embed", Body::Whole(EMBED), &[], &["hidden"]),
                     component("decoder", Body::Layers(layers), &["hidden"], &["hidden"]),
@@ -93,14 +118,10 @@ impl RequestBuilder {
             boundary_nanoseconds: 0,
             transfer_nanoseconds: 0,
             goals: Goals {
-                quality_micronats: None,
+                bounds: vec![],
                 least_loss: false,
-                memory_bytes: None,
-                size_bytes: None,
                 context: 512,
                 max_prefill_rows: 128,
-                token_microseconds: None,
-                first_token_microseconds: None,
                 prompt_tokens: 512,
                 answer_tokens: 0,
             },
@@ -142,6 +163,7 @@ impl RequestBuilder {
             facts: vec![],
             schema: vec![],
             recommended: vec![],
+            device_memory: None,
             extensions: vec![],
         });
         for kind in 0..u32::try_from(self.request.kinds.len()).unwrap_or(u32::MAX) {
@@ -170,9 +192,12 @@ impl RequestBuilder {
                 artefact_bytes: 10,
                 artefact_provenance: Provenance::Modelled,
                 state_bytes,
-                illegal: None,
-                time: None,
-                uncosted_ops: 0,
+                support: Support::Legal(TimeCost {
+                    low: 0,
+                    likely: 0,
+                    high: u64::from(target > 0),
+                    provenance: Provenance::Simulated,
+                }),
             });
         }
     }
@@ -189,6 +214,26 @@ impl RequestBuilder {
                 relief: vec![],
             });
         }
+        self
+    }
+
+    /// Adds a reported fact about a target, given by name.
+    #[must_use]
+    pub fn fact(mut self, target: &str, name: &str, value: &str) -> Self {
+        for candidate in self.request.targets.iter_mut().filter(|candidate| candidate.name == target) {
+            candidate.facts.push(Fact {
+                name: name.to_owned(),
+                value: value.to_owned(),
+                provenance: Provenance::Reported,
+            });
+        }
+        self
+    }
+
+    /// Sets an option of the planner.
+    #[must_use]
+    pub fn option(mut self, name: &str, value: &str) -> Self {
+        self.request.options.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -266,11 +311,19 @@ impl RequestBuilder {
         self
     }
 
-    /// Sets the times of all rows on one target, in microseconds.
+    /// Sets the times of all legal rows on one target, in microseconds.
     #[must_use]
-    pub fn times(mut self, target: u32, microseconds: u64) -> Self {
+    pub fn times(self, target: u32, microseconds: u64) -> Self {
+        self.times_within(target, microseconds, microseconds, microseconds)
+    }
+
+    /// Sets the times of all legal rows on one target to an interval, in microseconds.
+    #[must_use]
+    pub fn times_within(mut self, target: u32, low: u64, likely: u64, high: u64) -> Self {
         for cost in self.request.costs.iter_mut().filter(|cost| cost.target == target) {
-            cost.time = Some(TimeCost { microseconds, provenance: Provenance::Simulated });
+            if let Support::Legal(time) = &mut cost.support {
+                *time = TimeCost { low, likely, high, provenance: Provenance::Simulated };
+            }
         }
         self
     }
@@ -281,7 +334,7 @@ impl RequestBuilder {
     pub fn softcap(mut self, microseconds: u64) -> Self {
         let kind = u32::try_from(self.request.kinds.len()).unwrap_or(u32::MAX);
         self.request.kinds.push(LayerKind { name: "head without".to_owned(), prefill: PrefillPart::None });
-        let runtime = TimeCost { microseconds, provenance: Provenance::Modelled };
+        let runtime = TimeCost::exact(microseconds, Provenance::Modelled);
         self.request.model.components[2].softcap = Some(Softcap { kind_without: kind, runtime });
         let rows: Vec<Cost> = self.request.costs.iter().filter(|cost| cost.kind == HEAD).cloned().collect();
         let rows = rows.into_iter().map(|cost| Cost { kind, ops: cost.ops - 1, ..cost });

@@ -11,7 +11,7 @@ const u32 = (value) => value >>> 0;
 const u64 = (value) => Number(BigInt.asUintN(64, BigInt(value)));
 
 function refuse(kind, message) {
-  throw { kind, message, details: [] };
+  throw { kind, message, details: [], lessons: [] };
 }
 
 // The decode entry point with enough context, and the largest prefill of that context.
@@ -65,19 +65,20 @@ function cost(request, { segments: [{ component, first, end }], entries }) {
     own.filter((kind) => entry.kind !== 'prefill' || request.kinds[kind].prefill !== 'none').map((kind) => {
       const row = request.costs.find((row) => row.kind === kind && row.target === 0 && row.formats === 0
         && ['kind', 'rows', 'context'].every((field) => row.entry[field] === entry[field]));
-      if (!row || row.illegal) refuse('unsupported', `a layer has no cost: ${row?.illegal ?? 'no row'}`);
+      if (row?.support.tag !== 'legal') refuse('unsupported', `a layer has no cost: ${row?.support.val ?? 'no row'}`);
       return row;
     }));
   const of = (field) => rows.map((rows) => sum(rows.map((row) => u64(row[field]))));
-  const times = rows.map((rows) => sum(rows.map(({ time }) => u64(time?.microseconds ?? 0))));
+  const timesOf = (bound) => rows.map((rows) => sum(rows.map(({ support }) => u64(support.val[bound]))));
+  const [low, times, high] = ['low', 'likely', 'high'].map(timesOf);
   const ofKind = (kind) => Math.max(...rows.flat().filter((row) => row.kind === kind).map((row) => u64(row.weightBytes)));
   const weights = own.map(ofKind);
   const artefact = sum(weights) + sum(of('artefactBytes'));
   const context = artefact + Math.max(...of('stateBytes'));
   // The host refuses sums of more than 64 bits.
-  const sums = [context, ...of('ops'), ...of('uncostedOps'), ...times];
+  const sums = [context, ...of('ops'), ...high];
   if (sums.some((sum) => sum >= 2 ** 63)) refuse('over-limit', 'a sum of the cost table has more than 63 bits');
-  return { times, weights, artefact, context, ops: Math.max(...of('ops')) };
+  return { low, times, weights, artefact, context, ops: Math.max(...of('ops')) };
 }
 
 // Loss of a layer in the first formats. Unknown losses of activations and states are not counted.
@@ -95,6 +96,7 @@ function loss({ formats: [tuple], weightFormats, sensitivities, valueSensitiviti
 // Refuses a plan that the host would refuse.
 function check(request, { shards, tables }) {
   const { goals, targets: [target] } = request;
+  const bound = (tag) => goals.bounds.find((goal) => goal.tag === tag)?.val;
   const atMost = (kind, name, value, most) => {
     if (most != null && value > u64(most)) refuse(kind, `${name} is ${value}, at most ${u64(most)} allowed`);
   };
@@ -113,26 +115,31 @@ function check(request, { shards, tables }) {
   for (const { name, value } of target.limits) atMost('over-limit', name, values[name] ?? 0, value);
   atMost('over-limit', 'shards', shards.length, 256);
   const chosen = request.tables.map(({ formats }, table) => formats[tables[table]]);
-  atMost('over-memory', 'memory-bytes', memory, goals.memoryBytes ?? 2 ** 63);
+  atMost('over-memory', 'memory-bytes', memory, bound('memory-bytes') ?? 2 ** 63);
   const size = sum([...costs.map(({ artefact }) => artefact), ...chosen.map(({ bytes }) => u64(bytes))]);
-  atMost('over-size', 'size', size, goals.sizeBytes);
+  atMost('over-size', 'size', size, bound('size-bytes'));
 
-  // Each run of a shard takes the time of a call too. The last token of a prompt is decoded.
-  const call = u64(target.overheads.find(({ name }) => name === 'call-microseconds')?.value ?? 0);
+  // A plan keeps a goal if the lowest time does. Each run of a shard takes the time of a call and of
+  // the runtime too. The last token of a prompt is decoded.
+  const call = u64(target.overheads.find(({ name }) => name === 'call-microseconds')?.low ?? 0);
+  const isPrefill = ({ kind }) => kind === 'prefill';
+  const isDecode = ({ kind }) => kind !== 'prefill';
   const time = (is) => sum(shards.flatMap(({ entries }, shard) =>
-    entries.map((entry, index) => (is(entry) ? costs[shard].times[index] + call : 0))));
-  const token = time(({ kind }) => kind !== 'prefill');
-  const rows = shards.flatMap(({ entries }) => entries).find(({ kind }) => kind === 'prefill')?.rows;
+    entries.map((entry, index) => (is(entry) ? costs[shard].low[index] + call : 0))));
+  const calls = (is) => shards.flatMap(({ entries }) => entries).filter(is).length;
+  const between = (runs) => Math.floor((runs * u64(request.boundaryNanoseconds)) / 1000);
+  const rows = shards.flatMap(({ entries }) => entries).find(isPrefill)?.rows;
   const runs = rows ? Math.ceil(Math.max(u32(goals.promptTokens) - 1, 0) / rows) : 0;
-  atMost('too-slow', 'token-microseconds', token, goals.tokenMicroseconds);
-  const first = token + runs * time(({ kind }) => kind === 'prefill');
-  atMost('too-slow', 'first-token-microseconds', first, goals.firstTokenMicroseconds);
+  atMost('too-slow', 'token-microseconds', time(isDecode) + between(calls(isDecode)), bound('token-microseconds'));
+  const first = time(isDecode) + runs * time(isPrefill) + between(calls(isDecode) + runs * calls(isPrefill));
+  atMost('too-slow', 'first-token-microseconds', first, bound('first-token-microseconds'));
 
-  if (goals.qualityMicronats == null) return;
+  const quality = bound('quality-micronats');
+  if (quality == null) return;
   const layers = shards.flatMap(({ segments: [{ component, first }] }, shard) =>
     costs[shard].weights.map((bytes, index) => (bytes > 0 ? loss(request, component, first + index) : 0)));
   if (chosen.some(({ micronats }) => micronats == null)) refuse('over-quality', 'the loss of a table is unknown');
-  atMost('over-quality', 'quality', sum([...layers, ...chosen.map(({ micronats }) => u32(micronats))]), goals.qualityMicronats);
+  atMost('over-quality', 'quality', sum([...layers, ...chosen.map(({ micronats }) => u32(micronats))]), quality);
 }
 
 function makePlan(request) {
@@ -158,7 +165,7 @@ function makePlan(request) {
   );
   log('info', `${shards.length} shards on ${target.name}`);
   // Each table is in its first format.
-  const plan = { shards, tables: request.tables.map(() => 0), fallback: [], reasons: [], extensions: [] };
+  const plan = { shards, tables: request.tables.map(() => 0), fallback: [], reasons: [], lessons: [], extensions: [] };
   check(request, plan);
   return plan;
 }

@@ -306,9 +306,8 @@ impl Row {
             let decode = shard.cost.entries.iter().filter(|entry| entry.entry.kind == EntryKind::Decode);
             let Some(decode) = decode.min_by_key(|entry| entry.entry.rows) else { continue };
             row.calls += 1;
-            let call = shard.cost.call.map_or(0, |call| call.microseconds);
-            row.microseconds += decode.known_microseconds + call;
-            row.provenance = decode.time.map(|time| time.provenance);
+            row.microseconds += decode.time.microseconds + shard.cost.call.microseconds;
+            row.provenance = Some(decode.time.provenance);
         }
         row
     }

@@ -12,20 +12,21 @@
 //! `size` is a goal for all data on a device. The table then shows the plan that loses least, with
 //! its fallback.
 //!
-//! Losses are expected values for normally distributed weights. Times of MediaTek chips come from
-//! the roofline model of its shim, with the simulator of its library. Times of Qualcomm chips are
-//! simulated if the environment names its library and the profile specifies the chip to estimate.
-//! That takes minutes the first time. An unknown time is shown as a dash. If a plan verifies
-//! proposed tokens, the expected effect follows the times.
+//! Losses are expected values for normally distributed weights. Times are intervals by the factors
+//! of the profiles. The times of three MediaTek chips start from the roofline model of their shim,
+//! with the simulator of its library. Times of Qualcomm chips start from the rates of the profile,
+//! or from a simulator if the environment names the vendor's library, which takes minutes the first
+//! time. The generic profile has the times of this machine. If a plan verifies proposed tokens, the
+//! expected effect follows the times.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use shardwright::OpenOptions;
-use shardwright_build::{LossReport, PlanReport, Predicted, Speed};
+use shardwright_build::{LossReport, PlanReport, Predicted, Ranged, Speed};
 use shardwright_checkpoints::ChainPlan;
-use shardwright_planning::profile::{GENERIC, Preference, ProfileRegistry};
+use shardwright_planning::profile::{Preference, ProfileRegistry};
 use shardwright_planning::request::DraftEstimate;
 use shardwright_runtime::{Acceptance, acceptance_of_lookup};
 use shardwright_test_checkpoints::Spec;
@@ -33,7 +34,7 @@ use shardwright_tests::neuron::Shim;
 use shardwright_tests::texts::{Text, groups};
 use shardwright_tests::{program, tree};
 use shardwright_text::Tokenizer;
-use shardwright_vocabulary::{ChosenSpeculation, EntryKind, Provenance};
+use shardwright_vocabulary::{ChosenSpeculation, EntryKind, Provenance, TimeCost};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
@@ -61,7 +62,7 @@ fn main() {
         spec.write(folder.path()).expect("written");
         let without = tempfile::tempdir().expect("a temporary folder");
         fs::copy(folder.path().join("config.json"), without.path().join("config.json")).expect("copied");
-        for chip in chips.iter().filter(|chip| *chip != GENERIC && (!any_chip || asked(chip))) {
+        for chip in chips.iter().filter(|chip| !any_chip || asked(chip)) {
             eprintln!("{model} on {chip}");
             println!("| {chip} | {model} | {} |", row(without.path(), chip, &shim, size, accepted.as_ref()));
         }
@@ -96,7 +97,7 @@ fn row(
             silent_steps: accepted.without as u32,
             accepted_steps: accepted.accepted.map(|steps| steps as u32).to_vec(),
             provenance: Provenance::Measured,
-            token_microseconds: 0,
+            token_time: TimeCost::ZERO,
             memory_bytes: 0,
             row_bytes: 0,
         }]),
@@ -125,7 +126,7 @@ fn row(
         Speed::Tokens { first, each, .. } => {
             let verifies = report.speculation.as_ref();
             let verifies = verifies.map_or_else(String::new, |own| format!("; {own}"));
-            format!("{}; {}{verifies}", time(first), time(each))
+            format!("{}; {}{verifies}", first.map_or_else(|| "-".to_owned(), time), time(each))
         }
         Speed::Vector { each, .. } => time(each),
     };
@@ -175,12 +176,10 @@ fn mix(report: &PlanReport) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-fn time(time: Option<Predicted>) -> String {
-    time.map_or("-".to_owned(), |time| {
-        let rest = match time.uncosted_ops {
-            0 => String::new(),
-            count => format!(", without {count} operations"),
-        };
-        format!("{:.1} ms ({}{rest})", time.microseconds as f64 / 1e3, time.provenance)
-    })
+fn time(time: Predicted) -> String {
+    let source = match time.uncosted_ops {
+        0 => time.provenance.to_string(),
+        count => format!("{}, {count} operations estimated by share", time.provenance),
+    };
+    Ranged::time(&time.time()).with(&source)
 }

@@ -132,14 +132,14 @@ fn case((model, formats, pieces): (&str, &str, u32), soc: &str, context: u32, pr
         let measured = compile_in_child(model, soc, &plan, shard.index);
         let mut times = Vec::new();
         for (part, whole) in shard.entries.iter().zip(measured["times"].as_array().expect("times")) {
-            let (whole, predicted) = (whole.as_u64(), part.time.map(|time| time.microseconds));
+            let (whole, predicted) = (whole.as_u64(), part.time.microseconds);
             let shown = |time: Option<u64>| time.map_or("?".to_owned(), milliseconds);
-            let off = predicted.zip(whole).map_or(String::new(), |(predicted, whole)| {
+            let off = whole.map_or(String::new(), |whole| {
                 format!(" ({:+.1} %)", 100.0 * (predicted as f64 / whole as f64 - 1.0))
             });
-            times.push(format!("{}: {}, {}{off}", part.entry, shown(predicted), shown(whole)));
+            times.push(format!("{}: {}, {}{off}", part.entry, milliseconds(predicted), shown(whole)));
             let sums = if is_decode(part.entry) { (&mut total.1, &mut total.2) } else { continue };
-            *sums.0 += predicted.unwrap_or(0);
+            *sums.0 += predicted;
             *sums.1 += whole.unwrap_or(0);
         }
         total.3 += 1;

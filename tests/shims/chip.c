@@ -122,10 +122,11 @@ static sw_error *devices(sw_shim *shim, const char *soc, const sw_device_sink *s
         }
         return NULL;
     }
+    const struct fault *driver = fault_of(read_faults(), "driver");
     const sw_device device = {.size = sizeof device,
                               .name = is("sibling") ? OTHER : "cpu",
                               .soc = NAME,
-                              .detail = "the CPU under another name",
+                              .detail = driver ? driver->name : "the CPU under another name",
                               .kind = SW_DEVICE_PRESENT,
                               .memory_kinds = SW_MEMORY_HOST};
     sink->item(sink->context, &device);

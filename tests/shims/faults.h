@@ -9,6 +9,8 @@
  *     memory - OPS 0                 has not the memory for an entry of more than OPS operations
  *     eats - OPS 0                   allocates without end for an entry of more than OPS operations
  *     load - BYTES 0                 cannot load an artefact of more than BYTES
+ *     loads FILE 0 0                 notes each attempt to load an artefact in FILE
+ *     driver NAME 0 0                the device is described as NAME, as a driver of another version would be
  *     slow - MICROSECONDS 0          every run takes so long
  *     meets FILE COUNT 0             notes the begin and the end of each compilation in FILE, and goes on once so many have begun
  *
@@ -276,7 +278,10 @@ static sw_error *compile_with_faults(const sw_table *cpu, sw_shim *shim, const s
 }
 
 static sw_error *load_with_faults(const sw_artefact *artefact) {
-    const struct fault *fault = fault_of(read_faults(), "load");
+    const int count = read_faults();
+    const struct fault *noted = fault_of(count, "loads");
+    if (noted) note(noted->name, "load");
+    const struct fault *fault = fault_of(count, "load");
     return fault && artefact->length > fault->bits ? &unloaded : NULL;
 }
 

@@ -285,7 +285,7 @@ impl<'g> Bench<'g> {
             prompt_tokens: 0,
             answer_tokens: 0,
         };
-        let model = ModelName { name: graph.name.clone(), family: graph.name.clone() };
+        let model = ModelName { name: graph.name.clone(), family: graph.name.clone(), towers: Vec::new() };
         let question = Question {
             model: &model,
             menu,
@@ -339,6 +339,7 @@ impl<'g> Bench<'g> {
             fallback: Vec::new(),
             speculation: None,
             reasons: Vec::new(),
+            lessons: Vec::new(),
         }
     }
 
@@ -465,5 +466,5 @@ fn offer(executor: &TargetExecutor) -> TargetOffer {
         schema: instance.flags(device).unwrap_or_else(|error| panic!("{}: {error}", instance.name())),
         ..TargetSummary::of(target)
     };
-    TargetOffer { summary, judge: Box::new(ShimJudge::new(instance.clone(), device)) }
+    TargetOffer::new(summary, Box::new(ShimJudge::new(instance.clone(), device)))
 }

@@ -150,6 +150,24 @@ impl Copy {
         })
     }
 
+    /// Changes the data of a tensor of `model.safetensors`.
+    pub fn stored(self, name: &str, change: impl FnOnce(&mut [u8])) -> Self {
+        self.changed("model.safetensors", |bytes| {
+            let length = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+            let data = 8 + usize::try_from(length).expect("a small header");
+            let header: Value = serde_json::from_slice(&bytes[8..data]).expect("JSON");
+            let offset = |side: usize| header[name]["data_offsets"][side].as_u64().expect("an offset");
+            let [begin, end] = [0, 1].map(|side| data + usize::try_from(offset(side)).expect("small"));
+            change(&mut bytes[begin..end]);
+        })
+    }
+
+    /// Makes the last norm so large that logits are not numbers, although all weights are finite.
+    pub fn overflowing(self) -> Self {
+        // The largest numbers of bf16 are a little greater.
+        self.stored("model.norm.weight", |bytes| bytes.fill(0x7f))
+    }
+
     /// Changes the header of `model.safetensors` and keeps its data.
     pub fn header(self, change: impl FnOnce(&mut Value)) -> Self {
         self.changed("model.safetensors", |bytes| {

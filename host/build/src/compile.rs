@@ -253,7 +253,12 @@ pub(crate) fn compile_shard(
             order = order.flag(flag.clone());
         }
     }
-    let order = order.temporary().map_err(ShimError::work_order).map_err(refused)?;
+    let order = order.temporary().map_err(|error| match error.kind() {
+        // A weight has an invalid value, or temporary files cannot be created, which no other plan
+        // avoids.
+        ErrorKind::Invalid | ErrorKind::Missing => BuildError::Other(error),
+        _ => refused(ShimError::work_order(error)),
+    })?;
     let artefact = match store.recall(&order, executor)? {
         Some(artefact) => artefact,
         None => {

@@ -152,7 +152,7 @@ impl Costs {
         } else if microseconds > ABSURD_MICROSECONDS {
             format!("{microseconds} µs for one run is more than an hour")
         } else {
-            return Some(TimeCost { microseconds, provenance: row.provenance });
+            return Some(TimeCost::exact(microseconds, row.provenance));
         };
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         count(&mut totals.disbelieved, shim, || why);

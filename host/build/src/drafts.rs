@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use shardwright_graph::Graph;
 use shardwright_planning::cost::CostTable;
 use shardwright_planning::request::{DraftEstimate, Request};
-use shardwright_vocabulary::{ChosenSpeculation, EntryKind, Provenance};
+use shardwright_vocabulary::{ChosenSpeculation, EntryKind, Provenance, TimeCost};
 
 use crate::AcceptedSteps;
 
@@ -46,7 +46,7 @@ fn of(
         silent_steps,
         accepted_steps,
         provenance,
-        token_microseconds: 0,
+        token_time: TimeCost::ZERO,
         memory_bytes: u64::from(context).saturating_mul(LOOKUP_TOKEN_BYTES),
         row_bytes: row_bytes(graph),
     })
@@ -81,7 +81,7 @@ impl StatedDraft {
             silent_steps: 0,
             accepted_steps: Vec::new(),
             provenance: Provenance::Modelled,
-            token_microseconds: 0,
+            token_time: TimeCost::ZERO,
             memory_bytes: 0,
             row_bytes: 0,
         };
@@ -94,10 +94,17 @@ impl StatedDraft {
     pub(crate) fn estimate_in(&self, request: &Request) -> DraftEstimate {
         let mut estimate = self.estimate.clone();
         let Some(times) = &self.times else { return estimate };
-        if let Some(token) = token_microseconds(request, &times.formats) {
-            let scaled = u128::from(times.proposed_nanoseconds).saturating_mul(token.into());
-            let scaled = scaled.div_ceil(u128::from(times.model_nanoseconds.max(1)));
-            estimate.token_microseconds = u64::try_from(scaled).unwrap_or(u64::MAX);
+        if let Some(token) = token_time(request, &times.formats) {
+            let scaled = |token: u64| {
+                let scaled = u128::from(times.proposed_nanoseconds).saturating_mul(token.into());
+                u64::try_from(scaled.div_ceil(u128::from(times.model_nanoseconds.max(1)))).unwrap_or(u64::MAX)
+            };
+            estimate.token_time = TimeCost {
+                low: scaled(token.low),
+                microseconds: scaled(token.microseconds),
+                high: scaled(token.high),
+                provenance: token.provenance,
+            };
         }
         estimate
     }
@@ -109,9 +116,9 @@ impl From<DraftEstimate> for StatedDraft {
     }
 }
 
-/// Returns the microseconds for one token of the whole model on the first target, from the cost
-/// table. Uses these formats, or the first formats of the request if these are not offered.
-fn token_microseconds(request: &Request, formats: &str) -> Option<u64> {
+/// Returns the time of one token of the whole model on the first target, from the cost table. Uses
+/// these formats, or the first formats of the request if these are not offered.
+fn token_time(request: &Request, formats: &str) -> Option<TimeCost> {
     let index = request.formats.iter().position(|tuple| tuple.to_string() == formats).unwrap_or(0);
     let index = u32::try_from(index).ok()?;
     let decode = request.entries.iter().filter(|entry| entry.kind == EntryKind::Decode);
@@ -119,7 +126,7 @@ fn token_microseconds(request: &Request, formats: &str) -> Option<u64> {
     let kinds = request.model.components.iter().map(|part| part.kinds(0, part.layer_count()));
     let kinds: Vec<u32> = kinds.collect::<Option<Vec<_>>>()?.concat();
     let cost = CostTable::new(request).shard(&kinds, 0, &vec![index; kinds.len()], &[decode]).ok()?;
-    cost.entries.first()?.time.map(|time| time.microseconds)
+    Some(cost.entries.first()?.time)
 }
 
 /// Returns the bytes of a row: its logits and the values that shards hand over, as 32-bit floats.

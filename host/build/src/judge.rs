@@ -4,7 +4,10 @@ use shardwright_vocabulary::{FormatTuple, Provenance, TimeCost, Watch};
 /// A judge's estimate of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costing {
-    /// Time, excluding uncosted operations, or `None` if every operation is uncosted.
+    /// Time as the judge estimates it, excluding uncosted operations. [`TimeModel`] adds the error
+    /// of such estimates. `None` if every operation is uncosted.
+    ///
+    /// [`TimeModel`]: crate::TimeModel
     pub time: Option<TimeCost>,
     /// Number of operations that the time leaves out.
     pub uncosted: u64,

@@ -1,28 +1,26 @@
-//! Limits learned from compiler refusals, stored for the next request.
+//! Limits that planners derived from compiler refusals, stored for the next request.
 //!
 //! There is one file per chip and compiler, `CHIP-HASH.json`. Remove it to forget its limits. A
-//! limit is stored in the cost table's units, with the refusal it was learned from. Another chip,
-//! shim, library or shim setting has its own file, because a refusal by one compiler does not apply
-//! to another.
+//! limit is stored in the cost table's units, with the refusal behind it. Another chip, shim,
+//! library or shim setting has its own file, because a refusal by one compiler does not apply to
+//! another.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use shardwright_bundle::Digest;
 use shardwright_files::own;
-use shardwright_planning::check::{CheckedPlan, CheckedShard, check};
-use shardwright_planning::cost::ShardCost;
 use shardwright_planning::feedback::{Attempt, Feedback};
 use shardwright_planning::request::{Request, TargetSummary};
 use shardwright_shims::ShimInstance;
-use shardwright_vocabulary::{Device, ErrorClass, Flag, Limit, Provenance, Relief, limit_names};
+use shardwright_vocabulary::{Device, Flag, Lesson, Limit, Provenance, Relief};
 
 /// Version of the files. A file of another version is ignored with a notice.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Largest file read, in bytes. A file contains a handful of limits.
 const FILE_BYTES: u64 = 64 << 10;
-/// Largest number of bytes of a refusal that are stored.
-const EVIDENCE_BYTES: usize = 512;
+/// Largest number of bytes that are stored of a limit's reason.
+const REASON_BYTES: usize = 512;
 /// Largest number of files listed.
 const FILES: usize = 1024;
 
@@ -74,33 +72,18 @@ impl Compiler {
     }
 }
 
-/// A limit with the refusal it was learned from.
+/// A limit that a planner derived from a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LearnedLimit {
-    /// Name of a limit that a cost table counts.
+    /// Name of the limit.
     pub name: String,
-    /// The maximum accepted, in the cost table's units: as reported by the compiler, or the most it
-    /// accepted after refusing more without reporting a maximum.
+    /// Largest value that later plans use, in the cost table's units.
     pub value: u64,
-    /// The value that was refused, in the same units.
-    pub refused: u64,
-    /// Whether the compiler reported the maximum.
-    pub told: bool,
     /// Flags of the shard that was refused.
     pub flags: Vec<Flag>,
-    /// The refusal in the compiler's words.
-    pub evidence: String,
-}
-
-impl LearnedLimit {
-    fn note(&self) -> String {
-        let how = match self.told {
-            true => format!("{} was refused, with this as the maximum", self.refused),
-            false => format!("{} was refused and this was accepted", self.refused),
-        };
-        format!("{how}: {}", self.evidence)
-    }
+    /// The refusal, as the planner describes it.
+    pub because: String,
 }
 
 /// Contents of a file.
@@ -167,7 +150,7 @@ impl Learned {
                 continue;
             }
             let mut limit = Limit::new(&learned.name, learned.value, Provenance::Learned);
-            limit.note = learned.note();
+            limit.note.clone_from(&learned.because);
             let existing: Vec<Limit> =
                 summary.limits.iter().filter(|existing| existing.name == learned.name).cloned().collect();
             for existing in &existing {
@@ -187,24 +170,30 @@ impl Learned {
         said
     }
 
-    /// Stores limits learned from a history of refusals, after `accepted` was carried out.
+    /// Stores the lessons of a planner from a history of refusals, after its plan was carried out.
     /// `compilers` has one entry per target of the request, `None` where another device replaced
-    /// the target. Returns messages about the stored limits.
+    /// the target. Returns messages about the stored limits, or that the planner returned none.
     pub fn keep(
         &self,
         request: &Request,
         history: &[Attempt],
-        accepted: &CheckedPlan,
+        lessons: &[Lesson],
         compilers: &[Option<Compiler>],
     ) -> Vec<String> {
         let mut said = Vec::new();
-        for (index, (target, compiler)) in request.targets.iter().zip(compilers).enumerate() {
+        let mut refusals = 0;
+        for ((index, target), compiler) in (0..).zip(&request.targets).zip(compilers) {
             let Some(compiler) = compiler else { continue };
-            let lessons = lessons(request, history, accepted, index as u32);
-            let (Some(path), false) = (self.path(compiler), lessons.is_empty()) else { continue };
+            let Some(path) = self.path(compiler) else { continue };
+            refusals += refused_on(history, index).count();
+            let own = lessons.iter().filter(|lesson| lesson.target == index && lesson.value > 0);
+            let learned: Vec<LearnedLimit> = own.map(|lesson| learned(lesson, history)).collect();
+            if learned.is_empty() {
+                continue;
+            }
             let words: Vec<String> =
-                lessons.iter().map(|limit| format!("{} ≤ {}", limit.name, limit.value)).collect();
-            said.push(match write(&path, compiler.clone(), lessons) {
+                learned.iter().map(|limit| format!("{} ≤ {}", limit.name, limit.value)).collect();
+            said.push(match write(&path, compiler.clone(), learned) {
                 Ok(()) => format!(
                     "target {}: {} was learned for the next plan; remove {} to forget it",
                     target.target.name,
@@ -218,6 +207,12 @@ impl Learned {
                     path.display()
                 ),
             });
+        }
+        if lessons.is_empty() && refusals > 0 {
+            said.push(
+                "the planner returned no limits for the refused plans, so later plans may be refused too"
+                    .to_owned(),
+            );
         }
         said
     }
@@ -273,82 +268,30 @@ fn relief_after(limit: &Limit, flags: &[Flag]) -> Vec<Relief> {
     limit.relief.iter().map(after).collect()
 }
 
-/// Returns the tightest limit of each name learned from refusals of shards on that target.
-fn lessons(request: &Request, history: &[Attempt], accepted: &CheckedPlan, target: u32) -> Vec<LearnedLimit> {
-    let mut found: Vec<LearnedLimit> = Vec::new();
-    for attempt in history {
-        // Plans of the history were checked before. Checking again recovers their costs.
-        let Ok(refused) = check(attempt.plan.clone(), request) else { continue };
-        for feedback in &attempt.feedback {
-            let Some(lesson) = lesson(&refused, feedback, accepted, target) else { continue };
-            match found.iter_mut().find(|existing| existing.name == lesson.name) {
-                Some(existing) if existing.value <= lesson.value => {}
-                Some(existing) => *existing = lesson,
-                None => found.push(lesson),
-            }
-        }
-    }
-    found
-}
-
-fn lesson(
-    refused: &CheckedPlan,
-    feedback: &Feedback,
-    accepted: &CheckedPlan,
-    target: u32,
-) -> Option<LearnedLimit> {
-    let CheckedShard { planned: shard, cost, .. } = refused.shards().get(feedback.shard? as usize)?;
-    let detail = |name: &str| {
-        feedback.details.iter().find(|detail| detail.name == name).map(|detail| detail.value.as_str())
-    };
-    let number = |name: &str| detail(name)?.trim().parse::<u64>().ok();
-    let name = match (detail("limit"), feedback.class?) {
-        (Some(name), _) => name,
-        // The shard was refused as a whole. A planner then reduces the number of operations.
-        (None, ErrorClass::Unmappable) => limit_names::OPS,
-        (None, _) => return None,
-    };
-    if shard.target != target {
-        return None;
-    }
-    // Count the operations of the refused entry point, if the refusal names it.
-    let refused_at = cost.entries.iter().find(|known| detail("entry") == Some(&known.entry.to_string()));
-    let planned = match refused_at {
-        Some(entry) if name == limit_names::OPS => entry.ops,
-        _ => counted(name, cost)?,
-    };
-    let reported = number("max").and_then(|max| {
-        let scale = u128::from(number("value").unwrap_or(planned).max(1));
-        let scaled = u64::try_from(u128::from(planned) * u128::from(max) / scale).unwrap_or(u64::MAX);
-        Some(scaled.min(planned.checked_sub(1)?))
-    });
-    let taken = || {
-        let here = accepted.shards().iter().filter(|shard| shard.planned.target == target);
-        let most = here.filter_map(|shard| counted(name, &shard.cost)).max()?;
-        (most < planned).then_some(most)
-    };
-    let value = reported.or_else(taken).filter(|value| *value > 0)?;
-    let end = (0..=EVIDENCE_BYTES.min(feedback.message.len()))
-        .rev()
-        .find(|end| feedback.message.is_char_boundary(*end))?;
-    Some(LearnedLimit {
-        name: name.to_owned(),
-        value,
-        refused: planned,
-        told: reported.is_some(),
-        flags: shard.flags.clone(),
-        evidence: feedback.message[..end].to_owned(),
+/// Returns the refusals by a target's compiler, each with the flags of the refused shard.
+fn refused_on(history: &[Attempt], target: u32) -> impl Iterator<Item = (&Feedback, &[Flag])> {
+    history.iter().flat_map(move |attempt| {
+        attempt.feedback.iter().filter(|feedback| feedback.class.is_some()).filter_map(move |feedback| {
+            let shard = attempt.plan.shards.get(feedback.shard? as usize)?;
+            (shard.target == target).then_some((feedback, shard.flags.as_slice()))
+        })
     })
 }
 
-fn counted(name: &str, cost: &ShardCost) -> Option<u64> {
-    match name {
-        limit_names::OPS => Some(cost.ops),
-        limit_names::WEIGHT_BYTES => Some(cost.weight_bytes),
-        limit_names::ARTEFACT_BYTES => Some(cost.artefact_bytes),
-        limit_names::CONTEXT_BYTES => Some(cost.context_bytes()),
-        limit_names::CALL_MICROSECONDS => Some(cost.call_microseconds()),
-        _ => None,
+/// Returns a lesson as it is stored, with the flags of the last refused shard that it may be about.
+fn learned(lesson: &Lesson, history: &[Attempt]) -> LearnedLimit {
+    let names_another = |feedback: &Feedback| {
+        let named = feedback.details.iter().find(|detail| detail.name == "limit");
+        named.is_some_and(|detail| detail.value.trim() != lesson.limit)
+    };
+    let refused = refused_on(history, lesson.target).filter(|(feedback, _)| !names_another(feedback));
+    let because = &lesson.because;
+    let end = (0..=REASON_BYTES.min(because.len())).rev().find(|end| because.is_char_boundary(*end));
+    LearnedLimit {
+        name: lesson.limit.clone(),
+        value: lesson.value,
+        flags: refused.last().map_or_else(Vec::new, |(_, flags)| flags.to_vec()),
+        because: because[..end.unwrap_or(0)].to_owned(),
     }
 }
 
@@ -362,33 +305,31 @@ fn read(path: &Path) -> Result<Option<Kept>, String> {
     if kept.version != VERSION {
         return Err(format!("expected version {VERSION}, got {}", kept.version));
     }
-    match kept.limits.iter().find(|limit| limit.value == 0 || limit.value >= limit.refused) {
-        Some(limit) => {
-            let LearnedLimit { name, value, refused, .. } = limit;
-            Err(format!("{name} ≤ {value} does not follow from the refused value {refused}"))
-        }
+    match kept.limits.iter().find(|limit| limit.value == 0) {
+        Some(limit) => Err(format!("{} ≤ 0 does not allow any shard", limit.name)),
         None => Ok(Some(kept)),
     }
 }
 
-/// Writes atomically. New lessons replace earlier ones of the same name, unless they would allow a
-/// value refused before.
-fn write(path: &Path, compiler: Compiler, mut lessons: Vec<LearnedLimit>) -> crate::Result<()> {
+/// Writes atomically. New limits replace earlier ones of the same name.
+fn write(path: &Path, compiler: Compiler, mut limits: Vec<LearnedLimit>) -> crate::Result<()> {
     let before = read(path).ok().flatten().filter(|kept| kept.learned_of == compiler);
-    for earlier in before.map_or_else(Vec::new, |kept| kept.limits) {
-        match lessons.iter_mut().find(|lesson| lesson.name == earlier.name) {
-            None => lessons.push(earlier),
-            Some(lesson) if lesson.value >= earlier.refused => *lesson = earlier,
-            Some(_) => {}
-        }
-    }
-    lessons.sort_by(|left, right| left.name.cmp(&right.name));
-    let kept = Kept { version: VERSION, learned_of: compiler, limits: lessons };
+    let before = before.map_or_else(Vec::new, |kept| kept.limits);
+    let is_replaced = |earlier: &LearnedLimit| limits.iter().any(|limit| limit.name == earlier.name);
+    let earlier: Vec<LearnedLimit> = before.into_iter().filter(|earlier| !is_replaced(earlier)).collect();
+    limits.extend(earlier);
+    limits.sort_by(|left, right| (&left.name, left.value).cmp(&(&right.name, right.value)));
+    // Of several limits with a name, the smallest counts.
+    limits.dedup_by(|next, kept| next.name == kept.name);
+    let kept = Kept { version: VERSION, learned_of: compiler, limits };
     own::write(path, &serde_json::to_vec_pretty(&kept).map_err(std::io::Error::from)?)
 }
 
 #[cfg(test)]
 mod tests {
+    use shardwright_planning::feedback::Detail;
+    use shardwright_vocabulary::ErrorClass;
+
     use super::*;
 
     fn compiler(library: &str) -> Compiler {
@@ -403,14 +344,12 @@ mod tests {
         }
     }
 
-    fn limit(value: u64, refused: u64) -> LearnedLimit {
+    fn limit(value: u64) -> LearnedLimit {
         LearnedLimit {
             name: "ops".to_owned(),
             value,
-            refused,
-            told: true,
             flags: vec![Flag { name: "cores".to_owned(), value: "4".to_owned() }],
-            evidence: "too many".to_owned(),
+            because: "4800 were too many".to_owned(),
         }
     }
 
@@ -427,7 +366,7 @@ mod tests {
         assert!(learned.offer(&compiler("8.2.28"), &mut untouched, &[]).is_empty());
         assert!(learned.list().unwrap().is_empty());
         let path = learned.path(&compiler("8.2.28")).unwrap();
-        write(&path, compiler("8.2.28"), vec![limit(2600, 4800)]).unwrap();
+        write(&path, compiler("8.2.28"), vec![limit(2600)]).unwrap();
 
         let reported = Limit {
             relief: vec![Relief {
@@ -444,10 +383,10 @@ mod tests {
         assert_eq!(same.limits[0], declared);
         assert_eq!((same.limits[1].value, same.limits[1].provenance), (2600, Provenance::Learned));
         assert!(same.limits[1].note.contains("instead of 3000 (reported)"), "{:?}", same.limits[1]);
-        assert!(same.limits[1].note.contains("4800 was refused"), "{:?}", same.limits[1]);
+        assert!(same.limits[1].note.contains("4800 were too many"), "{:?}", same.limits[1]);
         // The flag was set on the refused shard, so it does not help.
         assert_eq!(same.limits[1].relief.len(), 1);
-        assert_eq!(same.limits[1].under(&limit(1, 2).flags), 2600);
+        assert_eq!(same.limits[1].under(&limit(1).flags), 2600);
 
         let mut user = summary(vec![Limit::new("ops", 5000, Provenance::User)]);
         let said = learned.offer(&compiler("8.2.28"), &mut user, &["ops"]);
@@ -466,7 +405,7 @@ mod tests {
         }
         assert_eq!(untouched, summary(vec![]));
         let listed = learned.list().unwrap();
-        assert_eq!((listed.len(), listed[0].limits.clone()), (1, vec![limit(2600, 4800)]));
+        assert_eq!((listed.len(), listed[0].limits.clone()), (1, vec![limit(2600)]));
         assert_eq!((listed[0].learned_of.clone(), &listed[0].fault), (Some(compiler("8.2.28")), &None));
         // Removing the file forgets its limits.
         std::fs::remove_file(&listed[0].path).unwrap();
@@ -474,19 +413,86 @@ mod tests {
     }
 
     #[test]
-    fn later_lessons_replace_earlier_ones_unless_they_allow_what_was_refused() {
+    fn later_limits_replace_earlier_ones_of_the_same_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("limits.json");
         let holds = || read(&path).unwrap().unwrap().limits;
-        write(&path, compiler("8"), vec![limit(2000, 4000)]).unwrap();
-        write(&path, compiler("8"), vec![limit(3000, 3500)]).unwrap();
-        assert_eq!(holds(), [limit(3000, 3500)]);
-        write(&path, compiler("8"), vec![limit(3600, 3700)]).unwrap();
-        assert_eq!(holds(), [limit(3000, 3500)]);
-        let bytes = LearnedLimit { name: "weight-bytes".to_owned(), ..limit(1, 2) };
+        write(&path, compiler("8"), vec![limit(2000)]).unwrap();
+        write(&path, compiler("8"), vec![limit(3500), limit(3000), limit(3200)]).unwrap();
+        assert_eq!(holds(), [limit(3000)]);
+        let bytes = LearnedLimit { name: "weight-bytes".to_owned(), ..limit(1) };
         write(&path, compiler("8"), vec![bytes.clone()]).unwrap();
-        assert_eq!(holds(), [limit(3000, 3500), bytes]);
+        assert_eq!(holds(), [limit(3000), bytes.clone()]);
+        // Limits of another compiler are not kept.
+        write(&path, compiler("9"), vec![bytes.clone()]).unwrap();
+        assert_eq!(holds(), [bytes]);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    /// Returns an attempt with shards on both targets, of which the given ones were refused.
+    fn attempt(refused: &[(u32, &str, Option<&str>)]) -> Attempt {
+        let shard = |target: u32, flag: &str| {
+            serde_json::json!({
+                "segments": [], "target": target, "context": 0, "entries": [], "inputs": [], "outputs": [],
+                "flags": [{ "name": flag, "value": "on" }], "build": "ahead",
+            })
+        };
+        let shards: Vec<_> = refused.iter().map(|(target, flag, _)| shard(*target, flag)).collect();
+        let plan = serde_json::json!({ "shards": shards, "fallback": [], "reasons": [] });
+        let feedback = (0..).zip(refused).map(|(index, (.., limit))| {
+            let details = limit.map(|limit| Detail::new("limit", limit)).into_iter().collect();
+            Feedback::refused(index, ErrorClass::ResourceLimit, "no", details)
+        });
+        Attempt { plan: serde_json::from_value(plan).unwrap(), feedback: feedback.collect() }
+    }
+
+    #[test]
+    fn the_lessons_of_a_planner_are_stored_with_the_flags_of_the_refused_shard() {
+        let lesson = |target, limit: &str, value| Lesson {
+            target,
+            limit: limit.to_owned(),
+            value,
+            because: format!("a{}", "é".repeat(300)),
+        };
+        let first = attempt(&[(0, "first", Some("ops")), (1, "other", None)]);
+        let history = [first, attempt(&[(0, "last", Some("shards"))])];
+        let lessons = [lesson(0, "ops", 7), lesson(1, "ops", 9), lesson(0, "shards", 0), lesson(2, "ops", 1)];
+        let kept = learned(&lessons[0], &history);
+        assert_eq!((kept.name.as_str(), kept.value), ("ops", 7));
+        assert_eq!(kept.flags, [Flag { name: "first".to_owned(), value: "on".to_owned() }]);
+        assert_eq!(kept.because, format!("a{}", "é".repeat(255)), "cut between characters");
+        // The refusal does not name a limit, so it may be about any.
+        let other = Flag { name: "other".to_owned(), value: "on".to_owned() };
+        assert_eq!(learned(&lessons[1], &history).flags, [other]);
+        assert!(learned(&lessons[3], &history).flags.is_empty());
+
+        let folder = tempfile::tempdir().unwrap();
+        let store = Learned::kept_in(folder.path().to_owned());
+        let request = request(vec![summary(vec![]), summary(vec![])]);
+        let compilers = [Some(compiler("8")), None];
+        let said = store.keep(&request, &history, &lessons, &compilers);
+        assert!(said.len() == 1 && said[0].contains("ops ≤ 7 was learned"), "{said:?}");
+        let listed = store.list().unwrap();
+        assert_eq!((listed.len(), listed[0].limits.len()), (1, 1));
+
+        // A planner that returns none is reported, unless no compiler of a target refused anything.
+        let said = store.keep(&request, &history, &[], &compilers);
+        assert!(said.len() == 1 && said[0].contains("the planner returned no limits"), "{said:?}");
+        assert!(store.keep(&request, &history, &[], &[None, None]).is_empty());
+        assert!(store.keep(&request, &[], &[], &compilers).is_empty());
+        assert!(Learned::unkept().keep(&request, &history, &lessons, &compilers).is_empty());
+    }
+
+    /// Returns a request with these targets and nothing else.
+    fn request(targets: Vec<TargetSummary>) -> Request {
+        let model = serde_json::json!({
+            "name": "m", "family": "f", "hidden": 1, "max_context": 1, "components": [],
+        });
+        let request = serde_json::json!({
+            "model": model, "kinds": [], "targets": targets, "formats": [], "entries": [], "costs": [],
+            "sensitivities": [], "goals": { "context": 1, "max_prefill_rows": 1 }, "options": [],
+        });
+        serde_json::from_value(request).unwrap()
     }
 
     #[cfg(unix)]
@@ -496,7 +502,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let learned = Learned::kept_in(folder.path().join("limits"));
         let path = learned.path(&compiler("8")).unwrap();
-        write(&path, compiler("8"), vec![limit(2600, 4800)]).unwrap();
+        write(&path, compiler("8"), vec![limit(2600)]).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
         let mut target = summary(vec![]);
         let said = learned.offer(&compiler("8"), &mut target, &[]);
@@ -509,14 +515,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let learned = Learned::kept_in(folder.path().to_owned());
         let path = learned.path(&compiler("8")).unwrap();
-        write(&path, compiler("8"), vec![limit(2600, 4800)]).unwrap();
+        write(&path, compiler("8"), vec![limit(2600)]).unwrap();
         let whole = std::fs::read_to_string(&path).unwrap();
         let damaged = [
             whole[..whole.len() / 2].to_owned(),
-            whole.replace("\"version\": 2", "\"version\": 3"),
-            whole.replace("\"value\": 2600", "\"value\": 4800"),
+            whole.replace("\"version\": 3", "\"version\": 4"),
             whole.replace("\"value\": 2600", "\"value\": 0"),
-            whole.replace("\"told\"", "\"tolt\""),
+            whole.replace("\"because\"", "\"becuase\""),
             whole.replace("mt1", "mt2"),
             format!("{whole}{}", " ".repeat(FILE_BYTES as usize)),
             "\u{0}\u{1}".to_owned(),
@@ -528,7 +533,7 @@ mod tests {
             assert!(said.len() == 1 && said[0].contains("ignored"), "{said:?}");
             assert_eq!(target, summary(vec![]));
             assert!(learned.list().unwrap()[0].fault.is_some());
-            write(&path, compiler("8"), vec![limit(2600, 4800)]).unwrap();
+            write(&path, compiler("8"), vec![limit(2600)]).unwrap();
             assert_eq!(learned.offer(&compiler("8"), &mut target, &[]).len(), 1);
             assert_eq!(target.limits.len(), 1);
         }

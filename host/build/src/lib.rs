@@ -26,9 +26,11 @@ mod options;
 mod places;
 mod planners;
 mod preparation;
+mod profiles;
 mod proving;
 mod ranges;
 mod request;
+mod roofline;
 mod settle;
 mod sharing;
 mod shim_judge;
@@ -45,7 +47,7 @@ pub use compile::{
 };
 pub use costs::{Costs, Row};
 pub use drafts::{DraftTimes, StatedDraft, row_bytes};
-pub use fallback::FallbackChain;
+pub use fallback::{FallbackChain, PRIMARY_CHAIN};
 pub use formats::{ModelFormats, format_runs, needs_ranges};
 pub use judge::{ArtefactCost, Costing, Judge, PrimitiveCount};
 pub use kept::Keeping;
@@ -58,19 +60,22 @@ pub use options::{
 };
 pub use places::{LoadedPart, thread_options};
 pub use planners::{PlannerTools, find_planner};
+pub use profiles::skipped_profiles;
 pub use proving::{Candidate, Prover, Proving};
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};
+pub use roofline::{TimeModel, Work};
 pub use shardwright_vocabulary::units;
 // A profile or a user sets the preference of a plan.
 pub use settle::{BuildTimes, Planned, Settled, plan, settle, settle_trying};
 pub use shardwright_planning::feedback::{Attempt, Detail, Feedback, MeasuredTime};
 pub use shardwright_planning::profile::Preference;
 pub use shardwright_planning::request::{DraftEstimate, PromptLength};
+pub use shardwright_planning::times::plan_times;
 pub use shardwright_report::{
     BoundaryReport, BytesReport, Download, DownloadBasis, EntryReport, EntryTime, FallbackReport, Figure,
     Fits, Forecast, Goal, GoalReport, LayerReport, LimitUse, LossReport, Making, MeasuredLoss, MemoryPart,
-    Phase, PhaseMemory, PlanHeading, PlanReport, PlanTotals, Predicted, ReasonReport, ShardReport, Speed,
-    TableReport, TargetLimit, TargetLimitUse, TimeShare, Verdict, Weighed, forecast, report_plan,
+    Phase, PhaseMemory, PlanHeading, PlanReport, PlanTotals, Predicted, Ranged, ReasonReport, ShardReport,
+    Speed, TableReport, TargetLimit, TargetLimitUse, TimeShare, Verdict, Weighed, forecast, report_plan,
 };
 pub use sharing::SharedWriter;
 pub use shim_judge::ShimJudge;

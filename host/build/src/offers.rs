@@ -1,6 +1,7 @@
 //! Offers to a planner: targets with their limits and flags, and formats.
 
 use shardwright_graph::{Encodings, EntryGraph, Graph, Legalised};
+use shardwright_planning::hedge;
 use shardwright_planning::profile::{Fact, FoundProfile, Profile};
 use shardwright_planning::request::{TargetFact, TargetSummary};
 use shardwright_shims::ShimInstance;
@@ -10,6 +11,7 @@ use shardwright_vocabulary::{
 };
 
 use crate::options::LossGoal;
+use crate::roofline::overheads;
 use crate::{CPU_SHIM, Costing, FormatChoice, Judge, PlanOptions, Result, stored_formats};
 
 /// Returns the formats that a planner may choose from, best first: the formats that the user names,
@@ -139,14 +141,17 @@ pub(crate) fn merged(graph: &Graph, each: &[Vec<FormatTuple>]) -> Vec<FormatTupl
 /// unless the chip is a CPU, this machine's CPU. The CPU runs what the others do not support and is
 /// the last fallback. It gets the chip's profile.
 ///
-/// `alone` leaves the CPU out, for a chain of the chip alone.
+/// `PlanOptions::alone` leaves the CPU out, for a chain of the chip alone.
 pub(crate) fn targets<'p>(
     chip: &'p FoundProfile,
     further: &'p [FoundProfile],
-    alone: bool,
+    options: &PlanOptions,
 ) -> Vec<(TargetSummary, &'p FoundProfile)> {
-    let named = |name: &str, shim: &str, device: &str, kind| {
-        TargetSummary::of(Target {
+    // All targets share the memory of the device.
+    let device_memory = app_memory(&chip.profile, options.recorded.device_memory);
+    let named = |name: &str, shim: &str, device: &str, kind| TargetSummary {
+        device_memory,
+        ..TargetSummary::of(Target {
             name: name.to_owned(),
             shim: shim.to_owned(),
             device: device.to_owned(),
@@ -166,17 +171,31 @@ pub(crate) fn targets<'p>(
         };
         let summary = TargetSummary {
             limits: profile.limits.clone(),
-            overheads: profile.overheads.clone(),
+            overheads: overheads(profile),
             facts: profile.facts.iter().map(fact).collect(),
             ..own
         };
         (summary, found)
     };
     let mut targets: Vec<_> = std::iter::once(chip).chain(further).map(summary).collect();
-    if chip.profile.kind != TargetKind::Cpu && !alone {
+    if chip.profile.kind != TargetKind::Cpu && !options.alone {
         targets.push((named(CPU_SHIM, CPU_SHIM, CPU_SHIM, TargetKind::Cpu), chip));
     }
     targets
+}
+
+/// Part of a device's memory that an app can use if the profile does not state it, in percent.
+/// Users accept 60 (the profiles name the reports).
+const APP_SHARE_PERCENT: u64 = 60;
+
+/// Returns the bytes of memory that an app can use on a device with the chip of a profile. `stated`
+/// is the memory of the user's device. Otherwise the smallest device of the profile counts. Returns
+/// `None` if neither is known.
+fn app_memory(profile: &Profile, stated: Option<u64>) -> Option<u64> {
+    match &profile.memory {
+        Some(memory) => Some(memory.app_bytes(stated)),
+        None => stated.map(|bytes| bytes / 100 * APP_SHARE_PERCENT),
+    }
 }
 
 /// A judge of a target that is offered only some of a request's formats.
@@ -365,5 +384,59 @@ pub(crate) fn override_limits(targets: &mut [(TargetSummary, &FoundProfile)], li
             }
             target.limits.push(limit);
         }
+    }
+}
+
+/// Replaces limits of the first target by the limits of a hedge.
+pub(crate) fn hedge_limits(targets: &mut [(TargetSummary, &FoundProfile)], within: &[(String, u64)]) {
+    let Some((target, _)) = targets.first_mut() else { return };
+    for (name, value) in within {
+        target.limits.retain(|existing| existing.name != *name);
+        target.limits.push(Limit::new(name, *value, Provenance::Learned).with_note(hedge::NOTE));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shardwright_planning::profile::{GENERIC, ProfileRegistry};
+
+    use super::*;
+
+    #[test]
+    fn every_target_has_the_memory_that_an_app_can_use_on_the_device() {
+        let find = |name: &str| ProfileRegistry::new().find(name).unwrap();
+        let (chip, generic) = (find("sm8850"), find(GENERIC));
+        let memory = |chip: &FoundProfile, stated: Option<u64>| {
+            let mut options = PlanOptions::default();
+            options.recorded.device_memory = stated;
+            let targets = targets(chip, &[], &options);
+            targets.into_iter().map(|(target, _)| target.device_memory).collect::<Vec<_>>()
+        };
+        // The smallest device has 12 GiB, 60 % of which an app can use.
+        assert_eq!(memory(&chip, None), [Some((12 << 30) * 60 / 100); 2]);
+        assert_eq!(memory(&chip, Some(1000)), [Some(600); 2]);
+        assert_eq!((memory(&generic, None), memory(&generic, Some(1000))), (vec![None], vec![Some(600)]));
+    }
+
+    #[test]
+    fn the_limits_of_a_hedge_replace_those_of_the_chip_alone() {
+        let chip = ProfileRegistry::new().find("mt6989").unwrap();
+        let options = PlanOptions::default();
+        let mut targets = targets(&chip, std::slice::from_ref(&chip), &options);
+        override_limits(&mut targets, &[("ops".to_owned(), 5000)]);
+        let before = targets.clone();
+        hedge_limits(&mut targets, &[("ops".to_owned(), 2600), ("weight-bytes".to_owned(), 7)]);
+        let own = |name: &str| {
+            let limits = targets[0].0.limits.iter().filter(|limit| limit.name == name);
+            limits.map(|limit| (limit.value, limit.provenance, limit.note.as_str())).collect::<Vec<_>>()
+        };
+        assert_eq!(own("ops"), [(2600, Provenance::Learned, hedge::NOTE)]);
+        assert_eq!(own("weight-bytes"), [(7, Provenance::Learned, hedge::NOTE)]);
+        assert_eq!(targets[1..], before[1..]);
+        let others = |targets: &[(TargetSummary, &FoundProfile)]| {
+            let limits = targets[0].0.limits.iter().filter(|limit| limit.note != hedge::NOTE);
+            limits.filter(|limit| limit.name != "ops").cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(others(&targets), others(&before));
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use shardwright_bundle::Digest;
 use shardwright_files::{read_named, room};
 use shardwright_graph::Graph;
+use shardwright_planning::hedge;
 use shardwright_planning::profile::{GENERIC, Preference, Profile};
 use shardwright_planning::request::{DraftEstimate, PromptLength, Request};
 use shardwright_shims::RegistryBuilder;
@@ -190,6 +191,10 @@ pub struct RecordedOptions {
     /// Options of the towers for pictures and sounds.
     #[serde(rename = "tower", skip_serializing_if = "is_default")]
     pub towers: TowerOptions,
+    /// Bytes of memory of the device that the plan is for. `None` for the smallest device of the
+    /// chip's profile. An app can use a part of it, which the profile states.
+    #[serde(skip_serializing_if = "is_default")]
+    pub device_memory: Option<u64>,
     /// Hash of [`PlanOptions::calibration_text`], in a manifest only.
     #[serde(rename = "calibration-text", skip_serializing_if = "is_default")]
     pub calibration_digest: Option<Digest>,
@@ -267,10 +272,16 @@ pub struct PlanOptions {
     pub elsewhere: bool,
     /// Options that a bundle's manifest records.
     pub recorded: RecordedOptions,
-    /// A planner's file or name. `None` for the built-in planner.
+    /// A planner's file or name. `None` for the planner of the chip's profile or the built-in one.
     pub planner: Option<String>,
-    /// Whether `planner` is a name and never a path, because it comes from a bundle.
+    /// Whether `planner` is a name and never a path, because it comes from a bundle or a profile.
     pub planner_by_name: bool,
+    /// Whether `planner` comes from the profile of the chip.
+    pub planner_of_profile: bool,
+    /// Whether to plan without hedges, if the planner has an option for that.
+    pub unhedged: bool,
+    /// Limits of a hedge, which replace the chip's limits of these names.
+    pub within: Vec<(String, u64)>,
     /// Formats offered to the planner, best first. If empty, the formats of the profile.
     pub formats: Vec<FormatChoice>,
     /// When the loss of the whole plan is measured.
@@ -287,13 +298,14 @@ pub struct PlanOptions {
     pub prefers: Option<Preference>,
     /// Maximum bytes of artefacts and KV cache of all shards together.
     pub memory_bytes: Option<u64>,
-    /// Maximum bytes of the artefacts of all shards and the gathered tables together. Fallback
-    /// chains count too if they fit.
+    /// Maximum bytes of the artefacts of all shards and the gathered tables together. Hedges count
+    /// too, and other fallback chains if they fit.
     pub size_bytes: Option<u64>,
-    /// Maximum microseconds per generated token, according to the known times.
+    /// Maximum microseconds per generated token. A plan whose likely time exceeds it is used only
+    /// if no plan is likely to keep it. A plan whose fastest run exceeds it is never used.
     pub token_microseconds: Option<u64>,
-    /// Maximum microseconds from a usual prompt to the first token of its answer, according to the
-    /// known times.
+    /// Maximum microseconds from a usual prompt to the first token of its answer. It is kept like
+    /// `token_microseconds`.
     pub first_token_microseconds: Option<u64>,
     /// Usual lengths of prompts. On a chip, whose entry points compute all their rows, they decide
     /// which prefill entry points exist, and the time to the first token is predicted for their
@@ -376,6 +388,16 @@ impl PlanOptions {
         PlanOptions { soc: Some(soc.to_owned()), alone: true, ..self.without_settings() }
     }
 
+    /// Returns these options for a hedge on the chip alone. Settings of the planner apply, except
+    /// for placements on other targets and its own option for hedges.
+    #[must_use]
+    pub fn hedged(&self, soc: &str) -> PlanOptions {
+        let mut own = PlanOptions { soc: Some(soc.to_owned()), alone: true, ..self.clone() };
+        let applies = |name: &str| !name.starts_with(PLACE_OPTION) && name != hedge::OFF.0;
+        own.recorded.planner_options.retain(|(name, _)| applies(name));
+        own
+    }
+
     /// Returns these options without settings for a chip's compiler and a planner.
     pub(crate) fn without_settings(&self) -> PlanOptions {
         let recorded = RecordedOptions {
@@ -385,6 +407,18 @@ impl PlanOptions {
             ..self.recorded.clone()
         };
         PlanOptions { planner: None, recorded, ..self.clone() }
+    }
+
+    /// Returns whether the user named no planner, so that the planner of the chip's profile or the
+    /// built-in one decides.
+    pub(crate) fn has_usual_planner(&self) -> bool {
+        self.planner.is_none() || self.planner_of_profile
+    }
+
+    /// Returns whether the user's settings of the planner exclude hedges.
+    pub fn excludes_hedges(&self) -> bool {
+        let mut settings = self.recorded.planner_options.iter();
+        self.unhedged || settings.any(|(name, value)| (name.as_str(), value.as_str()) == hedge::OFF)
     }
 
     /// Returns the planner option that decides whether proposed tokens are verified. It applies to
@@ -454,7 +488,8 @@ impl PlanOptions {
         let (mut options, mut taken) = (self.clone(), Vec::new());
         if let (None, Some(planner)) = (&self.planner, &profile.planner) {
             taken.push(format!("planner {planner}"));
-            (options.planner, options.planner_by_name) = (Some(planner.clone()), true);
+            options.planner = Some(planner.clone());
+            (options.planner_by_name, options.planner_of_profile) = (true, true);
         }
         let own = [
             self.quality_micronats,
@@ -499,7 +534,7 @@ impl PlanOptions {
     /// times leave it in force. Returns `None` for a CPU, where weights are only rounded on
     /// request, and for an encoder, whose losses cannot be predicted.
     pub(crate) fn usual_quality(&self, profile: &Profile, graph: &Graph) -> Option<u32> {
-        let said = self.planner.is_some()
+        let said = !self.has_usual_planner()
             || self.prefers.is_some()
             || !self.formats.is_empty()
             || self.loss_goal(profile, graph) != LossGoal::None
@@ -637,11 +672,13 @@ mod tests {
             tables: TableFormats { embedding: Some(WeightFormat::W8PerChannel), per_layer: None },
             rounding: WeightRounding::Compensated,
             towers,
+            device_memory: Some(12 << 30),
             calibration_digest: Some(Digest::of(b"text")),
         };
         let written = serde_json::json!({
             "calibration-text": Digest::of(b"text").to_string(),
             "context": 64,
+            "device-memory": 12_u64 << 30,
             "flag": {"opt": "3", "power": "saver"},
             "limit": {"ops": 400},
             "on": "simulator",
@@ -671,6 +708,7 @@ mod tests {
             serde_json::json!({"context": "64"}),
             serde_json::json!({"on": "paper"}),
             serde_json::json!({"limit": {"ops": -1}}),
+            serde_json::json!({"device-memory": "12GB"}),
             serde_json::json!({"table": {"third": "f32"}}),
             serde_json::json!({"tower": {"passes": ["nose"]}}),
             serde_json::json!({"tower": {"formats": ["w9"]}}),
@@ -690,6 +728,23 @@ mod tests {
         ] {
             assert_eq!(placed_pass(name), pass, "{name}");
         }
+    }
+
+    #[test]
+    fn a_hedge_keeps_planner_and_settings_without_places_on_other_targets() {
+        let setting = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let mut asked = PlanOptions { planner: Some("hedging".to_owned()), ..PlanOptions::default() };
+        asked.recorded.flags = vec![setting("opt", "3")];
+        asked.recorded.planner_options =
+            vec![setting("place.head", "cpu"), setting("hedge", "on"), setting("build", "just-in-time")];
+        let own = asked.hedged("mt6989");
+        assert_eq!((own.soc.as_deref(), own.alone), (Some("mt6989"), true));
+        assert_eq!((&own.planner, &own.recorded.flags), (&asked.planner, &asked.recorded.flags));
+        assert_eq!(own.recorded.planner_options, [setting("build", "just-in-time")]);
+        assert!(!asked.excludes_hedges());
+        asked.recorded.planner_options[1] = setting("hedge", "off");
+        assert!(asked.excludes_hedges());
+        assert!(PlanOptions { unhedged: true, ..PlanOptions::default() }.excludes_hedges());
     }
 
     #[test]

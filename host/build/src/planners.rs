@@ -11,7 +11,7 @@ use shardwright_planning::sandbox::Planner;
 use shardwright_planning::sandbox::{CompiledCache, EngineKind, Sandbox};
 use shardwright_planning::session::PlanningSession;
 use shardwright_trust::{SecretKey, Trust};
-use shardwright_vocabulary::{Error, ErrorKind};
+use shardwright_vocabulary::{Error, ErrorKind, Watch};
 
 use crate::{PlanOptions, Result};
 
@@ -46,41 +46,50 @@ fn is_setting(known: &str, asked: &str) -> bool {
 }
 
 /// Opens a session with the requested planner, and the built-in planner as fallback.
-pub(crate) fn planning_session(options: &PlanOptions, trust: &Trust) -> Result<PlanningSession> {
+///
+/// # Errors
+///
+/// Also an error of the kind [`ErrorKind::Cancelled`] if `watch` is cancelled while a planner is
+/// compiled.
+pub(crate) fn planning_session(
+    options: &PlanOptions,
+    trust: &Trust,
+    watch: &dyn Watch,
+) -> Result<PlanningSession> {
     let tools = PlannerTools::new(options.cache.as_deref(), trust)?;
-    let session = match &options.planner {
+    let cancelled = || watch.cancelled();
+    let directories = &options.planners;
+    let find = if options.planner_by_name { planner_named } else { find_planner };
+    let named = options.planner.as_deref().map(|named| (named, find(named, directories)));
+    // The built-in planner can be named, which overrides the planner of a profile.
+    let named = named.filter(|(named, found)| found.is_ok() || *named != builtin::NAME);
+    let session = match named {
         None => {
-            match tools.built_in() {
+            match tools.built_in_until(&cancelled) {
                 Ok(planner) => {
                     check_settings(&planner, &options.recorded.planner_options)?;
                     PlanningSession::new(planner)
                 }
+                Err(error) if error.is_cancelled() => return Err(crate::compile::cancelled()),
                 // The session reports the error. Unless it is strict, it plans without a planner.
                 Err(error) => PlanningSession::with_planner(Err(error), None),
             }
         }
-        Some(named) => {
-            let directories = &options.planners;
-            let found = match options.planner_by_name {
-                true => planner_named(named, directories),
-                false => find_planner(named, directories),
-            };
+        Some((named, found)) => {
             let asked = match found {
-                Ok(entry) => match tools.load(&entry) {
+                Ok(entry) => match tools.load_until(&entry, &cancelled) {
+                    Err(error) if error.is_cancelled() => return Err(crate::compile::cancelled()),
                     // The user named a file, so another planner must not replace it.
-                    Err(error)
-                        if !options.planner_by_name
-                            && matches!(error.kind, PlannerErrorKind::MissingFile(_)) =>
-                    {
+                    Err(error) if !options.planner_by_name && is_not_a_planner(&error.kind) => {
                         return Err(error.into());
                     }
                     loaded => loaded,
                 },
-                // A bundle names the planner it was compiled with, which may be missing here. A
-                // planner that the user names must be present.
+                // A profile names a planner, and a bundle the one that it was compiled with. Both
+                // may be missing here. A planner that the user names must be present.
                 Err(error) if options.strict || !options.planner_by_name => return Err(error),
                 Err(error) => Err(PlannerError {
-                    planner: named.clone(),
+                    planner: named.to_owned(),
                     version: None,
                     kind: PlannerErrorKind::MissingFile(error.with_kind(ErrorKind::Missing)),
                 }),
@@ -88,10 +97,26 @@ pub(crate) fn planning_session(options: &PlanOptions, trust: &Trust) -> Result<P
             if let Ok(planner) = &asked {
                 check_settings(planner, &options.recorded.planner_options)?;
             }
-            PlanningSession::with_planner(asked, Some(tools.built_in()))
+            let built_in = match tools.built_in_until(&cancelled) {
+                Err(error) if error.is_cancelled() => return Err(crate::compile::cancelled()),
+                built_in => built_in,
+            };
+            PlanningSession::with_planner(asked, Some(built_in))
         }
     };
     Ok(session.strict(options.strict))
+}
+
+/// Returns whether a file is missing, damaged or something else than a planner for this host, as
+/// opposed to a planner that fails.
+fn is_not_a_planner(kind: &PlannerErrorKind) -> bool {
+    match kind {
+        PlannerErrorKind::MissingFile(_) => true,
+        PlannerErrorKind::Other(error) => {
+            matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Incompatible)
+        }
+        _ => false,
+    }
 }
 
 /// Finds a planner by path, or by name in one of the directories.
@@ -169,9 +194,21 @@ impl PlannerTools {
     /// Returns the built-in planner. It is compiled if the machine code can be cached for later
     /// commands, and interpreted otherwise.
     pub fn built_in(&self) -> std::result::Result<Planner, PlannerError> {
+        self.built_in_until(&|| false)
+    }
+
+    /// Like [`built_in`](Self::built_in), but stops compiling once `cancelled` returns true.
+    #[cfg_attr(not(feature = "compiler"), expect(unused_variables, reason = "nothing is compiled"))]
+    pub(crate) fn built_in_until(
+        &self,
+        cancelled: &dyn Fn() -> bool,
+    ) -> std::result::Result<Planner, PlannerError> {
         #[cfg(feature = "compiler")]
         if let (EngineKind::Native, Some(cache)) = (self.sandbox.kind(), &self.cache) {
-            return builtin::load(&self.sandbox, Some(cache)).or_else(|error| {
+            return builtin::load_until(&self.sandbox, Some(cache), cancelled).or_else(|error| {
+                if error.is_cancelled() {
+                    return Err(error);
+                }
                 let notice = format!("{error}; the planner is interpreted, which only takes longer");
                 Ok(builtin::open()?.loaded_with(notice))
             });
@@ -181,8 +218,18 @@ impl PlannerTools {
 
     /// Loads a planner that was found. Without a compiler, it must be a pack.
     pub fn load(&self, entry: &PlannerEntry) -> std::result::Result<Planner, PlannerError> {
+        self.load_until(entry, &|| false)
+    }
+
+    /// Like [`load`](Self::load), but stops compiling once `cancelled` returns true.
+    #[cfg_attr(not(feature = "compiler"), expect(unused_variables, reason = "nothing is compiled"))]
+    fn load_until(
+        &self,
+        entry: &PlannerEntry,
+        cancelled: &dyn Fn() -> bool,
+    ) -> std::result::Result<Planner, PlannerError> {
         #[cfg(feature = "compiler")]
-        let loaded = entry.load(&self.sandbox, self.cache.as_ref(), &self.trust);
+        let loaded = entry.load_until(&self.sandbox, self.cache.as_ref(), &self.trust, cancelled);
         #[cfg(not(feature = "compiler"))]
         let loaded = entry.open(&self.trust);
         loaded
@@ -213,6 +260,20 @@ mod tests {
         let request = recorded().unwrap();
         let [one, other] = [compiled, interpreted].map(|planner| planner.make_plan(&request).plan.unwrap());
         assert_eq!(one, other);
+    }
+
+    #[test]
+    fn the_built_in_planner_can_be_named_and_a_missing_one_of_a_profile_is_replaced() {
+        let named = |name: &str| PlanOptions { planner: Some(name.to_owned()), ..PlanOptions::default() };
+        let session = |options: &PlanOptions| planning_session(options, &Trust::off(), &());
+        assert!(session(&named("generic")).unwrap().is_built_in());
+        assert_eq!(session(&named("nowhere")).unwrap_err().kind(), ErrorKind::Argument);
+        let of_profile = PlanOptions { planner_by_name: true, planner_of_profile: true, ..named("nowhere") };
+        let replaced = session(&of_profile).unwrap();
+        assert!(!replaced.is_built_in());
+        assert!(replaced.options().any(|option| option.name == "usual-quality"), "of the built-in planner");
+        let strict = PlanOptions { strict: true, ..of_profile };
+        assert_eq!(session(&strict).unwrap_err().kind(), ErrorKind::Argument);
     }
 
     /// The planner name in a bundle must not choose a file.

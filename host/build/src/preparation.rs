@@ -8,6 +8,7 @@ use shardwright_vocabulary::{Notice, Watch};
 use shardwright_worker::Shims;
 
 use crate::places::RunPlaces;
+use crate::planners::planning_session;
 use crate::{
     Compiler, Learned, ModelFormats, PlanOptions, PlanSource, Purpose, Result, TargetExecutor, TargetOffer,
     Weighed, stored_formats,
@@ -76,12 +77,14 @@ impl Preparation {
         let chosen = Chosen::of(source, options, &mut notices)?;
         let candidates = Candidates::of(source.graph(), &chosen);
         let offers = Offers::of(&candidates, &chosen, purpose, &mut notices)?;
-        let wanted = Wanted::of(source, &chosen, &candidates.tuples, &mut notices, watch)?;
+        let session = planning_session(&chosen.options, &chosen.trust, watch)?;
+        let wanted = Wanted::of(source, &chosen, &candidates.tuples, &session, &mut notices, watch)?;
         let graph = source.graph();
         let weighed = Weighed::of(graph, stored_formats(graph), source.making(), source.download());
         let requested = Requested::of(source, &chosen, &offers, wanted, &mut notices, watch)?;
 
         let Notices { lasting, mut passing } = notices;
+        passing.extend(session.load_notices().map(Notice::note));
         passing.extend(chosen.trust.take_notices());
         let skipped = chosen.shims.skipped_notices(&passing);
         passing.extend(skipped.iter().cloned());
@@ -97,7 +100,7 @@ impl Preparation {
             compilers: offers.compilers,
             request: requested.request,
             time_keys: requested.time_keys,
-            session: requested.session,
+            session,
             notices: lasting,
             passing,
             skipped: if offers.is_any_missing { skipped } else { Vec::new() },

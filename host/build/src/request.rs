@@ -5,18 +5,19 @@ use std::ops::Range;
 
 use shardwright_bundle::Digest;
 use shardwright_graph::{
-    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, Role, Weight, layer_kinds,
+    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, Op, Role, Weight, layer_kinds,
 };
 use shardwright_planning::request::{
     Body, Component, DraftEstimate, Goals, Layer, LayerKind, ModelSummary, PlannerOption, PrefillPart,
     PromptLength, Request, Softcap, TargetSummary,
 };
 use shardwright_vocabulary::{
-    ActivationFormat, CostRow, EntryKind, EntryName, FormatTuple, Legality, Provenance, RoleFormat,
+    ActivationFormat, CostRow, EntryKind, EntryName, FormatTuple, Legality, Pass, Provenance, RoleFormat,
     StateFormat, TimeCost, Watch, WeightFormat, WeightRole,
 };
 
 use crate::compile::cancelled;
+use crate::roofline::{TimeModel, Work};
 use crate::tables::gathered_tables;
 use crate::times::time_key;
 use crate::{ArtefactCost, EntryMenu, Judge, ModelFormats, Result, TableFormats};
@@ -27,6 +28,16 @@ pub struct TargetOffer {
     pub summary: TargetSummary,
     /// Decides which graphs the target supports and estimates their costs.
     pub judge: Box<dyn Judge>,
+    /// Turns the judge's estimates into times.
+    pub times: TimeModel,
+}
+
+impl TargetOffer {
+    /// Creates the offer of a target without a profile.
+    pub fn new(summary: TargetSummary, judge: Box<dyn Judge>) -> TargetOffer {
+        let times = TimeModel::usual(summary.target.kind);
+        TargetOffer { summary, judge, times }
+    }
 }
 
 /// Name of a model.
@@ -36,6 +47,8 @@ pub struct ModelName {
     pub name: String,
     /// Family, as in `config.json`.
     pub family: String,
+    /// Passes of the towers that are planned with it.
+    pub towers: Vec<Pass>,
 }
 
 /// Returns the formats of a checkpoint that is built without converting any weight.
@@ -208,6 +221,8 @@ pub(crate) fn make_keyed_request(
             } else {
                 0
             },
+            heads: heads(graph),
+            towers: model.towers.clone(),
             components,
         },
         kinds,
@@ -227,6 +242,17 @@ pub(crate) fn make_keyed_request(
         options,
     };
     Ok((request, keys))
+}
+
+/// Returns the largest number of query heads of a layer, or 0 without attention.
+fn heads(graph: &Graph) -> u32 {
+    let nodes = graph.components.iter().flat_map(|component| &component.nodes);
+    let heads = nodes.filter_map(|node| match &node.op {
+        Op::Attention(attention) => Some(attention.heads),
+        Op::RelativeAttention(attention) => Some(attention.heads),
+        _ => None,
+    });
+    heads.max().unwrap_or(0)
 }
 
 /// Assumed bytes of an operation in an artefact in addition to its weights, if the judge reports
@@ -268,13 +294,14 @@ enum Logits {
 }
 
 /// Picoseconds of the runtime per logit on one core: measured at 2,900 to 3,500 on a loaded server.
-/// No phone was measured.
-const SOFTCAP_PICOSECONDS: u64 = 3_000;
+/// No phone was measured, so a core may be twice as fast or five times as slow.
+const SOFTCAP_PICOSECONDS: [u64; 3] = [1_500, 3_000, 15_000];
 
 /// Returns the time of the runtime for the soft-cap of one row of logits.
 fn softcap_time(graph: &Graph) -> TimeCost {
-    let microseconds = graph.vocabulary.saturating_mul(SOFTCAP_PICOSECONDS).div_ceil(1_000_000);
-    TimeCost { microseconds, provenance: Provenance::Modelled }
+    let time = |picoseconds| graph.vocabulary.saturating_mul(picoseconds).div_ceil(1_000_000);
+    let [low, likely, high] = SOFTCAP_PICOSECONDS.map(time);
+    TimeCost::within(low, likely, high, Provenance::Modelled)
 }
 
 /// Returns the names of the boundary tensors that a component reads and writes.
@@ -348,7 +375,10 @@ fn cost_row(
         return (row, None);
     }
     // A kind without work in the entry point has no cost there, and is legal.
-    let Some(entry) = instance else { return (row, None) };
+    let Some(entry) = instance else {
+        row.time = Some(TimeCost::ZERO);
+        return (row, None);
+    };
     let graph = formats.graph(place.format);
     let mut key = None;
     match offer.judge.legalise(graph, entry, &formats.encodings(place.format)) {
@@ -359,8 +389,9 @@ fn cost_row(
             row.weight_bytes = weights.into_iter().map(|weight| graph.weight(weight).bytes()).sum();
             row.state_bytes = legal.graph.written_state_bytes();
             let costing = offer.judge.estimate(graph, &legal.graph, watch).unwrap_or_default();
-            row.time = costing.time;
-            row.uncosted_ops = costing.uncosted;
+            let (nodes, work) = (row.ops, Work::of(&legal.graph, row.weight_bytes));
+            let (time, shared) = offer.times.time(costing.time, work, nodes, costing.uncosted);
+            (row.time, row.uncosted_ops) = (Some(time), shared);
             row.ops = costing.operations.unwrap_or(row.ops);
             (row.artefact_bytes, row.artefact_provenance) = artefact_bytes(&row, costing.artefact);
         }

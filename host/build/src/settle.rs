@@ -364,7 +364,7 @@ pub fn settle_trying(
     let report = report.with_measured(measured);
     let plan = settled.planned.plan;
     let Preparation { learned, request, compilers, .. } = &preparation;
-    let lessons = learned.keep(request, &settled.history, &plan, compilers);
+    let lessons = learned.keep(request, &settled.history, &plan.plan().lessons, compilers);
     let mut passing = std::mem::take(&mut preparation.passing);
     passing.extend(lessons.into_iter().map(Notice::note));
     passing.extend(source.take_notices());

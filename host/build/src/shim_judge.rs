@@ -55,7 +55,7 @@ impl ShimJudge {
         self
     }
 
-    /// Leaves out times, for a device whose times are not comparable with those of other devices.
+    /// Leaves out times, for a device of this machine that stands in for one of another machine.
     #[must_use]
     pub fn without_times(mut self) -> Self {
         self.timed = false;

@@ -4,6 +4,7 @@
 //! The name of a file is the hash of everything that a time depends on, so a changed library,
 //! graph, flag or machine does not find it. Remove the folder to forget all times.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use shardwright_bundle::Digest;
 use shardwright_files::own;
 use shardwright_graph::{EntryGraph, Weight};
-use shardwright_planning::request::Request;
+use shardwright_planning::request::{Request, time_fault};
 use shardwright_shims::{ShimInstance, entry_identity};
 use shardwright_vocabulary::{Device, EntryKind, Notice, Provenance, Target, TargetKind, TimeCost};
 use shardwright_worker::Shims;
@@ -24,8 +25,8 @@ use crate::{CPU_SHIM, Executor, PlanOptions, Result};
 pub const TIMES: &str = "times";
 
 /// Version of the files and of the data that their names are hashes of.
-const VERSION: u32 = 1;
-/// Largest number of bytes read from a file, which contains four short members.
+const VERSION: u32 = 2;
+/// Largest number of bytes read from a file, which contains six short members.
 const FILE_BYTES: u64 = 1024;
 /// Largest number of bytes read from the description of the processor. Its first cores are enough
 /// to identify it.
@@ -39,17 +40,19 @@ pub enum MeasuredTimes {
     Kept,
     /// No measured times, only estimates.
     Ignored,
-    /// These times, in microseconds by the key of their row, and the treatment of other rows.
-    These(Arc<BTreeMap<Digest, u64>>, Unmeasured),
+    /// These times, by the key of their row, and the treatment of other rows.
+    These(Arc<BTreeMap<Digest, TimeCost>>, Unmeasured),
 }
 
 /// How estimates of unmeasured rows are treated if there are measured times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmeasured {
-    /// They are scaled by the ratio of the sum of the measured times to the sum of their estimates.
+    /// Their likely times are scaled by the ratio of the sum of the measured times to the sum of
+    /// their estimates. The bounds are scaled by the smallest and the largest ratio of a measured
+    /// time to its estimate. They include the estimate itself.
     Likely,
-    /// They are scaled by the smallest ratio of a measured time to its estimate, and by at most 1.
-    /// This is the fastest that the measurements make plausible.
+    /// They are as fast as the lower bound under [`Unmeasured::Likely`]. This is the fastest that
+    /// the measurements make plausible.
     Best,
 }
 
@@ -113,51 +116,74 @@ fn apply_kept(times: &Times, request: &mut Request, keys: &[Option<Digest>]) -> 
 fn apply(
     request: &mut Request,
     keys: &[Option<Digest>],
-    mut known: impl FnMut(Digest) -> Option<u64>,
+    mut known: impl FnMut(Digest) -> Option<TimeCost>,
     rest: Unmeasured,
 ) -> usize {
-    let found: Vec<Option<u64>> =
+    let found: Vec<Option<TimeCost>> =
         (0..request.costs.len()).map(|row| keys.get(row).copied().flatten().and_then(&mut known)).collect();
     // Estimates of one kind of entry point are wrong by similar factors.
-    let mut pairs: BTreeMap<(u32, EntryKind), Vec<(u64, u64)>> = BTreeMap::new();
+    let mut pairs: BTreeMap<(u32, EntryKind), Vec<Ratio>> = BTreeMap::new();
     for (row, measured) in request.costs.iter().zip(&found) {
         if let (Some(measured), Some(estimate)) = (measured, row.time) {
             let place = pairs.entry((row.target, row.entry.kind)).or_default();
-            place.push((*measured, estimate.microseconds.max(1)));
+            place.push(Ratio { measured: measured.microseconds, estimated: estimate.microseconds.max(1) });
         }
     }
-    let scales: BTreeMap<_, (u128, u128)> =
-        pairs.into_iter().map(|(place, pairs)| (place, scale(&pairs, rest))).collect();
     for (row, measured) in request.costs.iter_mut().zip(&found) {
-        match (measured, row.time, scales.get(&(row.target, row.entry.kind))) {
-            (Some(microseconds), ..) => {
-                row.time = Some(TimeCost { microseconds: *microseconds, provenance: Provenance::Measured });
+        match (measured, row.time, pairs.get(&(row.target, row.entry.kind))) {
+            (Some(measured), ..) => {
+                row.time = Some(*measured);
                 row.uncosted_ops = 0;
             }
-            (None, Some(estimate), Some((measured, estimated))) => {
-                let scaled = u128::from(estimate.microseconds) * measured / estimated;
-                let microseconds = u64::try_from(scaled).unwrap_or(u64::MAX);
-                row.time = Some(TimeCost { microseconds, ..estimate });
-            }
+            (None, Some(estimate), Some(pairs)) => row.time = Some(scaled(estimate, pairs, rest)),
             (None, ..) => {}
         }
     }
     found.iter().flatten().count()
 }
 
-/// Returns the factor for estimates, as numerator and denominator.
-fn scale(pairs: &[(u64, u64)], rest: Unmeasured) -> (u128, u128) {
-    let wide = |(measured, estimate): (u64, u64)| (u128::from(measured), u128::from(estimate));
-    let sum = pairs.iter().fold((0, 0), |sum, pair| {
-        let (measured, estimate) = wide(*pair);
-        (sum.0 + measured, sum.1 + estimate)
-    });
-    match rest {
-        Unmeasured::Likely => sum,
-        Unmeasured::Best => {
-            let pairs = pairs.iter().map(|pair| wide(*pair)).chain([(1, 1)]);
-            pairs.min_by(|one, other| (one.0 * other.1).cmp(&(other.0 * one.1))).unwrap_or(sum)
+/// A measured time and its estimate, or the sums of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ratio {
+    measured: u64,
+    estimated: u64,
+}
+
+impl Ratio {
+    /// The ratio of an estimate that is right.
+    const ONE: Ratio = Ratio { measured: 1, estimated: 1 };
+
+    fn and(self, other: Ratio) -> Ratio {
+        Ratio {
+            measured: self.measured.saturating_add(other.measured),
+            estimated: self.estimated.saturating_add(other.estimated),
         }
+    }
+
+    fn order(&self, other: &Ratio) -> Ordering {
+        let product = |one: u64, other: u64| u128::from(one) * u128::from(other);
+        product(self.measured, other.estimated).cmp(&product(other.measured, self.estimated))
+    }
+
+    fn scale(self, microseconds: u64) -> u64 {
+        let scaled = u128::from(microseconds) * u128::from(self.measured) / u128::from(self.estimated.max(1));
+        u64::try_from(scaled).unwrap_or(u64::MAX)
+    }
+}
+
+/// Scales the estimate of a row that was not measured by the ratios of rows that were.
+fn scaled(estimate: TimeCost, ratios: &[Ratio], rest: Unmeasured) -> TimeCost {
+    let all = || ratios.iter().copied();
+    let likely = all().reduce(Ratio::and).unwrap_or(Ratio::ONE);
+    let best = all().min_by(Ratio::order).unwrap_or(likely);
+    let worst = all().max_by(Ratio::order).unwrap_or(likely);
+    // A row that was not measured may also be as fast as its estimate.
+    let low = best.scale(estimate.microseconds).min(estimate.microseconds);
+    let high = worst.scale(estimate.microseconds).max(estimate.microseconds);
+    let likely = likely.scale(estimate.microseconds);
+    match rest {
+        Unmeasured::Likely => TimeCost::within(low, likely, high, Provenance::Modelled),
+        Unmeasured::Best => TimeCost::exact(low, Provenance::Modelled),
     }
 }
 
@@ -173,15 +199,18 @@ pub struct Times {
 struct Kept {
     version: u32,
     key: Digest,
+    low: u64,
     microseconds: u64,
+    high: u64,
     /// Hash of the other members.
     check: Digest,
 }
 
 impl Kept {
-    fn of(key: Digest, microseconds: u64) -> Self {
-        let check = Digest::of(format!("{VERSION} {key} {microseconds}").as_bytes());
-        Kept { version: VERSION, key, microseconds, check }
+    fn of(key: Digest, time: TimeCost) -> Self {
+        let TimeCost { low, microseconds, high, .. } = time;
+        let check = Digest::of(format!("{VERSION} {key} {low} {microseconds} {high}").as_bytes());
+        Kept { version: VERSION, key, low, microseconds, high, check }
     }
 }
 
@@ -200,30 +229,33 @@ impl Times {
         self.directory.join(format!("{key}.json"))
     }
 
-    /// Returns the time of a row in microseconds, or `None` if it was not measured. Fails with a
-    /// message if the file is damaged or another user may have written it.
-    fn recall(&self, key: Digest) -> Result<Option<u64>, String> {
+    /// Returns the time of a row, or `None` if it was not measured. Fails with a message if the
+    /// file is damaged, no request may contain its time, or another user may have written it.
+    fn recall(&self, key: Digest) -> Result<Option<TimeCost>, String> {
         let path = self.path(key);
         let fault = |what: &dyn std::fmt::Display| format!("{}: {what}", path.display());
         let Some(bytes) = own::read(&path, FILE_BYTES).map_err(|error| fault(&error))? else {
             return Ok(None);
         };
         let kept: Kept = serde_json::from_slice(&bytes).map_err(|_| fault(&"is damaged"))?;
-        let whole = Kept::of(key, kept.microseconds);
-        match (kept.version, kept.key, kept.check) == (whole.version, whole.key, whole.check) {
-            true => Ok(Some(kept.microseconds)),
-            false => Err(fault(&"is damaged")),
+        let time = TimeCost::within(kept.low, kept.microseconds, kept.high, Provenance::Measured);
+        let whole = Kept::of(key, time);
+        let is_whole = (kept.version, kept.key, kept.check) == (whole.version, whole.key, whole.check);
+        match (is_whole, time_fault(time)) {
+            (true, None) => Ok(Some(time)),
+            (true, Some(why)) => Err(fault(&why)),
+            (false, _) => Err(fault(&"is damaged")),
         }
     }
 
-    /// Stores the time of a row, in microseconds. The file is written atomically, in a folder that
-    /// only this user can write.
+    /// Stores the measured time of a row. The file is written atomically, in a folder that only
+    /// this user can write.
     ///
     /// # Errors
     ///
     /// Fails if the file cannot be written, or if the folder is not the user's own.
-    pub fn keep(&self, key: Digest, microseconds: u64) -> Result<()> {
-        let content = serde_json::to_vec(&Kept::of(key, microseconds)).map_err(std::io::Error::from)?;
+    pub fn keep(&self, key: Digest, time: TimeCost) -> Result<()> {
+        let content = serde_json::to_vec(&Kept::of(key, time)).map_err(std::io::Error::from)?;
         own::write(&self.path(key), &content)
     }
 
@@ -300,13 +332,28 @@ fn processor() -> Vec<String> {
 mod tests {
     use super::*;
 
+    const fn measured(low: u64, microseconds: u64, high: u64) -> TimeCost {
+        TimeCost::within(low, microseconds, high, Provenance::Measured)
+    }
+
     #[test]
     fn estimates_beside_measured_times_are_scaled() {
+        let estimate = TimeCost::within(10, 1000, 90_000, Provenance::Simulated);
+        let time = |pairs: &[(u64, u64)], rest| {
+            let ratio = |&(measured, estimated): &(u64, u64)| Ratio { measured, estimated };
+            let ratios: Vec<Ratio> = pairs.iter().map(ratio).collect();
+            scaled(estimate, &ratios, rest)
+        };
+        let modelled = |low, likely, high| TimeCost::within(low, likely, high, Provenance::Modelled);
         let pairs = [(300, 100), (100, 100)];
-        assert_eq!(scale(&pairs, Unmeasured::Likely), (400, 200));
-        assert_eq!(scale(&pairs, Unmeasured::Best), (100, 100));
-        assert_eq!(scale(&[(300, 100)], Unmeasured::Best), (1, 1), "it may be as estimated");
-        assert_eq!(scale(&[(50, 100), (90, 100)], Unmeasured::Best), (50, 100));
+        assert_eq!(time(&pairs, Unmeasured::Likely), modelled(1000, 2000, 3000));
+        assert_eq!(time(&pairs, Unmeasured::Best), modelled(1000, 1000, 1000));
+        // It may be as estimated.
+        assert_eq!(time(&[(300, 100)], Unmeasured::Likely), modelled(1000, 3000, 3000));
+        assert_eq!(time(&[(300, 100)], Unmeasured::Best), modelled(1000, 1000, 1000));
+        assert_eq!(time(&[(50, 100), (90, 100)], Unmeasured::Likely), modelled(500, 700, 1000));
+        assert_eq!(time(&[(50, 100), (90, 100)], Unmeasured::Best), modelled(500, 500, 500));
+        assert_eq!(time(&[(u64::MAX, 1), (u64::MAX, 1)], Unmeasured::Likely).high, u64::MAX);
     }
 
     #[test]
@@ -315,8 +362,8 @@ mod tests {
         let times = Times::of_cache(folder.path());
         let key = Digest::of(b"this");
         assert_eq!(times.recall(key), Ok(None));
-        times.keep(key, 48).expect("kept");
-        assert_eq!(times.recall(key), Ok(Some(48)));
+        times.keep(key, measured(40, 48, 60)).expect("kept");
+        assert_eq!(times.recall(key), Ok(Some(measured(40, 48, 60))));
         assert_eq!(times.recall(Digest::of(b"that")), Ok(None));
         let whole = std::fs::read_to_string(times.path(key)).expect("read");
         for length in 0..whole.len() {
@@ -326,8 +373,18 @@ mod tests {
         std::fs::write(times.path(key), whole.replace(":48", ":49")).expect("written");
         let fault = times.recall(key).expect_err("another number");
         assert!(fault.ends_with("is damaged"), "{fault}");
-        times.keep(key, 50).expect("kept");
-        assert_eq!(times.recall(key), Ok(Some(50)));
+        for (time, expected) in [
+            (measured(61, 48, 60), "expected low ≤ likely ≤ high, got 61, 48, 60"),
+            (measured(1, 48, 47), "expected low ≤ likely ≤ high, got 1, 48, 47"),
+            (measured(1, 48, u64::MAX), "expected a time of at most 3600000000000"),
+            (measured(0, 48, 1_000_001), "at most 1000000 times the shortest, got 0 to 1000001"),
+        ] {
+            times.keep(key, time).expect("kept");
+            let fault = times.recall(key).expect_err(expected);
+            assert!(fault.contains(expected) && fault.contains(&key.to_string()), "{fault}");
+        }
+        times.keep(key, measured(50, 50, 50)).expect("kept");
+        assert_eq!(times.recall(key), Ok(Some(measured(50, 50, 50))));
         times.forget(key).expect("removed");
         times.forget(key).expect("there is none");
         assert_eq!(times.recall(key), Ok(None));
@@ -340,11 +397,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let times = Times::of_cache(folder.path());
         let key = Digest::of(b"this");
-        times.keep(key, 48).expect("kept");
+        times.keep(key, measured(40, 48, 60)).expect("kept");
         let open_to_all = std::fs::Permissions::from_mode(0o777);
         std::fs::set_permissions(times.directory(), open_to_all).expect("set");
         let fault = times.recall(key).expect_err("anyone may have written it");
         assert!(fault.contains("may be written by others"), "{fault}");
-        assert!(times.keep(key, 49).is_err());
+        assert!(times.keep(key, measured(40, 49, 60)).is_err());
     }
 }

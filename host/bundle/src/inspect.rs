@@ -35,8 +35,12 @@ pub struct Inspection {
     pub sha256: Digest,
     /// Bytes of all files, each content counted once.
     pub total_bytes: u64,
-    /// Whether every file matches the manifest, at the level of the checks.
-    pub intact: bool,
+    /// Whether every file was compared with the manifest byte by byte. A file of the right length
+    /// may still have other bytes.
+    pub verified: bool,
+    /// Whether every byte matches the manifest. `None` if no damage was found, but not every byte
+    /// was compared.
+    pub intact: Option<bool>,
     /// The signature, if there is one.
     pub signature: Option<SignatureReport>,
     /// Every file, in the order of their hashes.
@@ -67,7 +71,11 @@ pub enum FileState {
     /// The file exists and its hash is right.
     Verified,
     /// The file is missing or changed.
-    Damaged { reason: String },
+    Damaged {
+        reason: String,
+        /// The next step for the user.
+        help: Option<String>,
+    },
 }
 
 /// Inspects a bundle in a directory or packed file, and checks its signature by the rules of
@@ -99,11 +107,15 @@ pub fn inspect(
         let state = match store.file(file, &used_as, content) {
             Ok(_) if content => FileState::Verified,
             Ok(_) => FileState::Present,
-            Err(error) => FileState::Damaged { reason: error.to_string() },
+            Err(error) => {
+                FileState::Damaged { reason: error.to_string(), help: error.help().map(str::to_owned) }
+            }
         };
         done += file.bytes;
         files.push(InspectedFile { file, used_as, state });
     }
+    let verified = !files.iter().any(|file| file.state == FileState::Present);
+    let is_damaged = files.iter().any(|file| matches!(file.state, FileState::Damaged { .. }));
     Ok(Inspection {
         path: store.path().to_owned(),
         packed: matches!(store, Store::Packed(_)),
@@ -111,7 +123,8 @@ pub fn inspect(
         sha256,
         total_bytes: total,
         signature,
-        intact: !files.iter().any(|file| matches!(file.state, FileState::Damaged { .. })),
+        verified,
+        intact: if is_damaged { Some(false) } else { verified.then_some(true) },
         files,
         // If the folder cannot be listed, every file was already reported.
         unreferenced: store.unreferenced(&manifest).unwrap_or_default(),

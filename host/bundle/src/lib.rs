@@ -101,6 +101,8 @@
 //!     let chain = ChainEntry {
 //!         name: "primary".to_owned(),
 //!         emulated_on: None,
+//!         within: Vec::new(),
+//!         planner: None,
 //!         request: writer.add_bytes(b"{\"the\":\"request\"}")?,
 //!         plan: writer.add_bytes(b"{\"the\":\"plan\"}")?,
 //!         report: None,
@@ -197,6 +199,7 @@ mod share;
 mod signed;
 mod signer;
 mod store;
+mod unloaded;
 mod writer;
 
 pub use bundle::{BEGIN_BYTES, Blocks, Bundle, Place, Progress, Stray, TINY_FILE_BYTES};
@@ -214,6 +217,7 @@ pub use proofs::Proofs;
 pub use share::{Share, Volume, pack};
 pub use signed::{SignatureReport, sign};
 pub use signer::Signer;
+pub use unloaded::{Driver, LoadTrial, Unloaded, UnloadedChain, UnloadedFile};
 pub use writer::BundleWriter;
 
 /// Version of the format that is written. It is also the only supported one.

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use shardwright_build::{
-    ArtefactStore, FallbackChain, Keeping, LoadedPart, ModelSource, PlanOptions, Planned, Purpose, Settled,
+    ArtefactStore, Keeping, LoadedPart, ModelSource, PRIMARY_CHAIN, PlanOptions, Planned, Purpose, Settled,
     Trying, plan, settle_trying,
 };
 use shardwright_models::Checkpoint;
 use shardwright_vocabulary::{Part, Result, Watch};
 
-use crate::{CheckpointSource, PRIMARY_CHAIN, TowerScope, TowerSource};
+use crate::{CheckpointSource, TowerScope, TowerSource};
 
 /// A model of a checkpoint to plan and build.
 #[derive(Clone, Copy)]
@@ -100,14 +100,5 @@ impl<'b> Builder<'b> {
     /// Returns the name of the first chain in a bundle.
     pub(crate) fn first_name(&self) -> &'static str {
         self.tower.map_or(PRIMARY_CHAIN, |scope| scope.pass.name())
-    }
-
-    /// Returns the fallback chains of a first chain, under their names in a bundle.
-    pub(crate) fn fallbacks(&self, first: &Settled, options: &PlanOptions) -> Vec<FallbackChain> {
-        let mut chains = first.fallbacks(options);
-        if let Some(scope) = self.tower {
-            chains.iter_mut().for_each(|chain| chain.name = scope.chain_name(&chain.name));
-        }
-        chains
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 use shardwright_build::{BundleTrying, PlanOptions, PlanReport};
 use shardwright_bundle::Bundle;
-use shardwright_vocabulary::{Result, Watch};
+use shardwright_vocabulary::{Error, ErrorKind, Result, Watch};
 
 mod bundle;
 mod gate;
@@ -46,8 +46,16 @@ pub struct CompiledVariant {
     pub bytes: u64,
     /// Bytes of files that no other variant has.
     pub own_bytes: u64,
+    /// Bytes of artefacts that only hedges have, which a device stores in addition.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub hedge_bytes: u64,
     /// The plan of its first chain.
     pub plan: PlanReport,
+}
+
+/// Returns whether a number is 0 and left out of a report.
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A chip that a checkpoint was not compiled for.
@@ -56,9 +64,20 @@ pub struct FailedVariant {
     /// The chip, as requested.
     pub soc: String,
     pub error: String,
+    /// The kind of the error.
+    #[serde(skip)]
+    pub kind: ErrorKind,
     /// The next step for the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
+}
+
+impl FailedVariant {
+    /// Creates the record of a chip for which compiling or planning failed.
+    pub fn of(soc: String, error: &Error) -> Self {
+        let help = error.help().map(str::to_owned);
+        FailedVariant { soc, error: error.to_string(), kind: error.kind(), help }
+    }
 }
 
 /// Compiles a checkpoint into a bundle: the chain of the plan and one chain for each fallback

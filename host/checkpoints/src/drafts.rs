@@ -11,7 +11,7 @@ use shardwright_bundle::{Bundle, Digest, is_bundle};
 use shardwright_files::{own, shell_quoted};
 use shardwright_models::Checkpoint;
 use shardwright_planning::request::DraftEstimate;
-use shardwright_vocabulary::{Notice, Provenance, Result};
+use shardwright_vocabulary::{Notice, Provenance, Result, TimeCost};
 
 use super::path::{open_checkpoint, plan_checkpoint};
 
@@ -181,24 +181,23 @@ pub(super) fn stated(
             stated.push(StatedDraft::unknown(identity.name));
             continue;
         };
-        let estimate = |nanoseconds: u64| DraftEstimate {
+        let estimate = |token_time: TimeCost| DraftEstimate {
             name: identity.name.clone(),
             silent_steps: measured.silent_steps,
             accepted_steps: measured.accepted_steps.clone(),
             provenance: Provenance::Measured,
-            token_microseconds: nanoseconds.div_ceil(1000),
+            token_time,
             memory_bytes: measured.memory_bytes,
             row_bytes: row_bytes(checkpoint.graph()),
         };
         if let Some(times) = measured.times.get(soc).filter(|_| !options.elsewhere) {
-            let estimate = estimate(times.proposed_nanoseconds);
+            let microseconds = times.proposed_nanoseconds.div_ceil(1000);
+            let estimate = estimate(TimeCost::exact(microseconds, Provenance::Measured));
             stated.push(StatedDraft { estimate, times: Some(times.clone()) });
             continue;
         }
         match planned_time(path, options, context)? {
-            Some(nanoseconds) => {
-                stated.push(StatedDraft { estimate: estimate(nanoseconds), times: None });
-            }
+            Some(time) => stated.push(StatedDraft { estimate: estimate(time), times: None }),
             None => {
                 notices.push(Notice::note(format!(
                     "the time of draft {} on {soc} is unknown, so the plan does not rely on it",
@@ -211,9 +210,9 @@ pub(super) fn stated(
     Ok((stated, notices))
 }
 
-/// Returns the nanoseconds of a drafted token that the draft's own plan for the same chip predicts,
-/// or `None` without a prediction.
-fn planned_time(path: &Path, options: &PlanOptions, context: u32) -> Result<Option<u64>> {
+/// Returns the time of a drafted token that the draft's own plan for the same chip predicts, or
+/// `None` if the draft is not a checkpoint of a generative model.
+fn planned_time(path: &Path, options: &PlanOptions, context: u32) -> Result<Option<TimeCost>> {
     if is_bundle(path) {
         return Ok(None);
     }
@@ -223,7 +222,7 @@ fn planned_time(path: &Path, options: &PlanOptions, context: u32) -> Result<Opti
     let planned = plan_checkpoint(path, &own, &mut ())
         .map_err(|error| error.at(format!("the draft {}", path.display())).or_help("drop `--draft`"))?;
     Ok(match planned.report.forecast.speed {
-        Speed::Tokens { each, .. } => each.map(|each| each.microseconds.saturating_mul(1000)),
+        Speed::Tokens { each, .. } => Some(each.time()),
         // An embedding model cannot be measured as a draft.
         Speed::Vector { .. } => None,
     })

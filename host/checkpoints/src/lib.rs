@@ -50,10 +50,9 @@ pub use making::CheckpointSource;
 pub use measuring::calibration_text;
 pub use moments::{checkpoint_moments, moment_text};
 pub use outline::OutlineSource;
-pub use path::{
-    ChainPlan, PRIMARY_CHAIN, expect_checkpoint, open_checkpoint, plan_all_chains, plan_checkpoint,
-};
+pub use path::{ChainPlan, expect_checkpoint, open_checkpoint, plan_all_chains, plan_checkpoint};
 pub use recorded::{CompiledAnew, compile_recorded, may_compile_here, options_of};
+pub use shardwright_build::PRIMARY_CHAIN;
 pub use shardwright_quantisation::FeatureSample;
 pub use texts::{calibration_prompts, messages_of, turns_of};
 pub use tower::{SampleSet, TowerScope, TowerSource, expect_towers, tower_samples, tower_weights, towers_of};

@@ -14,7 +14,9 @@ use shardwright_planning::check::CheckedPlan;
 use shardwright_quantisation::{
     Calibration, Compensated, Moments, Note, Recipe, Store, TableFormats as Tables, quantise,
 };
-use shardwright_vocabulary::{ErrorKind, FormatTuple, Ignored, Notice, Part, Result, Watch, WeightFormat};
+use shardwright_vocabulary::{
+    ErrorKind, FormatTuple, Ignored, Notice, Part, Pass, Result, Watch, WeightFormat,
+};
 
 use super::losses::{self, Means};
 use super::rounding::{compensated, weights_of};
@@ -120,7 +122,8 @@ impl<'a> CheckpointSource<'a> {
 impl PlanSource for CheckpointSource<'_> {
     fn name(&self) -> ModelName {
         let facts = self.checkpoint.facts();
-        ModelName { name: facts.name.clone(), family: facts.family.to_string() }
+        let towers = towers(|pass| self.checkpoint.graph_of(pass));
+        ModelName { name: facts.name.clone(), family: facts.family.to_string(), towers }
     }
 
     fn graph(&self) -> &Graph {
@@ -289,6 +292,13 @@ pub(super) fn making(graph: &Graph, options: &PlanOptions) -> Making {
         true => Making::InFiles,
         false => Making::InMemory,
     }
+}
+
+/// Returns the passes of the towers that a checkpoint was opened with. `graph` returns the graph of
+/// a pass.
+pub(super) fn towers<'g>(graph: impl Fn(Pass) -> Option<&'g Graph>) -> Vec<Pass> {
+    let towers = Pass::ALL.iter().copied().filter(|pass| *pass != Pass::Step);
+    towers.filter(|pass| graph(*pass).is_some()).collect()
 }
 
 /// Carries out a recipe unless it was carried out before, and adds to the notices.

@@ -10,7 +10,7 @@ use shardwright_files::own;
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_quantisation::{Calibration, Calibrator};
-use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Notice, Result, Watch, WeightFormat};
+use shardwright_vocabulary::{FormatTuple, Notice, Result, Watch, WeightFormat};
 
 use super::texts::{self, Budget, conversations};
 
@@ -40,11 +40,8 @@ pub(super) fn calibrate(
     }
     let mut calibrator = Calibrator::new(graph, hash)?;
     for (index, ids) in conversations.iter().enumerate() {
-        if watch.cancelled() {
-            return Err(Error::new(ErrorKind::Cancelled, "calibration was cancelled"));
-        }
         watch.progress((index * 1000 / conversations.len()) as u32, "calibrating");
-        calibrator.add(ids)?;
+        calibrator.add_until(ids, &|| watch.cancelled())?;
     }
     let calibration = calibrator.finish()?;
     notices.push(Notice::note(format!(

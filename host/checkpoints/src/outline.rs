@@ -11,7 +11,7 @@ use shardwright_report::stored_bytes;
 use shardwright_vocabulary::{FormatTuple, Ignored, Notice, Result, Watch};
 
 use super::losses::expected_losses;
-use super::making::making;
+use super::making::{making, towers};
 
 /// A checkpoint's outline to plan for. It cannot be compiled, because it is not a
 /// [`ModelSource`](shardwright_build::ModelSource).
@@ -54,7 +54,11 @@ fn notice(outline: &Outline) -> String {
 
 impl PlanSource for OutlineSource<'_> {
     fn name(&self) -> ModelName {
-        ModelName { name: self.outline.name().to_owned(), family: self.outline.family().to_string() }
+        ModelName {
+            name: self.outline.name().to_owned(),
+            family: self.outline.family().to_string(),
+            towers: towers(|pass| self.outline.graph_of(pass)),
+        }
     }
 
     fn graph(&self) -> &Graph {

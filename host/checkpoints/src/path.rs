@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use shardwright_build::{PlanOptions, PlanReport, PlanSource, Planned, plan};
+use shardwright_build::{PRIMARY_CHAIN, PlanOptions, PlanReport, PlanSource, Planned, plan};
 use shardwright_bundle::is_bundle;
 use shardwright_gguf::is_gguf;
 use shardwright_models::{Checkpoint, Opened};
@@ -10,9 +10,6 @@ use shardwright_vocabulary::{Error, ErrorKind, Notice, Part, Pass, Result, Watch
 
 use super::tower::{TowerScope, TowerSource, towers_of};
 use crate::{CheckpointSource, OutlineSource};
-
-/// The name of the first chain of a model's text.
-pub const PRIMARY_CHAIN: &str = "primary";
 
 /// Progress after the text is planned and before towers are, in thousandths.
 const TEXT_PLANNED: u32 = 500;
@@ -89,7 +86,7 @@ pub fn plan_all_chains(
         take(scope.pass.name().to_owned(), Ok(tower.report.clone()))?;
         for chain in &tower.fallbacks {
             let made = checkpoint.tower(scope, &chain.options, &mut watch.most_of_the_rest());
-            take(scope.chain_name(&chain.name), made.map(|planned| planned.report))?;
+            take(chain.name.clone(), made.map(|planned| planned.report))?;
         }
     }
     Ok((planned, chains))

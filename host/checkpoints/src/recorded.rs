@@ -116,6 +116,10 @@ pub fn options_of(
     }
     let recorded = RecordedPlan::of(bundle, entry)?;
     let mut options = recorded_options(bundle, recorded.request(), here)?;
+    if entry.is_hedge() {
+        let own = options.hedged(&bundle.variant().soc);
+        options = PlanOptions { unhedged: true, within: entry.within.clone(), ..own };
+    }
     // The tables are in the bundle already.
     let checked = check(recorded.plan().clone(), recorded.request()).map_err(|fault| {
         let fault = fault.at("the recorded plan").at(bundle.path().display());

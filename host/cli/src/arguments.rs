@@ -158,6 +158,8 @@ pub enum Command {
         /// Verify every byte of a bundle. Default: verify the manifest and small files only.
         #[arg(long)]
         verify: bool,
+        #[command(flatten)]
+        strict: StrictArgument,
         /// Chip whose profile recommends compiler flags, for files that do not name their chip.
         #[arg(long)]
         soc: Option<String>,
@@ -277,6 +279,15 @@ pub struct ExpectedArgument {
     /// value of `--signatures`.
     #[arg(long, value_name = "NAME")]
     pub expect: Option<String>,
+}
+
+/// Whether fields and files without effect are errors, for commands that read a model and do not
+/// run it.
+#[derive(Args, Debug, Clone, Copy, Default)]
+pub struct StrictArgument {
+    /// Refuse a model with a field or file that is unknown or has no effect.
+    #[arg(long)]
+    pub strict: bool,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -783,6 +794,8 @@ pub struct SensitivityArguments {
     #[arg(long, value_enum, default_value_t = Isolation::Automatic)]
     pub isolation: Isolation,
     #[command(flatten)]
+    pub strict: StrictArgument,
+    #[command(flatten)]
     pub shims: ShimPlaces,
     #[command(flatten)]
     pub profiles: ProfilePlaces,
@@ -893,6 +906,8 @@ pub struct ShowArguments {
     /// Checkpoint to show: a directory as published on Hugging Face, a GGUF file, or the id of a
     /// pulled model (OWNER/NAME).
     pub checkpoint: PathBuf,
+    #[command(flatten)]
+    pub strict: StrictArgument,
 }
 
 #[derive(Args, Debug)]

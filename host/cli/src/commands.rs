@@ -60,13 +60,13 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
         Command::Pull(arguments) => pull::pull(arguments, format),
         Command::Bench(arguments) => bench::bench(arguments, format, started),
         Command::Compile(arguments) => bundle::compile(arguments, format, detail),
-        Command::Inspect { path, verify, soc, shims, profiles, expected, trust } => {
+        Command::Inspect { path, verify, strict, soc, shims, profiles, expected, trust } => {
             if !shardwright::is_bundle(path) {
                 no_name_expected(path, expected)?;
             }
             let rules = trust::rules_for_bundle(trust, expected)?;
             let search = search_path(shims, &PlannerPlaces::default(), profiles);
-            bundle::inspect(path, *verify, soc.as_deref(), &search, &rules, format)
+            bundle::inspect(path, (*verify, strict.strict), soc.as_deref(), &search, &rules, format)
         }
         Command::Pack(arguments) => deliver::pack(arguments, format),
         Command::Needs(arguments) => deliver::needs(arguments, format),
@@ -77,7 +77,10 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
         Command::Perplexity(arguments) => perplexity::perplexity(arguments, format),
         Command::Tune(arguments) => tune::tune(arguments, format, detail),
         Command::Show(arguments) => {
-            print(format, &shardwright_doctor::show(&arguments.checkpoint)?, views::show)
+            let report = shardwright_doctor::show(&arguments.checkpoint)?;
+            let done = print(format, &report, views::show)?;
+            report.verdict(arguments.strict.strict)?;
+            Ok(done)
         }
         Command::Embed(arguments) => embed::embed(arguments, format),
         Command::Verify(arguments) => verify::verify(arguments, format),
@@ -365,7 +368,12 @@ fn open_for(
     }
     if let Some(soc) = &target.one_soc() {
         let rules = trust::rules(&target.trust)?;
-        options = options.chip(shardwright_doctor::chip_named(soc, &target_path(target)?, &rules)?);
+        let search = target_path(target)?;
+        options = options.chip(shardwright_doctor::chip_named(soc, &search, &rules)?);
+        // Other profiles than the chip's matter only to a user who excludes every deviation.
+        if target.strict {
+            shardwright_build::skipped_profiles(&shardwright_doctor::profiles_in(&search, &rules), true)?;
+        }
         say_each(&rules.take_notices(), false);
     }
     for (name, value) in &target.flags {
@@ -500,17 +508,18 @@ fn say_notices(model: &Model, quiet: bool) {
 fn say_notices_and_of_text(model: &Model, quiet: bool) -> Result<(), Failure> {
     say_notices(model, quiet);
     let fields = model.tokenizer()?.ignored().to_vec();
-    say_each(&IgnoredFields { fields, unread: None }.notices(), quiet);
+    say_each(&IgnoredFields { fields, unread: None }.into_notices()?, quiet);
     Ok(())
 }
 
 /// Prints the notices about text files that [`say_notices`] has not printed, for a command that did
-/// not use the tokenizer. It need not be readable.
-fn say_notices_of_unused_tokenizer(model: &Model) {
+/// not use the tokenizer. Fails if it cannot be read, like all other commands that run a model.
+fn say_notices_of_unused_tokenizer(model: &Model) -> Result<(), Failure> {
     let planned = model.plan().into_iter().flat_map(|plan| &plan.notices);
     let said: Vec<&Notice> = planned.chain(model.report().bundle_notices()).collect();
-    let notices = model.ignored_fields().notices();
+    let notices = model.ignored_fields().into_notices()?;
     say_each(notices.iter().filter(|notice| !said.contains(notice)), false);
+    Ok(())
 }
 
 /// Reports which bytes were hashed, if any were.

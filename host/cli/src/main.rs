@@ -12,6 +12,7 @@ mod interrupt;
 mod limits;
 mod log;
 mod outcome;
+mod streams;
 mod views;
 
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ use std::time::Instant;
 use clap::Parser;
 
 use crate::arguments::Arguments;
+use crate::limits::Work;
 
 /// Stack of the working thread. The system chooses the stack of the main thread, and a user may
 /// have limited it to less than this program needs.
@@ -28,6 +30,11 @@ const STACK_BYTES: usize = 8 << 20;
 fn main() -> ExitCode {
     let started = Instant::now();
     limits::ignore_file_size_signal();
+    let ready = limits::expect_address_space(Work::Start).and_then(|()| streams::expect_output());
+    if let Err(failure) = ready {
+        let arguments: Vec<_> = std::env::args_os().collect();
+        return outcome::exit(Err(failure), outcome::format_of(&arguments));
+    }
     let work = std::thread::Builder::new().name("work".to_owned()).stack_size(STACK_BYTES);
     match work.spawn(move || work_from(started)) {
         // A panic was reported already, and ends the program like one of the main thread.
@@ -47,7 +54,7 @@ fn work_from(started: Instant) -> ExitCode {
     if let Err(failure) = log::begin(arguments.verbose) {
         return outcome::exit(Err(failure), arguments.format);
     }
-    let found = limits::expect_address_space();
+    let found = limits::expect_address_space(Work::of(&arguments.command));
     let found = found.and_then(|()| commands::find(&mut arguments.command, arguments.format));
     outcome::exit(found.and_then(|()| commands::run(&arguments, started)), arguments.format)
 }

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind as ClapKind};
 use shardwright::{Error, ErrorKind};
+use shardwright_planning::{builtin, pack};
 
 use crate::arguments::{Arguments, Format};
 use crate::views::{printable_lines, say};
@@ -18,9 +19,6 @@ pub enum Outcome {
     Different,
     /// It was interrupted, after printing partial results.
     Interrupted,
-    /// Parts of it failed, after printing partial results and the errors. Contains the worst kind
-    /// of error.
-    Failed(ErrorKind),
 }
 
 /// Why a command failed.
@@ -95,6 +93,11 @@ const fn general_help(kind: ErrorKind) -> &'static str {
     }
 }
 
+/// Returns the help of an error: its own, or the default of its kind.
+pub fn help_of(kind: ErrorKind, own: Option<String>) -> String {
+    own.unwrap_or_else(|| general_help(kind).to_owned())
+}
+
 impl Failure {
     /// Returns whether the session can continue, because the error is about one text and not about
     /// the program or the model.
@@ -109,7 +112,6 @@ pub fn exit(result: Result<Outcome, Failure>, format: Format) -> ExitCode {
     match result {
         Ok(Outcome::Done) | Err(Failure::ReaderGone) => ExitCode::SUCCESS,
         Ok(Outcome::Different) => ExitCode::from(1),
-        Ok(Outcome::Failed(kind)) => ExitCode::from(code(kind)),
         Ok(Outcome::Interrupted) => ExitCode::from(code(ErrorKind::Cancelled)),
         Err(failure) => ExitCode::from(code(report(failure, format))),
     }
@@ -128,7 +130,7 @@ pub fn report(failure: Failure, format: Format) -> ErrorKind {
             (error.kind(), error.to_string(), error.help().map(str::to_owned))
         }
     };
-    let help = help.unwrap_or_else(|| general_help(kind).to_owned());
+    let help = help_of(kind, help);
     let mut stderr = std::io::stderr().lock();
     // An error on a closed standard error is ignored.
     let _ = match format {
@@ -171,13 +173,18 @@ fn meant(name: &str) -> Option<String> {
 /// The hint at the end of the argument parser's errors.
 const PARSER_HELP: &str = "For more information, try '--help'.";
 
+/// Returns the format that the arguments request, even if other arguments are wrong.
+pub fn format_of(arguments: &[OsString]) -> Format {
+    let is_json = arguments.iter().any(|argument| argument == "--format=json")
+        || arguments.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json");
+    if is_json { Format::Json } else { Format::Text }
+}
+
 /// Prints help and version on standard output with exit code 0, and wrong arguments on standard
 /// error with 2. Errors are JSON if the arguments request it, even if other arguments are wrong.
 pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.collect();
-    let wants_json = arguments.iter().any(|argument| argument == "--format=json")
-        || arguments.windows(2).any(|pair| pair[0] == "--format" && pair[1] == "json");
-    if wants_json && error.use_stderr() {
+    if format_of(&arguments) == Format::Json && error.use_stderr() {
         let text = error.to_string();
         let text = text.trim_end().trim_end_matches(PARSER_HELP);
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -203,12 +210,24 @@ pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> 
             return ExitCode::from(code(ErrorKind::Argument));
         }
     }
-    let printed = error.print();
+    let printed = match error.kind() {
+        ClapKind::DisplayVersion => error.print().and_then(|()| print_planner()),
+        _ => error.print(),
+    };
     if error.use_stderr() {
         // An error on a closed standard error is ignored.
         return ExitCode::from(code(ErrorKind::Argument));
     }
     exit(printed.map(|()| Outcome::Done).map_err(io("standard output")), Format::Text)
+}
+
+/// Prints the planner that decides unless the user or a profile names another one.
+fn print_planner() -> std::io::Result<()> {
+    let planner = match pack::inspect(builtin::PACK) {
+        Ok(pack) => format!("{} {} (built-in)", pack.planner, pack.version),
+        Err(error) => error.to_string(),
+    };
+    writeln!(std::io::stdout(), "planner {planner}")
 }
 
 #[cfg(test)]

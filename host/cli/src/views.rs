@@ -57,6 +57,7 @@ use std::io::Write;
 use layout::{Table, wrapped};
 use shardwright::Ignored;
 pub use shardwright_build::units::bytes;
+use shardwright_doctor::Fault;
 
 /// How much of a report is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,12 +84,12 @@ fn table(header: &[&str]) -> Table {
     Table::new(header)
 }
 
-/// Lists fields and files without effect, and why text files could not be checked.
-fn ignored(fields: &[Ignored], unread: Option<&str>) -> String {
-    let unread = unread.map(|error| format!("not checked: {error}"));
-    let lines = fields.iter().map(Ignored::to_string).chain(unread);
+/// Lists fields and files without effect, and the fault of a text file that could not be read.
+fn ignored(fields: &[Ignored], unread: Option<&Fault>) -> String {
+    let lines = fields.iter().map(Ignored::to_string);
     let lines: String = lines.map(|line| format!("  {}\n", printable(&line))).collect();
-    if lines.is_empty() { lines } else { format!("\nwithout effect\n{lines}") }
+    let damaged = unread.map_or_else(String::new, |fault| format!("damaged: {}\n", printable(&fault.error)));
+    if lines.is_empty() { damaged } else { format!("\nwithout effect\n{lines}{damaged}") }
 }
 
 /// Formats numbers as ranges: `0-3, 5`.

@@ -1,21 +1,23 @@
 //! Predicts how a bundle would run on this machine. Every byte is verified, and shims examine its
 //! artefacts, but no artefact is loaded or run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright_bundle::{Bundle, FileReference, Model, ShardEntry, Variant, Verification};
+use shardwright_bundle::{Bundle, ChainEntry, FileReference, Model, ShardEntry, Variant, Verification};
 use shardwright_shims::{Artefact, ShimInstance};
 use shardwright_trust::Trust;
-use shardwright_vocabulary::{ChosenSpeculation, Compatibility, Device, DeviceKind, Pass};
+use shardwright_vocabulary::{ChosenSpeculation, Compatibility, Device, DeviceKind, Notice, Pass};
 use shardwright_worker::Shims;
 
 use crate::advised::{Advisers, FlagAdvice};
+use shardwright::tools::stray_notices;
 use shardwright_selection::{Candidate, devices_for, heads_of, know_chip, only_compiles};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 use crate::report::Problem;
+use crate::unloaded;
 
 /// Prediction of how a bundle would run on this machine.
 #[derive(Clone, Debug, Serialize)]
@@ -29,12 +31,19 @@ pub struct BundlePrognosis {
     pub model: String,
     /// The compiled variants, one for each chip.
     pub variants: Vec<VariantPrognosis>,
+    /// The problem with another file than an artefact or a table, if any. A chain that does not
+    /// need the file may run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damaged_file: Option<String>,
     /// The chain that would run.
     pub would_run: Option<ChosenChain>,
     /// Number of artefact bytes that would be copied into memory, because they do not begin at a
     /// multiple of 4 KiB in their file.
     #[serde(skip_serializing_if = "is_zero")]
     pub copied_bytes: u64,
+    /// Notices about entries of its folder that do not belong to it.
+    #[serde(skip)]
+    strays: Vec<Notice>,
 }
 
 fn is_zero(bytes: &u64) -> bool {
@@ -90,6 +99,9 @@ pub struct ChainPrognosis {
     pub speculation: Option<ChosenSpeculation>,
     /// Whether every shard can be loaded.
     pub runs: bool,
+    /// Why a start would skip the chain and run its hedge, if an earlier one could not load it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<String>,
     /// The shards, in the order in which a step runs them.
     pub shards: Vec<ShardPrognosis>,
 }
@@ -194,8 +206,10 @@ impl BundlePrognosis {
             several => {
                 let selection = crate::explain::on_this_machine(&bundle, shims, None)?;
                 let loads = |candidate: &Candidate| {
-                    let mut variants = several.iter();
-                    variants.any(|variant| variant.soc == candidate.soc && variant.damaged_table.is_none())
+                    let is_skipped =
+                        |chain: &ChainPrognosis| chain.name == candidate.name && chain.skipped.is_some();
+                    let own = several.iter().find(|variant| variant.soc == candidate.soc);
+                    own.is_some_and(|own| own.damaged_table.is_none() && !own.chains.iter().any(is_skipped))
                 };
                 let chosen = selection.candidates.into_iter().find(loads);
                 chosen.map(|chosen| ChosenChain { soc: chosen.soc, chain: chosen.name })
@@ -214,8 +228,16 @@ impl BundlePrognosis {
             program: manifest.program.clone(),
             model: manifest.model.name.clone(),
             variants,
+            damaged_file: damaged_file(&bundle),
             would_run,
+            strays: stray_notices(&bundle),
         })
+    }
+
+    /// Returns a problem for entries of its folder that do not belong to it.
+    pub(crate) fn foreign_files(&self) -> impl Iterator<Item = Problem> {
+        let help = || Some("move them out of the folder".to_owned());
+        self.strays.iter().map(move |notice| Problem { what: notice.text.clone(), help: help() })
     }
 
     /// Returns a problem if artefacts would be copied into memory unnecessarily.
@@ -252,15 +274,19 @@ impl BundlePrognosis {
         advice.map(problem).collect()
     }
 
-    /// Returns an error if no chain would run.
+    /// Returns an error if a file is damaged or no chain would run.
     pub fn verdict(&self) -> Result<()> {
+        const AGAIN: &str = "copy or compile the bundle again";
+        if let Some(reason) = &self.damaged_file {
+            return Err(Error::invalid(reason.as_str()).with_help(AGAIN));
+        }
         if self.would_run.is_some() {
             return Ok(());
         }
         let mut variants = self.variants.iter();
         if let Some(reason) = variants.find_map(|variant| variant.damaged_table.as_ref()) {
             let what = format!("no chain of {} runs here: {reason}", self.directory);
-            return Err(Error::new(ErrorKind::Invalid, what).with_help("copy or compile the bundle again"));
+            return Err(Error::new(ErrorKind::Invalid, what).with_help(AGAIN));
         }
         let chains = self.variants.iter().flat_map(|variant| &variant.chains);
         let shards = chains.flat_map(|chain| &chain.shards);
@@ -291,10 +317,25 @@ impl BundlePrognosis {
     }
 }
 
+/// Returns the error of the first damaged file other than artefacts and tables, which are checked
+/// with the chains that use them.
+fn damaged_file(bundle: &Bundle) -> Option<String> {
+    let models = || bundle.manifest().variants.iter().flat_map(|variant| variant.models());
+    let chains = models().flat_map(|model| model.chains);
+    let artefacts = chains.flat_map(|chain| &chain.shards).map(|shard| shard.artefact);
+    let tables = models().flat_map(|model| model.assets).flat_map(|asset| {
+        let scales = asset.quantisation.as_ref().map(|quantisation| quantisation.scales);
+        std::iter::once(asset.table).chain(scales)
+    });
+    let checked: BTreeSet<FileReference> = artefacts.chain(tables).collect();
+    let mut others = bundle.files().into_iter().filter(|file| !checked.contains(file));
+    others.find_map(|file| bundle.proved(&file).err()).map(|error| error.to_string())
+}
+
 /// Returns the first chain whose shards all load. A damaged artefact or a chip without run support
 /// in an earlier chain ends the search, because opening the bundle then fails without a fallback.
 fn would_run(chains: &[ChainPrognosis]) -> Option<String> {
-    for chain in chains {
+    for chain in chains.iter().filter(|chain| chain.skipped.is_none()) {
         if chain.runs {
             return Some(chain.name.clone());
         }
@@ -306,11 +347,19 @@ fn would_run(chains: &[ChainPrognosis]) -> Option<String> {
     None
 }
 
-/// Opened shims, by name.
+/// Target, shim, and whether the shim simulates.
+type Key = (String, String, bool);
+
+/// Opened shims.
 struct Asked<'s> {
     shims: &'s Shims,
     advisers: &'s Advisers,
-    opened: BTreeMap<(String, String, bool), std::result::Result<Opened, Error>>,
+    opened: BTreeMap<Key, std::result::Result<Opened, Error>>,
+}
+
+fn key_of(shard: &ShardEntry) -> Key {
+    let by = &shard.compiled_by;
+    (shard.target.name.clone(), by.shim.clone(), by.simulated)
 }
 
 struct Opened {
@@ -321,7 +370,7 @@ struct Opened {
 impl Asked<'_> {
     fn variant(&mut self, bundle: &Bundle, variant: &Variant) -> VariantPrognosis {
         let mut models: Vec<TowerPrognosis> =
-            variant.models().map(|model| self.model(bundle, model)).collect();
+            variant.models().map(|model| self.model(bundle, &variant.soc, model)).collect();
         let towers = models.split_off(1);
         let proof = |proof: &Verification| ProofReport {
             name: proof.name.clone(),
@@ -343,25 +392,36 @@ impl Asked<'_> {
         }
     }
 
-    fn model(&mut self, bundle: &Bundle, model: Model<'_>) -> TowerPrognosis {
-        let chains: Vec<ChainPrognosis> = model
-            .chains
-            .iter()
-            .map(|chain| {
-                let shards: Vec<ShardPrognosis> =
-                    chain.shards.iter().map(|shard| self.shard(bundle, shard)).collect();
-                ChainPrognosis {
-                    name: chain.name.clone(),
-                    emulated_on: chain.emulated_on.clone(),
-                    speculation: chain.speculation.clone(),
-                    runs: shards.iter().all(|shard| shard.state.loads()),
-                    shards,
-                }
-            })
-            .collect();
+    fn model(&mut self, bundle: &Bundle, soc: &str, model: Model<'_>) -> TowerPrognosis {
+        let chains = model.chains.iter().enumerate().map(|(index, chain)| {
+            let shards: Vec<ShardPrognosis> =
+                chain.shards.iter().map(|shard| self.shard(bundle, shard)).collect();
+            let runs = shards.iter().all(|shard| shard.state.loads());
+            let is_tried = runs && (index == 0 || chain.is_hedge());
+            ChainPrognosis {
+                name: chain.name.clone(),
+                emulated_on: chain.emulated_on.clone(),
+                speculation: chain.speculation.clone(),
+                runs,
+                skipped: is_tried.then(|| self.skipped(bundle, soc, &model.chains[index..])).flatten(),
+                shards,
+            }
+        });
+        let chains: Vec<ChainPrognosis> = chains.collect();
         let damaged_table = bundle.assets_of(model.assets).err().map(|error| error.to_string());
         let would_run = would_run(&chains).filter(|_| damaged_table.is_none());
         TowerPrognosis { pass: model.pass, chains, would_run, damaged_table }
+    }
+
+    /// Returns why a start would skip the first of `chains`, whose shims were opened before.
+    fn skipped(&self, bundle: &Bundle, soc: &str, chains: &[ChainEntry]) -> Option<String> {
+        let devices = vec![None; chains.first()?.shards.len()];
+        let open = &mut |shard: &ShardEntry| match self.opened.get(&key_of(shard)) {
+            Some(Ok(opened)) => Ok(opened.instance.clone()),
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(Error::internal("a shim was not opened")),
+        };
+        unloaded::skipped(bundle, soc, chains, &devices, open)
     }
 
     fn shard(&mut self, bundle: &Bundle, shard: &ShardEntry) -> ShardPrognosis {
@@ -405,8 +465,7 @@ impl Asked<'_> {
             }
         };
         // A shim may have devices of the chip that are not in this machine.
-        let key = (shard.target.name.clone(), by.shim.clone(), by.simulated);
-        let opened = self.opened.entry(key).or_insert_with(|| {
+        let opened = self.opened.entry(key_of(shard)).or_insert_with(|| {
             let instance = shims.open_to_compile(&by.shim, "prognosis", &[], by.simulated)?;
             // The chip properties that the shim read from the profile when it compiled.
             know_chip(&instance, &heads)?;

@@ -6,15 +6,16 @@ use std::path::Path;
 use serde::Serialize;
 use shardwright::SearchPath;
 use shardwright_bundle::{Bundle, ShardEntry};
-use shardwright_selection::{OpenShims, Selection, select};
+use shardwright_selection::{Candidate, OpenShims, Selection, select};
 use shardwright_shims::{Chip, ShimInstance};
 use shardwright_trust::Trust;
-use shardwright_vocabulary::Result;
+use shardwright_vocabulary::{PlannerIdentity, Result};
 use shardwright_worker::Shims;
 
 use crate::described::DescribedMachine;
 use crate::profiles::chip_named;
 use crate::shims;
+use crate::unloaded;
 
 /// The state of a bundle's chains on a machine.
 #[derive(Clone, Debug, Serialize)]
@@ -31,11 +32,33 @@ pub struct ExplainReport {
     pub machine: Option<DescribedMachine>,
     /// Chips with variants in the bundle.
     pub variants: Vec<String>,
+    /// The planners that decided, in the order of `variants`.
+    pub planners: Vec<PlannerIdentity>,
     /// Unchecked properties of the bundle, each with the command that checks it.
     pub unchecked: Vec<String>,
+    /// Chains that run, but that a start skips because an earlier one could not load them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub skipped: Vec<SkippedChain>,
     /// The chains that run, the best first, and the chains that do not.
     #[serde(flatten)]
     pub selection: Selection,
+}
+
+/// A chain that a start skips.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SkippedChain {
+    /// The chip of the variant.
+    pub soc: String,
+    pub chain: String,
+    pub reason: String,
+}
+
+impl ExplainReport {
+    /// Returns why a start skips a candidate, if it does.
+    pub fn skips(&self, candidate: &Candidate) -> Option<&str> {
+        let is_it = |own: &&SkippedChain| (&own.soc, &own.chain) == (&candidate.soc, &candidate.name);
+        self.skipped.iter().find(is_it).map(|own| own.reason.as_str())
+    }
 }
 
 /// The machine to explain.
@@ -58,15 +81,17 @@ pub fn explain(path: &Path, about: About<'_>, search: &SearchPath, trust: &Trust
         About::Here | About::Described(_) => None,
     };
     let manifest = bundle.manifest();
-    let (machine, selection) = match about {
+    let (machine, selection, skipped) = match about {
         About::Described(file) => {
             let mut machine = DescribedMachine::read(file)?;
             let selection = select(&bundle, &mut machine)?;
-            (Some(machine), selection)
+            (Some(machine), selection, Vec::new())
         }
         About::Here | About::Chip(_) => {
             let found = shims::open(search, trust)?;
-            (None, on_this_machine(&bundle, &found, chip.clone())?)
+            let selection = on_this_machine(&bundle, &found, chip.clone())?;
+            let skipped = skipped(&bundle, &found, &selection);
+            (None, selection, skipped)
         }
     };
     Ok(ExplainReport {
@@ -75,23 +100,47 @@ pub fn explain(path: &Path, about: About<'_>, search: &SearchPath, trust: &Trust
         model: manifest.model.name.clone(),
         chip: chip.as_ref().map(|chip| chip.name.clone()),
         variants: manifest.variants.iter().map(|variant| variant.soc.clone()).collect(),
+        planners: manifest.variants.iter().map(|variant| variant.planner.clone()).collect(),
         machine,
         unchecked: unchecked(&bundle),
+        skipped,
         selection,
     })
+}
+
+/// Returns the candidates that a start on this machine skips.
+fn skipped(bundle: &Bundle, shims: &Shims, selection: &Selection) -> Vec<SkippedChain> {
+    let open = &mut opener(shims);
+    let why = |candidate: &Candidate| {
+        let variant = bundle.manifest().variants.get(candidate.variant)?;
+        let chains = variant.chains.get(candidate.chain..)?;
+        if candidate.chain > 0 && !chains.first()?.is_hedge() {
+            return None;
+        }
+        let devices = candidate.shards.iter().map(|shard| Some(shard.device.clone()));
+        let devices: Vec<Option<String>> = devices.collect();
+        let reason = unloaded::skipped(bundle, &variant.soc, chains, &devices, open)?;
+        Some(SkippedChain { soc: candidate.soc.clone(), chain: candidate.name.clone(), reason })
+    };
+    selection.candidates.iter().filter_map(why).collect()
 }
 
 /// Lists the unchecked properties. Chains are selected by the heads of artefacts, so other content
 /// is not read.
 fn unchecked(bundle: &Bundle) -> Vec<String> {
-    let content = "the content of artefacts and tables (`shardwright inspect --verify` hashes it)";
+    let content = "the content of artefacts, tables and texts (`shardwright inspect --verify` hashes it)";
     let maker = bundle.signed().is_none().then_some("who made it (`--trust KEY` checks its signature)");
     [content].into_iter().chain(maker).map(str::to_owned).collect()
 }
 
 pub(crate) fn on_this_machine(bundle: &Bundle, shims: &Shims, chip: Option<Chip>) -> Result<Selection> {
+    select(bundle, &mut OpenShims::new(&mut opener(shims), chip))
+}
+
+/// Returns a function that opens the shim of a shard, once.
+fn opener(shims: &Shims) -> impl FnMut(&ShardEntry) -> Result<ShimInstance> {
     let mut opened: BTreeMap<(String, String, bool), ShimInstance> = BTreeMap::new();
-    let mut open = |shard: &ShardEntry| {
+    move |shard: &ShardEntry| {
         let by = &shard.compiled_by;
         let key = (by.shim.clone(), shard.target.name.clone(), by.simulated);
         if let Some(known) = opened.get(&key) {
@@ -100,6 +149,5 @@ pub(crate) fn on_this_machine(bundle: &Bundle, shims: &Shims, chip: Option<Chip>
         let instance = shims.open_to_compile(&by.shim, &shard.target.name, &[], by.simulated)?;
         opened.insert(key, instance.clone());
         Ok(instance)
-    };
-    select(bundle, &mut OpenShims::new(&mut open, chip))
+    }
 }

@@ -7,17 +7,19 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use shardwright_bundle::{
-    Bundle, Examine, Inspection, Kind, Progress, ShardEntry, identify, inspect as inspect_bundle,
+    Bundle, Examine, FileState, Inspection, Kind, Progress, ShardEntry, identify, inspect as inspect_bundle,
 };
 use shardwright_shims::{Artefact, ArtefactHead, Inspection as ShimInspection, ShimInstance, WorkOrder};
 use shardwright_trust::Trust;
-use shardwright_vocabulary::{ErrorClass, Flag, Ignored, Segments};
+use shardwright_vocabulary::{ErrorClass, Flag, Ignored, Notice, NoticeKind, Segments};
 use shardwright_worker::Shims;
 
 use crate::ShowReport;
 use crate::advised::{Advisers, FlagAdvice};
+use crate::fault::Fault;
+use crate::show::expect_effects;
 use shardwright::SearchPath;
-use shardwright::tools::IgnoredFields;
+use shardwright::tools::{IgnoredFields, stray_notices};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 /// A directory with this file counts as a bundle.
@@ -38,15 +40,21 @@ pub enum Inspected {
     Foreign(ForeignReport),
 }
 
+/// Help for a damaged artefact.
+const COPY_AGAIN: &str = "copy it again from its source, or compile the checkpoint again";
+
 impl Inspected {
-    /// Returns whether a part of it is damaged, as far as it was checked.
-    pub fn is_damaged(&self) -> bool {
+    /// Returns the error of the first part that is damaged, as far as it was checked.
+    ///
+    /// # Errors
+    ///
+    /// With `strict`, also a field or file without effect, and a fallback that a bundle records.
+    pub fn verdict(&self, strict: bool) -> Result<()> {
         match self {
-            Inspected::Bundle(report) => {
-                !report.inspection.intact || report.artefacts.iter().any(|artefact| artefact.told.damaged)
-            }
-            Inspected::Artefact(report) => report.told.as_ref().is_some_and(|told| told.damaged),
-            Inspected::WorkOrder(_) | Inspected::Checkpoint(_) | Inspected::Foreign(_) => false,
+            Inspected::Bundle(report) => report.verdict(strict),
+            Inspected::Artefact(report) => report.told.as_ref().map_or(Ok(()), ShimAnswer::verdict),
+            Inspected::Checkpoint(report) => report.verdict(strict),
+            Inspected::WorkOrder(_) | Inspected::Foreign(_) => Ok(()),
         }
     }
 }
@@ -63,9 +71,42 @@ pub struct BundleReport {
     pub advice: Vec<ShardAdvice>,
     /// Fields of its text files that have no effect.
     pub ignored: Vec<Ignored>,
-    /// The error of a text file that could not be read, so that its fields are not checked.
+    /// The fault of a text file that could not be read, so that the model cannot be run.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub unread: Option<String>,
+    pub unread: Option<Fault>,
+    /// The reason why the bundle cannot be opened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unopened: Option<Fault>,
+    /// Foreign files in its folder, and other notices that `strict` turns into errors.
+    #[serde(skip)]
+    fallbacks: Vec<Notice>,
+}
+
+impl BundleReport {
+    fn verdict(&self, strict: bool) -> Result<()> {
+        let damaged = self.inspection.files.iter().filter_map(|file| match &file.state {
+            FileState::Damaged { reason, help } => Some((reason, help)),
+            FileState::Present | FileState::Verified => None,
+        });
+        let damaged: Vec<_> = damaged.collect();
+        if let Some((reason, help)) = damaged.first() {
+            let error = Error::invalid(reason.as_str());
+            let error = match damaged.len() - 1 {
+                0 => error,
+                more => error.with_more(format!("{more} more files are damaged")),
+            };
+            return Err(help.iter().fold(error, Error::with_help).or_help(COPY_AGAIN));
+        }
+        self.unopened.as_ref().map_or(Ok(()), |fault| Err(fault.to_error()))?;
+        self.artefacts.iter().try_for_each(|artefact| artefact.told.verdict())?;
+        self.unread.as_ref().map_or(Ok(()), |fault| Err(fault.to_error()))?;
+        if !strict {
+            return Ok(());
+        }
+        expect_effects(self.ignored.first())?;
+        let fallback = self.fallbacks.iter().find(|notice| notice.kind == NoticeKind::Fallback);
+        fallback.map_or(Ok(()), |notice| Err(Error::new(ErrorKind::Strict, notice.text.clone())))
+    }
 }
 
 /// Comparison of a shard's flags with the recommended ones.
@@ -116,6 +157,11 @@ impl ShimAnswer {
 
     fn damaged(shim: String, error: String) -> ShimAnswer {
         ShimAnswer { damaged: true, ..ShimAnswer::failed(shim, error) }
+    }
+
+    fn verdict(&self) -> Result<()> {
+        let error = self.error.as_deref().filter(|_| self.damaged);
+        error.map_or(Ok(()), |error| Err(Error::invalid(error).with_help(COPY_AGAIN)))
     }
 }
 
@@ -194,16 +240,23 @@ pub fn inspect(
         Kind::Bundle => {
             let inspection = inspect_bundle(path, examine, trust, progress)?;
             // Problems of a bundle are part of the inspection.
-            let opened = Bundle::open_trusting(path, trust).map(Arc::new).ok();
+            let (opened, unopened) = match Bundle::open_trusting(path, trust) {
+                Ok(bundle) => (Some(Arc::new(bundle)), None),
+                Err(error) => (None, Some(Fault::of(&error))),
+            };
             let artefacts = opened.as_ref().map(|bundle| shard_inspections(bundle, &mut asked()));
             let ignored = opened.as_ref().map(IgnoredFields::of_bundle).unwrap_or_default();
             let advice = advice_on(&inspection, &advisers);
+            let strays = opened.iter().flat_map(|bundle| stray_notices(bundle));
+            let made = inspection.manifest.variants.iter().flat_map(|variant| &variant.notices);
             Ok(Inspected::Bundle(Box::new(BundleReport {
-                inspection,
                 artefacts: artefacts.unwrap_or_default(),
                 advice,
                 ignored: ignored.fields,
-                unread: ignored.unread.map(|error| error.to_string()),
+                unread: ignored.unread.as_ref().map(Fault::of),
+                unopened,
+                fallbacks: strays.chain(made.cloned()).collect(),
+                inspection,
             })))
         }
         Kind::Artefact => {

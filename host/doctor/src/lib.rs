@@ -24,6 +24,7 @@ mod advised;
 mod bundle;
 mod described;
 mod explain;
+mod fault;
 mod inspect;
 mod machine;
 mod places;
@@ -34,6 +35,7 @@ mod report;
 mod shims;
 mod show;
 mod trust;
+mod unloaded;
 
 pub use advised::{AdvisedFlag, FlagAdvice};
 pub use bundle::{
@@ -41,7 +43,8 @@ pub use bundle::{
     VariantPrognosis,
 };
 pub use described::{DescribedDevice, DescribedMachine, DescribedShim};
-pub use explain::{About, ExplainReport, explain};
+pub use explain::{About, ExplainReport, SkippedChain, explain};
+pub use fault::Fault;
 pub use inspect::{
     ArtefactReport, BundleReport, ForeignReport, Inspected, ShardAdvice, ShardInspection, ShimAnswer,
     WorkOrderEntry, WorkOrderReport, inspect,

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_build::{Learned, LearnedFile};
+use shardwright_bundle::UnloadedFile;
 use shardwright_planning::profile::{ProfileRegistry, Profiles};
 use shardwright_shims::Chip;
 use shardwright_trust::Trust;
@@ -15,6 +16,7 @@ use crate::machine::MachineReport;
 use crate::places::{self, CacheReport, FoundFile, SearchedPlace, VariableReport};
 use crate::profiles::profiles_in;
 use crate::shims::{self, ShimReport, ShimsReport};
+use crate::unloaded;
 use shardwright::SearchPath;
 use shardwright_build::chip_of;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
@@ -35,6 +37,8 @@ pub struct DoctorReport {
     pub caches: Vec<CacheReport>,
     /// Learned limits, which the next plan respects.
     pub learned: Vec<LearnedFile>,
+    /// Chains of bundles that could not be loaded, which the next start skips.
+    pub unloaded: Vec<UnloadedFile>,
     /// Environment variables that affect this program.
     pub environment: Vec<VariableReport>,
     /// Problems, each with a suggestion.
@@ -107,6 +111,7 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>, trust: &Trust) -> Resu
     let bundle = bundle.map(prognosis).transpose()?;
     problems.extend(bundle.iter().flat_map(BundlePrognosis::wanting_flags));
     problems.extend(bundle.as_ref().and_then(BundlePrognosis::wasted_memory));
+    problems.extend(bundle.iter().flat_map(BundlePrognosis::foreign_files));
     let mut problem = |error: &Error| problems.push(Problem::of(error, error.help().map(str::to_owned)));
     let all = profiles_in(search, trust).list().or_else(|error| {
         problem(&error);
@@ -165,6 +170,7 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>, trust: &Trust) -> Resu
         machine,
         caches: places::caches(),
         learned: learned(&mut problems),
+        unloaded: unloaded::list(&mut problems),
         environment: places::environment(),
         problems,
         can_run,

@@ -6,7 +6,9 @@ use shardwright_graph::{
     ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, decompose_all, layer_kinds,
 };
 use shardwright_models::Facts;
-use shardwright_vocabulary::{EntryKind, Ignored, Result};
+use shardwright_vocabulary::{EntryKind, Error, ErrorKind, Ignored, Result};
+
+use crate::fault::Fault;
 
 /// The content of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -26,9 +28,27 @@ pub struct ShowReport {
     pub notes: Vec<String>,
     /// Fields and files that have no effect.
     pub ignored: Vec<Ignored>,
-    /// The error of a text file that could not be read, so that its fields are not checked.
+    /// The fault of a text file that could not be read, so that the model cannot be run or
+    /// compiled.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub unread: Option<String>,
+    pub unread: Option<Fault>,
+}
+
+impl ShowReport {
+    /// Returns the error of a text file that could not be read.
+    ///
+    /// # Errors
+    ///
+    /// With `strict`, also a field or file without effect.
+    pub fn verdict(&self, strict: bool) -> Result<()> {
+        self.unread.as_ref().map_or(Ok(()), |fault| Err(fault.to_error()))?;
+        expect_effects(self.ignored.first().filter(|_| strict))
+    }
+}
+
+/// Rejects a model with a field or file without effect.
+pub(crate) fn expect_effects(ignored: Option<&Ignored>) -> Result<()> {
+    ignored.map_or(Ok(()), |field| Err(Error::new(ErrorKind::Strict, field.to_string())))
 }
 
 /// One part of the model, as one shard.
@@ -134,7 +154,7 @@ pub fn show(checkpoint: &Path) -> Result<ShowReport> {
         context: graph.context,
         notes: checkpoint.notes().to_vec(),
         ignored: ignored.fields,
-        unread: ignored.unread.map(|error| error.to_string()),
+        unread: ignored.unread.as_ref().map(Fault::of),
         checkpoint: checkpoint.facts().clone(),
     })
 }

@@ -8,9 +8,10 @@
 //! On systems other than Unix, the system's cache location belongs to the user, so that these
 //! checks always succeed.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
@@ -109,23 +110,47 @@ pub fn write_durably(path: &Path, content: &[u8]) -> Result<()> {
 /// it locked. Creates the file if it is missing. Where the file system has no locks, returns at
 /// once.
 pub fn lock(path: &Path) -> Result<Lock> {
+    let file = file_to_lock(path)?;
+    match file.lock() {
+        Err(error) if error.kind() != io::ErrorKind::Unsupported => Err(error.into()),
+        _ => Ok(Lock(file)),
+    }
+}
+
+/// Interval for checking for a cancellation.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// Like [`lock`], but returns `None` once `cancelled` returns true.
+pub fn lock_until(path: &Path, cancelled: &dyn Fn() -> bool) -> Result<Option<Lock>> {
+    let file = file_to_lock(path)?;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(Some(Lock(file))),
+            Err(TryLockError::WouldBlock) if cancelled() => return Ok(None),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOOK_AGAIN),
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {
+                return Ok(Some(Lock(file)));
+            }
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+        }
+    }
+}
+
+/// Opens or creates a file that only this user can have written.
+fn file_to_lock(path: &Path) -> Result<File> {
     let folder = folder_of(path);
     create_folder(folder)?;
     expect_folder(folder)?;
-    let file = match open_file(path) {
-        Ok((file, _)) => file,
+    match open_file(path) {
+        Ok((file, _)) => Ok(file),
         Err(error) if error.is_not_found() => {
             let mut options = File::options();
             options.read(true).write(true).create(true).truncate(false);
             #[cfg(unix)]
             std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-            options.open(path)?
+            Ok(options.open(path)?)
         }
-        Err(error) => return Err(error),
-    };
-    match file.lock() {
-        Err(error) if error.kind() != io::ErrorKind::Unsupported => Err(error.into()),
-        _ => Ok(Lock(file)),
+        Err(error) => Err(error),
     }
 }
 
@@ -259,7 +284,9 @@ mod tests {
         let held = lock(&place).unwrap();
         let other = File::open(&place).unwrap();
         assert!(other.try_lock().is_err());
+        assert!(lock_until(&place, &|| true).unwrap().is_none());
         drop(held);
+        drop(lock_until(&place, &|| true).unwrap().unwrap());
         other.try_lock().unwrap();
         drop(other);
         write_durably(&place, b"abc").unwrap();

@@ -103,11 +103,8 @@ impl Engine {
         })?;
         let order = WorkOrderBuilder::new(&graph.weights)
             .entry(&legal.graph)
-            .and_then(WorkOrderBuilder::temporary)
-            .map_err(|error| match error.kind() {
-                ErrorKind::Invalid => error.with_kind(ErrorKind::Internal),
-                _ => error,
-            })?;
+            .map_err(|error| error.with_kind(ErrorKind::Internal))?
+            .temporary()?;
         let artefact = self.instance.compile(&self.device, &order, Place::Temporary, watch)?;
         let shard = self.instance.load(&self.device, &artefact, &[])?;
         LoadedPart::new(name, shard)

@@ -2,7 +2,8 @@
 //!
 //! **Job.** Parses the head of a file and checks that its counts, lengths, names and places are
 //! consistent ([`Head::read`]). Finds the files of a split model ([`files_of`]) and checks that
-//! they belong together ([`check_parts`]). Computes the values of quantised blocks
+//! they belong together ([`check_parts`]). Refuses files that are not models ([`expect_model`]).
+//! Computes the values of quantised blocks
 //! ([`TensorType::values`]).
 //!
 //! **Not its job.** It knows no model family and no tokenizer. The crates `models` and `text`
@@ -28,10 +29,12 @@ mod files;
 mod head;
 pub mod limits;
 mod metadata;
+mod purpose;
 mod types;
 
 pub use blocks::{Grouping, Levels};
 pub use files::{check_parts, files_of, is_gguf, model_at};
 pub use head::{ARCHITECTURE, Head, Part, Tensor};
 pub use metadata::{List, Metadata, Value};
+pub use purpose::expect_model;
 pub use types::TensorType;

@@ -31,6 +31,7 @@ mod count;
 mod decompose;
 mod encode;
 mod entry;
+mod finite;
 mod formats;
 mod gradient;
 mod instantiate;
@@ -55,6 +56,7 @@ pub use encode::{
     state_key, unrounded,
 };
 pub use entry::{EntryGraph, EntryNode, EntryPoint, PortId, StatePort, Tensor, TensorId};
+pub use finite::not_finite;
 pub use formats::ConstantFormat;
 pub use gradient::{given_gradient_key, gradient_key, gradients};
 pub use instantiate::EntryOptions;

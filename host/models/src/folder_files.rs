@@ -27,6 +27,17 @@ const USED: [&str; 15] = [
     "eval.json",
 ];
 
+/// Files of [`USED`] that not every model needs. They must be JSON nevertheless, because a damaged
+/// one indicates a damaged download.
+const SOMETIMES_USED: [&str; 6] = [
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "processor_config.json",
+    "preprocessor_config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+];
+
 /// JSON files that cannot change a result, with the reason.
 const CANNOT_MATTER: [(&str, &[&str]); 4] = [
     ("older copies of what `tokenizer.json` has", &["vocab.json", "tokenizer.model.json"]),
@@ -65,7 +76,7 @@ const OTHER_WEIGHTS: [&str; 3] = ["consolidated.safetensors", "goldens.safetenso
 ///
 /// # Errors
 ///
-/// If the folder has an adapter, which `transformers` would apply.
+/// If the folder has an adapter, which `transformers` would apply, or settings that are not JSON.
 pub(crate) fn ignored(folder: &Path, weights: &BTreeSet<String>) -> Result<Vec<Ignored>> {
     // If the folder cannot be listed, a missing file is reported when it is read.
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(Vec::new()) };
@@ -77,6 +88,15 @@ pub(crate) fn ignored(folder: &Path, weights: &BTreeSet<String>) -> Result<Vec<I
         return Err(Error::unsupported("the checkpoint has an adapter, which is not applied")
             .at(folder.join(name).display())
             .with_help(help));
+    }
+    for name in names.iter().filter(|name| SOMETIMES_USED.contains(&name.as_str())) {
+        let path = folder.join(name);
+        match json::read_capped(&path, limits::CONFIG_BYTES) {
+            Ok(bytes) => drop(json::parse(&path, &bytes)?),
+            // A link without a target counts as a missing file.
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
     }
     // Folders with a processor for pictures contain a second copy of the template.
     let has_template = names.iter().any(|name| name == "chat_template.jinja") || in_config(folder);
@@ -116,6 +136,22 @@ mod tests {
     use shardwright_vocabulary::ErrorKind;
 
     use super::*;
+
+    #[test]
+    fn settings_that_are_not_json_are_refused_even_if_they_are_not_used() {
+        for name in SOMETIMES_USED {
+            let folder = tempfile::tempdir().unwrap();
+            assert!(USED.contains(&name), "{name}");
+            std::fs::write(folder.path().join(name), "{}").unwrap();
+            assert_eq!(ignored(folder.path(), &BTreeSet::new()).unwrap(), []);
+            for text in ["{", r#"{"a": 1, "a": 2}"#] {
+                std::fs::write(folder.path().join(name), text).unwrap();
+                let error = ignored(folder.path(), &BTreeSet::new()).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+                assert!(error.place().is_some_and(|place| place.ends_with(name)), "{error}");
+            }
+        }
+    }
 
     #[test]
     fn files_that_may_matter_are_reported() {

@@ -23,6 +23,7 @@
 
 mod blocks;
 mod configuration;
+mod groups;
 mod names;
 
 pub(crate) use blocks::Blocks;
@@ -30,7 +31,7 @@ pub(crate) use configuration::Configuration;
 
 use std::path::{Path, PathBuf};
 
-use shardwright_gguf::{Head, Metadata, Tensor, TensorType, Value, check_parts};
+use shardwright_gguf::{Head, Metadata, Tensor, TensorType, Value, check_parts, expect_model};
 use shardwright_graph::WeightBytes as _;
 use shardwright_vocabulary::{At, DType, Error, Result};
 
@@ -72,6 +73,9 @@ pub(crate) fn open(paths: &[PathBuf], family: Family) -> Result<Vec<WeightFile>>
     let mut described = Vec::with_capacity(heads.len());
     for head in &heads {
         let projector = is_projector(head);
+        if !projector {
+            expect_model(&head.metadata)?;
+        }
         if let Some(found) = head.architecture.filter(|_| !projector) {
             if found != expected {
                 let found: String = found.chars().take(80).collect();

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 use shardwright_files::Links;
-use shardwright_vocabulary::{At, Error, Result};
+use shardwright_vocabulary::{At, Error, Result, UniqueKeys};
 
 use crate::register::Seen;
 
@@ -84,10 +84,15 @@ pub(crate) fn not_utf8(path: &Path, offset: u64) -> Error {
     Error::invalid(format!("not UTF-8 at byte {offset}")).at(path.display())
 }
 
-/// Parses JSON text. Nesting deeper than the parser's limit of 128 is an error.
+/// Parses JSON text. Nesting deeper than the parser's limit of 128 is an error, and so is an object
+/// with two equal keys.
 pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Value> {
     let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(path, error.valid_up_to() as u64))?;
-    serde_json::from_str(text).map_err(|error| not_json(path, error))
+    let checked = serde_json::from_str::<UniqueKeys>(text);
+    checked.and_then(|UniqueKeys| serde_json::from_str(text)).map_err(|error| match error.is_data() {
+        true => Error::invalid(error.to_string()).at(path.display()).with_help(UniqueKeys::HELP),
+        false => not_json(path, error),
+    })
 }
 
 /// Nesting depth of objects in settings: `quantization_config.config_groups.group_0.weights`.
@@ -293,6 +298,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_key_that_is_there_twice_is_named_with_its_line() {
+        let parse = |text: &str| parse(Path::new("config.json"), text.as_bytes());
+        assert!(parse(r#"{"a": {"a": 1}}"#).is_ok());
+        let error = parse("{\"a\": 1,\n\"b\": {\"c\": 1, \"c\": 2}}").unwrap_err();
+        assert_eq!(error.to_string(), "config.json: a second key `c` at line 2 column 17");
+        assert!(error.help().is_some());
+        assert!(parse("{").unwrap_err().to_string().starts_with("config.json: not JSON: "));
+    }
 
     #[test]
     fn fields_name_their_place_and_their_fault() {

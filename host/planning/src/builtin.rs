@@ -15,13 +15,13 @@ pub const NAME: &str = "generic";
 /// The pack: the component and its code for Pulley.
 pub const PACK: &[u8] = include_bytes!("../../../plugins/generic/generic.pack");
 
-/// Fuel of one call, in multiples of [`Bounds::fuel`]. The built-in planner is as trusted as the
-/// program, so the bound only ends a faulty call. A size goal for a model of 35 layers whose tables
-/// have four formats each needs 2.5 billion units, or two seconds. The default of other planners is
-/// 2 billion.
+/// Fuel of one call, in multiples of [`Bounds::fuel`], also of planners that ship with the program.
+/// They are as trusted as the program, so the bound only ends a faulty call. A size goal for a
+/// model of 35 layers whose tables have four formats each needs 2.5 billion units, or two seconds.
+/// The default of other planners is 2 billion.
 ///
 /// [`Bounds::fuel`]: crate::sandbox::Bounds::fuel
-const FUEL_SHARES: u64 = 10;
+pub(crate) const FUEL_SHARES: u64 = 10;
 
 /// Returns the component.
 ///
@@ -35,7 +35,17 @@ pub fn component() -> Result<&'static [u8], PlannerError> {
 /// compiles it while the others wait.
 #[cfg(feature = "compiler")]
 pub fn load(sandbox: &Sandbox, cache: Option<&CompiledCache>) -> Result<Planner, PlannerError> {
-    Ok(sandbox.load_trusted(NAME, component()?, cache)?.with_fuel_shares(FUEL_SHARES))
+    load_until(sandbox, cache, &|| false)
+}
+
+/// Like [`load`], but stops compiling once `cancelled` returns true.
+#[cfg(feature = "compiler")]
+pub fn load_until(
+    sandbox: &Sandbox,
+    cache: Option<&CompiledCache>,
+    cancelled: &dyn Fn() -> bool,
+) -> Result<Planner, PlannerError> {
+    Ok(sandbox.load_trusted(NAME, component()?, cache, cancelled)?.with_fuel_shares(FUEL_SHARES))
 }
 
 /// Opens the built-in planner under Pulley, without compiling it.

@@ -5,17 +5,23 @@
 //! The check never panics, and its time and memory are proportional to plan and request. Every
 //! count and string of a plan has a cap below.
 
-use shardwright_vocabulary::{
-    ChosenSpeculation, ComponentKind, Encoding, EntryKind, EntryName, Error, ErrorKind, Flag, FormatTuple,
-    Limit, Provenance, Result, ScaleBits, Segment, Segments, ShardFormats, StateFormat, Target, limit_names,
-};
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cost::{CostFault, CostTable, EntryCost, ShardCost, prompt_runs};
+use shardwright_vocabulary::{
+    ChosenSpeculation, ComponentKind, Encoding, EntryKind, EntryName, Error, ErrorKind, Flag, FormatTuple,
+    GoalVerdict, Limit, Provenance, Result, ScaleBits, Segment, Segments, ShardFormats, StateFormat,
+    limit_names,
+};
+
+pub use crate::checked::{CheckedPlan, CheckedShard, CheckedTable, Loss};
+use crate::cost::{CostFault, CostTable, ShardCost};
 use crate::flow;
+use crate::hedge;
+use crate::lessons;
 use crate::losses::{Losses, UnitLoss};
 use crate::plan::{Fallback, Plan, PlannedSegment, Shard};
-use crate::request::{Body, Component, GatheredTable, PrefillPart, Request, TableFormat};
+use crate::request::{Body, Component, GatheredTable, PrefillPart, Request};
+use crate::times::{PlanTimes, plan_times};
 
 #[cfg(test)]
 mod tests;
@@ -35,7 +41,7 @@ pub mod caps {
     pub const BOUNDARIES: usize = 16;
     /// Maximum flags of one shard.
     pub const FLAGS: usize = 128;
-    /// Maximum fallback targets.
+    /// Maximum fallback chains.
     pub const FALLBACKS: usize = 16;
     /// Maximum reasons of one plan.
     pub const REASONS: usize = 1024;
@@ -43,93 +49,6 @@ pub mod caps {
     pub const NAME_BYTES: usize = 128;
     /// Bytes of a text (flag value, choice, reason).
     pub const TEXT_BYTES: usize = 4096;
-}
-
-/// A plan that was checked against its request, with the costs of its shards.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CheckedPlan {
-    plan: Plan,
-    shards: Vec<CheckedShard>,
-    tables: Vec<CheckedTable>,
-    speculation: Option<ChosenSpeculation>,
-    loss: Loss,
-}
-
-/// A gathered table of a checked plan.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CheckedTable {
-    pub name: String,
-    /// The format that the plan chose.
-    pub chosen: TableFormat,
-}
-
-/// A shard of a checked plan, with its indices resolved, and its cost.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CheckedShard {
-    /// Name, such as `decoder.0-12` or `embed+decoder.0-35+head`.
-    pub name: String,
-    pub segments: Segments,
-    pub target: Target,
-    /// Formats of weights, activations and states.
-    pub formats: ShardFormats,
-    /// The shard as written in the plan.
-    pub planned: Shard,
-    pub cost: ShardCost,
-}
-
-/// Quality loss of a plan because of the formats of its weights, activations, states and tables. A
-/// quality goal limits only the known part, so plans with unknown losses of activations and states
-/// can pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Loss {
-    /// Known part: KL divergence in millionths of a nat per token.
-    pub micronats: u64,
-    /// The measured part of `micronats`.
-    pub measured: u64,
-    /// Number of lossy units: layers, components without layers, and gathered tables whose formats
-    /// lose quality.
-    pub lossy: u64,
-    /// Number of lossy units whose loss is unknown.
-    pub unmeasured: u64,
-    /// Number of lossy units whose loss was not measured but estimated from the errors of their
-    /// weights.
-    pub modelled: u64,
-}
-
-impl CheckedPlan {
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    /// Returns the shards in order of execution.
-    pub fn shards(&self) -> &[CheckedShard] {
-        &self.shards
-    }
-
-    /// Returns the gathered tables, in the order of the request.
-    pub fn tables(&self) -> &[CheckedTable] {
-        &self.tables
-    }
-
-    /// Returns how the plan verifies proposed tokens, if it does.
-    pub fn speculation(&self) -> Option<&ChosenSpeculation> {
-        self.speculation.as_ref()
-    }
-
-    /// Returns the rows of the largest entry point of all shards.
-    pub fn largest_rows(&self) -> u32 {
-        self.plan.shards.iter().flat_map(|shard| &shard.entries).map(|entry| entry.rows).max().unwrap_or(1)
-    }
-
-    /// Returns the predicted quality loss.
-    pub fn loss(&self) -> Loss {
-        self.loss
-    }
-
-    /// Returns the plan without the proof of its check.
-    pub fn into_plan(self) -> Plan {
-        self.plan
-    }
 }
 
 /// Checks `plan` against `request`.
@@ -141,7 +60,7 @@ impl CheckedPlan {
 /// Returns the first fault found. Its place is a shard, counted from zero in the plan's order, or
 /// another part of the plan.
 pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan> {
-    counts_and_texts(&plan)?;
+    counts_and_texts(&plan, request)?;
     coverage(&plan, request)?;
     let resolved = resolved(&plan, request)?;
     donors(&plan, request)?;
@@ -152,17 +71,18 @@ pub fn check(plan: Plan, request: &Request) -> Result<CheckedPlan> {
     flags(&plan, request)?;
     let tables = tables(&plan, request)?;
     let costs = costs(&plan, request)?;
-    fallback(&plan, request)?;
+    fallback(&plan, request, &costs)?;
     limits(&plan, request, &costs, &tables)?;
-    times(request, &costs)?;
     let loss = quality(&plan, request, &tables)?;
     let with_cost = |(shard, cost)| CheckedShard { cost, ..shard };
     let shards = resolved.into_iter().zip(costs).map(with_cost).collect();
-    Ok(CheckedPlan { shards, tables, speculation, plan, loss })
+    let checked = CheckedPlan { shards, tables, speculation, plan, loss };
+    times(request, &checked)?;
+    Ok(checked)
 }
 
 /// Creates the error of an invalid plan. The default help blames the planner.
-fn fault(message: impl Into<String>) -> Error {
+pub(crate) fn fault(message: impl Into<String>) -> Error {
     let help = "report this to the planner's author, or use the built-in planner `generic`";
     Error::new(ErrorKind::Planning, message).with_help(help)
 }
@@ -197,7 +117,7 @@ fn shards(plan: &Plan) -> impl Iterator<Item = (u32, &Shard)> {
     plan.shards.iter().enumerate().map(|(position, shard)| (index(position), shard))
 }
 
-fn counts_and_texts(plan: &Plan) -> Result<()> {
+fn counts_and_texts(plan: &Plan, request: &Request) -> Result<()> {
     let count = |what: &str, count: usize, cap: usize| match count <= cap {
         true => Ok(()),
         false => Err(fault(format!("the plan has {count} {what}, expected at most {cap}"))),
@@ -208,7 +128,7 @@ fn counts_and_texts(plan: &Plan) -> Result<()> {
     };
     count("shards", plan.shards.len(), caps::SHARDS)?;
     count("table formats", plan.tables.len(), crate::request::caps::TABLES)?;
-    count("fallback targets", plan.fallback.len(), caps::FALLBACKS)?;
+    count("fallback chains", plan.fallback.len(), caps::FALLBACKS)?;
     count("reasons", plan.reasons.len(), caps::REASONS)?;
     for shard in &plan.shards {
         count("segments", shard.segments.len(), caps::SEGMENTS)?;
@@ -226,6 +146,9 @@ fn counts_and_texts(plan: &Plan) -> Result<()> {
             text("flag value", &flag.value, caps::TEXT_BYTES)?;
         }
     }
+    for chain in &plan.fallback {
+        count("limits of a fallback chain", chain.limits.len(), limit_names::ALL.len())?;
+    }
     if let Some(speculation) = &plan.speculation {
         text("draft", &speculation.draft, caps::NAME_BYTES)?;
     }
@@ -241,7 +164,7 @@ fn counts_and_texts(plan: &Plan) -> Result<()> {
             return Err(fault(format!("a reason names shard {shard}, which is not in the plan")));
         }
     }
-    Ok(())
+    lessons::fault(&plan.lessons, request).map_or(Ok(()), |message| Err(fault(message)))
 }
 
 fn component<'request>(request: &'request Request, segment: &PlannedSegment) -> Option<&'request Component> {
@@ -677,15 +600,18 @@ fn flags(plan: &Plan, request: &Request) -> Result<()> {
     Ok(())
 }
 
-fn fallback(plan: &Plan, request: &Request) -> Result<()> {
+fn fallback(plan: &Plan, request: &Request, costs: &[ShardCost]) -> Result<()> {
     let table = CostTable::new(request);
+    let main = hedge::main_target(plan);
     let mut seen = BTreeSet::new();
-    for &Fallback { target, ref formats } in &plan.fallback {
+    for chain in &plan.fallback {
+        let &Fallback { target, ref formats, ref limits } = chain;
         let Some(summary) = request.targets.get(target as usize) else {
             return Err(fault(format!("the request has no target {target} to fall back to")));
         };
-        if !seen.insert(target) {
-            return Err(fault(format!("target {target} is listed twice as a fallback")));
+        if !seen.insert((target, limits.iter().collect::<BTreeSet<_>>())) {
+            let same = if limits.is_empty() { "" } else { ", with the same limits" };
+            return Err(fault(format!("target {target} is listed twice as a fallback{same}")));
         }
         let mut known = BTreeSet::new();
         for &formats in formats {
@@ -698,6 +624,9 @@ fn fallback(plan: &Plan, request: &Request) -> Result<()> {
                 return Err(fault(format!("no part of the model is supported as {tuple}: {why}"))
                     .at(format!("fallback to `{}`", summary.target.name)));
             }
+        }
+        if let Some(why) = hedge::fault(chain, plan, costs, main) {
+            return Err(fault(why).at(format!("fallback to `{}`", summary.target.name)));
         }
     }
     Ok(())
@@ -825,44 +754,32 @@ fn limits(plan: &Plan, request: &Request, costs: &[ShardCost], tables: &[Checked
     let parts = costs.iter().map(|cost| cost.artefact_bytes);
     let parts = parts.chain(tables.iter().map(|table| table.chosen.bytes));
     let size = parts.fold(0_u64, u64::saturating_add);
-    match request.goals.size_bytes {
-        Some(max) if size > max => {
-            Err(fault(format!("artefacts and tables together have {size} bytes, the goal is {max}"))
-                .with_help("allow more bytes, or offer narrower weight formats"))
-        }
-        _ => Ok(()),
+    let Some(max) = request.goals.size_bytes else { return Ok(()) };
+    // A device stores hedges too.
+    let (parts, size) = match hedge::bytes(request, plan) {
+        0 => ("artefacts and tables", size),
+        hedges => ("artefacts, tables and hedges", size.saturating_add(hedges)),
+    };
+    match size > max {
+        true => Err(fault(format!("{parts} together have {size} bytes, the goal is {max}"))
+            .with_help("allow more bytes, or offer narrower weight formats")),
+        false => Ok(()),
     }
 }
 
-/// Checks the goals for times, using known times of computation and calls.
-fn times(request: &Request, costs: &[ShardCost]) -> Result<()> {
+/// Checks the goals for times. A goal is missed only if the lowest time exceeds it.
+fn times(request: &Request, plan: &CheckedPlan) -> Result<()> {
+    let PlanTimes { token, first_token } = plan_times(request, plan);
     let goals = &request.goals;
-    let runs = |cost: &ShardCost| {
-        let call = cost.call.map_or(0, |call| call.microseconds);
-        let of = move |entry: &EntryCost| (entry.entry, entry.known_microseconds.saturating_add(call));
-        cost.entries.iter().map(of).collect::<Vec<_>>()
-    };
-    let runs: Vec<(EntryName, u64)> = costs.iter().flat_map(runs).collect();
-    let together = |counts: &dyn Fn(EntryName) -> bool| {
-        let own = runs.iter().filter(|(entry, _)| counts(*entry)).map(|(_, time)| *time);
-        own.fold(0, u64::saturating_add)
-    };
-    let prefills = || runs.iter().filter(|(entry, _)| entry.kind == EntryKind::Prefill);
-    let once = |entry: EntryName| together(&|own| own == entry);
-    let token = together(&|own: EntryName| {
-        own.kind == EntryKind::Encode || (own.kind == EntryKind::Decode && own.rows == 1)
-    });
-    let sizes: Vec<EntryName> = prefills().map(|(entry, _)| *entry).collect();
-    let prefill = prompt_runs(&sizes, goals.prompt_tokens)
-        .into_iter()
-        .fold(0_u64, |sum, (entry, runs)| sum.saturating_add(once(entry).saturating_mul(runs)));
-    let first = prefill.saturating_add(token);
-    for (what, value, max) in [
-        ("a token", token, goals.token_microseconds),
-        ("the first token", first, goals.first_token_microseconds),
+    for (what, time, max) in [
+        ("a token", Some(token), goals.token_microseconds),
+        ("the first token", first_token, goals.first_token_microseconds),
     ] {
-        if let Some(max) = max.filter(|max| value > *max) {
-            return Err(fault(format!("{what} needs at least {value} µs, the goal is {max}"))
+        if let (Some(time), Some(max)) = (time, max)
+            && time.verdict(max) == GoalVerdict::Missed
+        {
+            let low = time.low;
+            return Err(fault(format!("{what} needs at least {low} µs, the goal is {max} µs"))
                 .with_help("allow more time, or offer faster formats"));
         }
     }

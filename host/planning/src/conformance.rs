@@ -5,11 +5,14 @@
 //! stops, violates the rule of its request.
 
 use serde::Serialize;
-use shardwright_vocabulary::limit_names;
+use shardwright_vocabulary::{Lesson, limit_names};
 
 use crate::check::{CheckedPlan, check};
 use crate::error::{PlannerError, PlannerErrorKind};
 use crate::feedback::{Attempt, Feedback};
+use crate::hedge;
+use crate::lessons;
+use crate::plan::Fallback;
 use crate::request::Request;
 use crate::sandbox::{Answer, LogLine, Planner};
 
@@ -26,20 +29,21 @@ pub struct Rule {
 }
 
 /// The rules, in the order in which they are reported.
-pub const RULES: [Rule; 13] = [
+pub const RULES: [Rule; 14] = [
     Rule { id: "P1", sentence: "It loads, and describes itself within the sandbox's bounds." },
     Rule { id: "P2", sentence: "The same request gives the same answer twice." },
     Rule { id: "P3", sentence: "Machine code and the portable interpreter give the same answer." },
     Rule { id: "P4", sentence: "It plans a model of one layer." },
     Rule { id: "P5", sentence: "It plans a model of 200 layers." },
     Rule { id: "P6", sentence: "If the cost table lacks rows, it plans around the gaps, or refuses." },
-    Rule { id: "P7", sentence: "It plans without known times." },
+    Rule { id: "P7", sentence: "It plans if all times are very uncertain." },
     Rule { id: "P8", sentence: "It refuses goals and limits that contradict each other." },
     Rule { id: "P9", sentence: "With an unknown option, it returns a valid plan, or refuses." },
     Rule { id: "P10", sentence: "With extreme numbers and names, it returns a valid plan, or refuses." },
     Rule { id: "P11", sentence: "After a refusal for a limit, `revise` returns another plan, or refuses." },
     Rule { id: "P12", sentence: "It never traps." },
     Rule { id: "P13", sentence: "It stays within the bounds of fuel, memory, output and log." },
+    Rule { id: "P14", sentence: "It plans a hedge within its limits and without hedges, or refuses." },
 ];
 
 /// Number of layers of the large model.
@@ -161,7 +165,7 @@ pub fn run(planner: &Planner, portable: Option<&Planner>, base: &Request) -> Con
         (Wanted::Plan, vec![requests::layers(base, 1)]),
         (Wanted::Plan, vec![requests::layers(base, MANY)]),
         (Wanted::Answer, requests::without_rows(base)),
-        (Wanted::Plan, vec![requests::without_times(base)]),
+        (Wanted::Plan, vec![requests::with_wide_times(base)]),
         (Wanted::Answer, requests::contradictory(base)),
         (Wanted::Answer, vec![requests::with_unknown_option(base)]),
         (Wanted::Answer, requests::extreme(base)),
@@ -171,9 +175,11 @@ pub fn run(planner: &Planner, portable: Option<&Planner>, base: &Request) -> Con
         report.outcomes(&outcomes, wanted);
     }
     report.outcomes(&asked.revise(&requests::plain(base)), Wanted::Answer);
+    let hedge = asked.hedge(&requests::plain(base));
 
     report.stops(&asked, "no call stopped", |kind| stops_in_a_call(kind) && !exceeds_a_bound(kind));
     report.stops(&asked, &asked.spent(), exceeds_a_bound);
+    report.outcomes(&hedge, Wanted::Answer);
     Conformance { rules: report.rules, fuel: asked.fuel, memory: asked.memory }
 }
 
@@ -202,16 +208,24 @@ enum Wanted {
     Answer,
 }
 
-fn outcome(answer: Answer, request: &Request) -> Outcome {
+/// Classifies the answer to a history, which is empty for a first plan.
+fn outcome(answer: Answer, request: &Request, history: &[Attempt]) -> Outcome {
+    let fault_of = |lessons: &[Lesson]| lessons::fault_after(lessons, request, history);
     match answer.plan {
-        Ok(plan) => match check(plan, request) {
-            Ok(plan) => Outcome::Plan(Box::new(plan)),
-            Err(fault) => Outcome::Failed(format!("invalid plan: {fault}")),
+        Ok(plan) => match fault_of(&plan.lessons) {
+            Some(fault) => Outcome::Failed(format!("invalid plan: {fault}")),
+            None => match check(plan, request) {
+                Ok(plan) => Outcome::Plan(Box::new(plan)),
+                Err(fault) => Outcome::Failed(format!("invalid plan: {fault}")),
+            },
         },
-        Err(PlannerError { kind: kind @ PlannerErrorKind::Refused { .. }, .. }) => {
-            Outcome::Refused(kind.to_string())
-        }
-        Err(error) => Outcome::Failed(with_last_line(&error.kind, &answer.log)),
+        Err(PlannerError { kind, .. }) => match &kind {
+            PlannerErrorKind::Refused { lessons, .. } => match fault_of(lessons) {
+                Some(fault) => Outcome::Failed(format!("invalid refusal: {fault}")),
+                None => Outcome::Refused(kind.to_string()),
+            },
+            _ => Outcome::Failed(with_last_line(&kind, &answer.log)),
+        },
     }
 }
 
@@ -257,7 +271,7 @@ impl<'planner> Asked<'planner> {
     }
 
     fn outcome(&mut self, case: &Case) -> Outcome {
-        outcome(self.ask(case), &case.request)
+        outcome(self.ask(case), &case.request, &[])
     }
 
     /// Tests revisions of a plan whose largest shard was refused, and returns their outcomes by
@@ -284,9 +298,28 @@ impl<'planner> Asked<'planner> {
             if answer.plan.as_ref().is_ok_and(|plan| plan.builds_same(&tried)) {
                 return (name, Outcome::Failed("`revise` returned the refused plan".to_owned()));
             }
-            (name, outcome(answer, &case.request))
+            (name, outcome(answer, &case.request, &history))
         };
         limits.map(revision).into()
+    }
+
+    /// Tests the request for a hedge of a plan, within half the operations of its largest shard.
+    fn hedge(&mut self, case: &Case) -> Vec<(&'static str, Outcome)> {
+        let plan = match self.outcome(case) {
+            Outcome::Plan(plan) => plan,
+            other => return vec![(case.name, other)],
+        };
+        let ops = plan.shards().iter().map(|shard| shard.cost.ops).max().unwrap_or(0);
+        let options = &self.planner.description().options;
+        let off = options.iter().any(|option| option.name == hedge::OFF.0);
+        let hedge = requests::hedge(&case.request, ops / 2, off);
+        let outcome = match self.outcome(&hedge) {
+            Outcome::Plan(plan) if plan.plan().fallback.iter().any(Fallback::is_hedge) => {
+                Outcome::Failed("the plan of a hedge has hedges".to_owned())
+            }
+            other => other,
+        };
+        vec![(hedge.name, outcome)]
     }
 
     fn note(&mut self, name: &'static str, answer: &Answer) {

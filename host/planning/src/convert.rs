@@ -9,7 +9,7 @@ use crate::feedback::{Attempt, Feedback};
 use crate::plan::{
     Boundary, BuildTime, Cause, Fallback, Plan, PlannedSegment, PlannedSpeculation, Reason, Shard,
 };
-use crate::request::{Body, BoundaryRange, DraftEstimate, PrefillPart, Request, TargetFact};
+use crate::request::{Body, BoundaryRange, DraftEstimate, Goals, PrefillPart, Request, TargetFact};
 
 /// Defines conversions between two enums with the same cases.
 macro_rules! same_cases {
@@ -109,7 +109,7 @@ fn host_entry(entry: wit::Entry) -> own::EntryName {
 }
 
 fn guest_fallback(chain: &Fallback) -> wit::Fallback {
-    wit::Fallback { target: chain.target, formats: chain.formats.clone() }
+    wit::Fallback { target: chain.target, formats: chain.formats.clone(), limits: chain.limits.clone() }
 }
 
 fn guest_draft(draft: &DraftEstimate) -> wit::Draft {
@@ -118,7 +118,7 @@ fn guest_draft(draft: &DraftEstimate) -> wit::Draft {
         silent_steps: draft.silent_steps,
         accepted_steps: draft.accepted_steps.clone(),
         provenance: guest_provenance(draft.provenance),
-        token_microseconds: draft.token_microseconds,
+        token_time: guest_time(draft.token_time),
         memory_bytes: draft.memory_bytes,
         row_bytes: draft.row_bytes,
     }
@@ -315,9 +315,12 @@ fn guest_table(table: &crate::request::GatheredTable) -> wit::GatheredTable {
 }
 
 fn guest_overhead(overhead: &own::Overhead) -> wit::Overhead {
+    let time = overhead.time();
     wit::Overhead {
         name: overhead.name.clone(),
-        value: overhead.value,
+        low: time.low,
+        value: time.microseconds,
+        high: time.high,
         provenance: guest_provenance(overhead.provenance),
         note: overhead.note.clone(),
     }
@@ -339,7 +342,12 @@ fn guest_range(range: &BoundaryRange) -> wit::BoundaryRange {
 }
 
 fn guest_time(time: own::TimeCost) -> wit::TimeCost {
-    wit::TimeCost { microseconds: time.microseconds, provenance: guest_provenance(time.provenance) }
+    wit::TimeCost {
+        low: time.low,
+        likely: time.microseconds,
+        high: time.high,
+        provenance: guest_provenance(time.provenance),
+    }
 }
 
 fn guest_cost(row: &own::CostRow) -> wit::Cost {
@@ -353,13 +361,51 @@ fn guest_cost(row: &own::CostRow) -> wit::Cost {
         artefact_bytes: row.artefact_bytes,
         artefact_provenance: guest_provenance(row.artefact_provenance),
         state_bytes: row.state_bytes,
-        illegal: match &row.legality {
-            own::Legality::Legal => None,
-            own::Legality::Illegal(why) => Some(why.clone()),
+        support: match (&row.legality, row.time) {
+            (own::Legality::Illegal(why), _) => wit::Support::Illegal(why.clone()),
+            (own::Legality::Legal, Some(time)) => wit::Support::Legal(guest_time(time)),
+            // A validated request has no such row.
+            (own::Legality::Legal, None) => wit::Support::Illegal("its time is unknown".to_owned()),
         },
-        time: row.time.map(guest_time),
-        uncosted_ops: row.uncosted_ops,
     }
+}
+
+fn guest_goals(goals: &Goals) -> wit::Goals {
+    let bounds = [
+        goals.quality_micronats.map(wit::Goal::QualityMicronats),
+        goals.memory_bytes.map(wit::Goal::MemoryBytes),
+        goals.size_bytes.map(wit::Goal::SizeBytes),
+        goals.token_microseconds.map(wit::Goal::TokenMicroseconds),
+        goals.first_token_microseconds.map(wit::Goal::FirstTokenMicroseconds),
+    ];
+    wit::Goals {
+        bounds: bounds.into_iter().flatten().collect(),
+        least_loss: goals.least_loss,
+        context: goals.context,
+        max_prefill_rows: goals.max_prefill_rows,
+        prompt_tokens: goals.prompt_tokens,
+        answer_tokens: goals.answer_tokens,
+    }
+}
+
+fn guest_lesson(lesson: &own::Lesson) -> wit::Lesson {
+    wit::Lesson {
+        target: lesson.target,
+        limit: lesson.limit.clone(),
+        value: lesson.value,
+        because: lesson.because.clone(),
+    }
+}
+
+/// Converts the lessons of a guest's plan or refusal. They are not checked yet.
+pub(crate) fn host_lessons(lessons: Vec<wit::Lesson>) -> Vec<own::Lesson> {
+    let lesson = |lesson: wit::Lesson| own::Lesson {
+        target: lesson.target,
+        limit: lesson.limit,
+        value: lesson.value,
+        because: lesson.because,
+    };
+    lessons.into_iter().map(lesson).collect()
 }
 
 /// Returns the name of a component's pass: every step, or the input of its tower.
@@ -402,6 +448,7 @@ impl From<&Request> for wit::Request {
             facts: summary.facts.iter().map(guest_fact).collect(),
             schema: summary.schema.iter().map(guest_schema).collect(),
             recommended: summary.recommended.iter().map(guest_flag).collect(),
+            device_memory: summary.device_memory,
             extensions: vec![],
         };
         let mut lists = FormatLists::of(request);
@@ -444,6 +491,8 @@ impl From<&Request> for wit::Request {
                 family: request.model.family.clone(),
                 hidden: request.model.hidden,
                 max_context: request.model.max_context,
+                heads: request.model.heads,
+                towers: request.model.towers.iter().map(|pass| pass.name().to_owned()).collect(),
                 components: request.model.components.iter().map(component).collect(),
             },
             kinds: request
@@ -467,18 +516,7 @@ impl From<&Request> for wit::Request {
             ranges: request.ranges.iter().map(guest_range).collect(),
             boundary_nanoseconds: request.boundary_nanoseconds,
             transfer_nanoseconds: request.transfer_nanoseconds,
-            goals: wit::Goals {
-                quality_micronats: request.goals.quality_micronats,
-                least_loss: request.goals.least_loss,
-                memory_bytes: request.goals.memory_bytes,
-                size_bytes: request.goals.size_bytes,
-                context: request.goals.context,
-                max_prefill_rows: request.goals.max_prefill_rows,
-                token_microseconds: request.goals.token_microseconds,
-                first_token_microseconds: request.goals.first_token_microseconds,
-                prompt_tokens: request.goals.prompt_tokens,
-                answer_tokens: request.goals.answer_tokens,
-            },
+            goals: guest_goals(&request.goals),
             prompts: request
                 .prompts
                 .iter()
@@ -557,6 +595,7 @@ impl TryFrom<&Plan> for wit::Plan {
             fallback: plan.fallback.iter().map(guest_fallback).collect(),
             speculation: plan.speculation.as_ref().map(guest_speculation),
             reasons: plan.reasons.iter().map(reason).collect(),
+            lessons: plan.lessons.iter().map(guest_lesson).collect(),
             extensions: vec![],
         })
     }
@@ -625,10 +664,14 @@ impl TryFrom<wit::Plan> for Plan {
             },
         };
         let reasons = plan.reasons.into_iter().map(reason).collect();
-        let fallback = |chain: wit::Fallback| Fallback { target: chain.target, formats: chain.formats };
+        let fallback = |chain: wit::Fallback| {
+            let wit::Fallback { target, formats, limits } = chain;
+            Fallback { target, formats, limits }
+        };
         let fallback = plan.fallback.into_iter().map(fallback).collect();
         let speculation = plan.speculation.map(host_speculation);
-        Ok(Plan { shards, tables: plan.tables, fallback, speculation, reasons })
+        let lessons = host_lessons(plan.lessons);
+        Ok(Plan { shards, tables: plan.tables, fallback, speculation, reasons, lessons })
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use shardwright_vocabulary::{CostRow, EntryKind, EntryName, Legality, Provenance, TimeCost, overhead_names};
+use shardwright_vocabulary::{
+    CostRow, EntryKind, EntryName, Legality, Overhead, Provenance, TimeCost, limit_names, overhead_names,
+};
 
 use crate::request::{PrefillPart, Request};
 
@@ -32,12 +34,9 @@ pub fn prompt_runs(prefills: &[EntryName], tokens: u32) -> Vec<(EntryName, u64)>
 pub struct EntryCost {
     pub entry: EntryName,
     pub ops: u64,
-    /// Time of one run, with the weakest provenance of its parts. `None` unless all times are
-    /// known.
-    pub time: Option<TimeCost>,
-    /// The known part of the time, in microseconds.
-    pub known_microseconds: u64,
-    /// Number of operations that the time does not cover.
+    /// Time of one run, with the weakest provenance of its parts.
+    pub time: TimeCost,
+    /// Number of operations whose part of the time is estimated by their share.
     pub uncosted_ops: u64,
 }
 
@@ -56,8 +55,8 @@ pub struct ShardCost {
     pub artefact_provenance: Option<Provenance>,
     /// Bytes of states at the largest entry point.
     pub state_bytes: u64,
-    /// Overhead of each run in addition to the computation, if known.
-    pub call: Option<TimeCost>,
+    /// Overhead of each run in addition to the computation. Zero if the target does not specify it.
+    pub call: TimeCost,
 }
 
 impl ShardCost {
@@ -67,9 +66,22 @@ impl ShardCost {
         self.artefact_bytes.saturating_add(self.state_bytes)
     }
 
-    /// Returns the microseconds of one run at its slowest entry point, as far as times are known.
+    /// Returns the likely microseconds of one run at its slowest entry point.
     pub fn call_microseconds(&self) -> u64 {
-        self.entries.iter().map(|entry| entry.known_microseconds).max().unwrap_or(0)
+        self.entries.iter().map(|entry| entry.time.microseconds).max().unwrap_or(0)
+    }
+
+    /// Returns the shard's use of the limit with this name, or `None` if the limit does not apply
+    /// to single shards.
+    pub fn used(&self, limit: &str) -> Option<u64> {
+        match limit {
+            limit_names::OPS => Some(self.ops),
+            limit_names::WEIGHT_BYTES => Some(self.weight_bytes),
+            limit_names::ARTEFACT_BYTES => Some(self.artefact_bytes),
+            limit_names::CONTEXT_BYTES => Some(self.context_bytes()),
+            limit_names::CALL_MICROSECONDS => Some(self.call_microseconds()),
+            _ => None,
+        }
     }
 }
 
@@ -131,7 +143,7 @@ impl<'request> CostTable<'request> {
     ) -> Result<ShardCost, CostFault> {
         let summary = self.request.targets.get(target as usize);
         let call = summary.and_then(|target| target.overhead(overhead_names::CALL));
-        let call = call.map(|call| TimeCost { microseconds: call.value, provenance: call.provenance });
+        let call = call.map_or(TimeCost::ZERO, Overhead::time);
         let mut cost = ShardCost { call, ..ShardCost::default() };
         // The weights of a layer are the maximum over the entry points, and then summed over the
         // layers.
@@ -139,8 +151,7 @@ impl<'request> CostTable<'request> {
         let mut entry_bytes = 0_u64;
         let overflow = || CostFault::Overflow;
         for &entry in entries {
-            let mut total =
-                EntryCost { entry, ops: 0, time: Some(NO_TIME), known_microseconds: 0, uncosted_ops: 0 };
+            let mut total = EntryCost { entry, ops: 0, time: TimeCost::ZERO, uncosted_ops: 0 };
             let mut states = 0_u64;
             for ((&kind, &formats), weight) in kinds.iter().zip(formats).zip(&mut weights) {
                 if !self.takes_part(kind, entry) {
@@ -156,20 +167,12 @@ impl<'request> CostTable<'request> {
                 *weight = (*weight).max(row.weight_bytes);
                 total.ops = total.ops.checked_add(row.ops).ok_or_else(overflow)?;
                 total.uncosted_ops = total.uncosted_ops.checked_add(row.uncosted_ops).ok_or_else(overflow)?;
-                let known = row.time.map_or(0, |time| time.microseconds);
-                total.known_microseconds =
-                    total.known_microseconds.checked_add(known).ok_or_else(overflow)?;
-                total.time = match (total.time, row.time) {
-                    (Some(sum), Some(time)) => Some(TimeCost {
-                        microseconds: sum.microseconds.checked_add(time.microseconds).ok_or_else(overflow)?,
-                        provenance: weakest(sum.provenance, time.provenance),
-                    }),
-                    _ => None,
-                };
+                let time = row.time.ok_or_else(|| illegal("the cost table has no time for it"))?;
+                total.time = total.time.checked_add(time).ok_or_else(overflow)?;
                 states = states.checked_add(row.state_bytes).ok_or_else(overflow)?;
                 entry_bytes = entry_bytes.checked_add(row.artefact_bytes).ok_or_else(overflow)?;
                 let known = cost.artefact_provenance.unwrap_or(row.artefact_provenance);
-                cost.artefact_provenance = Some(weakest(known, row.artefact_provenance));
+                cost.artefact_provenance = Some(known.weaker(row.artefact_provenance));
             }
             cost.ops = cost.ops.max(total.ops);
             cost.state_bytes = cost.state_bytes.max(states);
@@ -182,22 +185,4 @@ impl<'request> CostTable<'request> {
         cost.artefact_bytes.checked_add(cost.state_bytes).ok_or_else(overflow)?;
         Ok(cost)
     }
-}
-
-/// The empty sum. Its provenance is *measured*, the strongest, so that it does not weaken a sum.
-const NO_TIME: TimeCost = TimeCost { microseconds: 0, provenance: Provenance::Measured };
-
-/// Returns the less trustworthy of two provenances of a number.
-pub fn weakest(left: Provenance, right: Provenance) -> Provenance {
-    let rank = |provenance| match provenance {
-        Provenance::Measured => 0,
-        Provenance::Probed => 1,
-        Provenance::Declared => 2,
-        Provenance::Simulated => 3,
-        Provenance::Learned => 4,
-        Provenance::Reported => 5,
-        Provenance::User => 6,
-        Provenance::Modelled => 7,
-    };
-    if rank(left) >= rank(right) { left } else { right }
 }

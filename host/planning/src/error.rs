@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use shardwright_vocabulary::{Error, ErrorKind};
+use shardwright_vocabulary::{Error, ErrorKind, Lesson};
 
 /// A planner that could not be loaded, or failed to answer.
 #[derive(Debug, Clone)]
@@ -18,6 +18,11 @@ impl PlannerError {
     /// Returns advice for a `help:` line.
     pub fn help(&self) -> Option<String> {
         Error::from(self.kind.clone()).help().map(str::to_owned)
+    }
+
+    /// Returns whether the caller stopped the planner's compilation.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(&self.kind, PlannerErrorKind::Other(error) if error.kind() == ErrorKind::Cancelled)
     }
 
     /// Returns the planner with its version, or `None` if no planner was called.
@@ -126,6 +131,8 @@ pub enum PlannerErrorKind {
         message: String,
         /// Details as pairs of name and value.
         details: Vec<(String, String)>,
+        /// Limits that refusals of earlier plans showed.
+        lessons: Box<[Lesson]>,
     },
     /// `revise` returned a plan that was tried before.
     #[error("returned the plan of attempt {attempt} again")]

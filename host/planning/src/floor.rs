@@ -36,7 +36,7 @@ pub fn floor(request: &Request) -> Result<CheckedPlan> {
     let ways: Vec<Vec<Way>> = kinds.map(|kind| ways(request, &table, &entries, &devices, kind)).collect();
     let mut targets: Vec<Used> = request.targets.iter().map(Used::none).collect();
     let (mut shards, mut reasons, mut homes) = (Vec::<Shard>::new(), vec![no_search()], Vec::new());
-    let (tables, mut lost) = tables(request)?;
+    let Tables { formats: tables, mut lost, bytes: mut size } = tables(request)?;
     // Location and format of a state. They must be equal for a reader and its donor.
     let home = |way: &Way| {
         let states = request.formats.get(way.formats as usize).map(|tuple| tuple.states);
@@ -53,7 +53,7 @@ pub fn floor(request: &Request) -> Result<CheckedPlan> {
                 let after = before.plus(way.sums);
                 let grown = after.context().saturating_sub(before.context());
                 used.within(way.target, after, shards, grown)?;
-                let least = bytes.saturating_add(grown).saturating_add(unit.rest.0);
+                let least = bytes.saturating_add(grown).saturating_add(unit.rest.bytes);
                 within_goal("memory", least, request.goals.memory_bytes)?;
                 Ok((after, grown))
             };
@@ -65,8 +65,10 @@ pub fn floor(request: &Request) -> Result<CheckedPlan> {
                     return Err(Obstacle::Donor);
                 }
                 let loss = unit.loss(way).ok_or(Obstacle::Unmeasured { formats: way.formats })?;
-                let least = lost.saturating_add(loss).saturating_add(unit.rest.1);
+                let least = lost.saturating_add(loss).saturating_add(unit.rest.loss);
                 within_goal("quality", least, request.goals.quality_micronats)?;
+                let least = size.saturating_add(way.sums.artefact).saturating_add(unit.rest.artefact);
+                within_goal("size", least, request.goals.size_bytes)?;
                 let joined = join.then(|| fit(open, 0));
                 if let Some(Ok((after, grown))) = joined {
                     return Ok((true, None, after, grown, loss));
@@ -113,9 +115,11 @@ pub fn floor(request: &Request) -> Result<CheckedPlan> {
             used.bytes = used.bytes.saturating_add(grown);
         }
         (open, bytes, lost) = (after, bytes.saturating_add(grown), lost.saturating_add(loss));
+        size = size.saturating_add(way.sums.artefact);
         homes.push(home(way));
     }
-    check(Plan { shards, tables, fallback: vec![], speculation: None, reasons }, request).at("plan")
+    let plan = Plan { shards, tables, fallback: vec![], speculation: None, reasons, lessons: vec![] };
+    check(plan, request).at("plan")
 }
 
 fn no_search() -> Reason {
@@ -127,12 +131,19 @@ fn no_search() -> Reason {
     }
 }
 
-/// Chooses the format of each table, and returns the formats and their total loss. This is the
-/// first format, or the smallest one if there is a size goal. If there is a quality goal, only
-/// formats with known losses are considered.
-fn tables(request: &Request) -> Result<(Vec<u32>, u64)> {
+/// The formats of all tables, with their total loss and size.
+#[derive(Default)]
+struct Tables {
+    formats: Vec<u32>,
+    lost: u64,
+    bytes: u64,
+}
+
+/// Chooses the format of each table: the first one, or the smallest one if there is a size goal. If
+/// there is a quality goal, only formats with known losses are considered.
+fn tables(request: &Request) -> Result<Tables> {
     let goals = &request.goals;
-    let (mut tables, mut lost) = (Vec::new(), 0_u64);
+    let mut all = Tables::default();
     for table in &request.tables {
         let known = |(_, format): &(u32, &TableFormat)| {
             format.micronats.is_some() || goals.quality_micronats.is_none()
@@ -146,12 +157,13 @@ fn tables(request: &Request) -> Result<(Vec<u32>, u64)> {
             let formats = table.formats.first().map_or_else(String::new, |format| format.format.to_string());
             return Err(refusal::unmeasured(&format!("table `{}`", table.name), &formats));
         };
-        tables.push(place);
-        lost = lost.saturating_add(format.micronats.unwrap_or(0).into());
+        all.formats.push(place);
+        all.lost = all.lost.saturating_add(format.micronats.unwrap_or(0).into());
+        all.bytes = all.bytes.saturating_add(format.bytes);
     }
     match goals.quality_micronats {
-        Some(max) if lost > max => Err(refusal::over_goal("gathered tables", "quality", lost, max)),
-        _ => Ok((tables, lost)),
+        Some(max) if all.lost > max => Err(refusal::over_goal("gathered tables", "quality", all.lost, max)),
+        _ => Ok(all),
     }
 }
 
@@ -290,8 +302,7 @@ fn ways(
             if row.legality != Legality::Legal {
                 return None;
             }
-            (*ops, *states) = (row.ops, row.state_bytes);
-            *time = row.time.map_or(0, |time| time.microseconds);
+            (*ops, *states, *time) = (row.ops, row.state_bytes, row.time?.microseconds);
             sums.weights = sums.weights.max(row.weight_bytes);
             sums.artefact = sums.artefact.saturating_add(row.artefact_bytes);
         }
@@ -316,8 +327,18 @@ struct Unit<'ways> {
     donor: Option<usize>,
     /// Bit set of the devices that support the unit and all readers of its state.
     devices: u64,
-    /// Minimum bytes and loss of all following units.
-    rest: (u64, u64),
+    /// Minimum needs of all following units.
+    rest: Rest,
+}
+
+/// Minimum needs of units.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rest {
+    /// Bytes of artefacts and states.
+    bytes: u64,
+    /// Bytes of artefacts.
+    artefact: u64,
+    loss: u64,
 }
 
 impl Unit<'_> {
@@ -354,7 +375,7 @@ fn units<'ways>(request: &Request, ways: &'ways [Vec<Way>]) -> Vec<Unit<'ways>> 
             let donor = donor.map(|donor| begin.saturating_add(donor as usize));
             let devices = ways.iter().fold(0, |all, (_, _, way)| all | way.device);
             let kind = kinds.first().map_or(u32::MAX, |(kind, _)| *kind);
-            Unit { component: index, layer, kind, ways, losses, donor, devices, rest: (0, 0) }
+            Unit { component: index, layer, kind, ways, losses, donor, devices, rest: Rest::default() }
         };
         match (&component.body, &component.softcap) {
             (Body::Whole(kind), None) => units.push(unit(None, None, &[(*kind, None)])),
@@ -368,17 +389,19 @@ fn units<'ways>(request: &Request, ways: &'ways [Vec<Way>]) -> Vec<Unit<'ways>> 
             }
         }
     }
-    let mut rest = (0_u64, 0_u64);
+    let mut rest = Rest::default();
     for position in (0..units.len()).rev() {
         let Some(unit) = units.get_mut(position) else { continue };
         unit.rest = rest;
         // Only the largest entry point's states count in a shard, so the first one's are a lower
         // bound.
-        let bytes = unit.ways.iter().map(|(_, _, way)| way.sums.artefact.saturating_add(way.sums.states[0]));
-        rest.0 = rest.0.saturating_add(bytes.min().unwrap_or(0));
-        rest.1 = rest
-            .1
-            .saturating_add(unit.ways.iter().filter_map(|(_, _, way)| unit.loss(way)).min().unwrap_or(0));
+        let ways = || unit.ways.iter().map(|(_, _, way)| *way);
+        let bytes = ways().map(|way| way.sums.artefact.saturating_add(way.sums.states[0])).min();
+        let artefact = ways().map(|way| way.sums.artefact).min();
+        let loss = ways().filter_map(|way| unit.loss(way)).min();
+        rest.bytes = rest.bytes.saturating_add(bytes.unwrap_or(0));
+        rest.artefact = rest.artefact.saturating_add(artefact.unwrap_or(0));
+        rest.loss = rest.loss.saturating_add(loss.unwrap_or(0));
         let (devices, donor) = (unit.devices, unit.donor);
         if let Some(donor) = donor.and_then(|donor| units.get_mut(donor)) {
             donor.devices &= devices;

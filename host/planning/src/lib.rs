@@ -6,13 +6,14 @@
 //! * the request that a planner receives and the plan that it returns ([`request`], [`plan`],
 //!   [`feedback`]),
 //! * the sandbox it runs in ([`sandbox`]),
-//! * the check of its answer as untrusted input ([`check`]),
+//! * the check of its answer as untrusted input ([`check`]), the sum of its times ([`times`]), and
+//!   the rules of its hedges ([`hedge`]),
 //! * the built-in planner, which takes over if another fails, the floor, which takes over if no
 //!   planner is left ([`floor`]), and the bounded loop of revisions ([`session`]),
 //! * the conformance rules for planners ([`conformance`]),
 //! * SoC profiles ([`profile`]),
-//! * planners found in a directory ([`registry`]), and signed packs for hosts without a compiler
-//!   ([`pack`]).
+//! * planners found in a directory ([`registry`]), signed packs for hosts without a compiler
+//!   ([`pack`]), and the packs that ship with the host ([`shipped`]).
 //!
 //! **Not its job.** Apart from the floor, it makes no decisions about a plan. It does not call
 //! shims or compile shards: `build` fills the request, carries out the plan and reports back.
@@ -35,6 +36,7 @@
 mod bindings;
 pub mod builtin;
 pub mod check;
+mod checked;
 pub mod conformance;
 mod convert;
 pub mod cost;
@@ -42,6 +44,8 @@ pub mod error;
 pub mod feedback;
 pub mod floor;
 pub mod flow;
+pub mod hedge;
+mod lessons;
 pub mod losses;
 pub mod pack;
 pub mod plan;
@@ -50,6 +54,8 @@ pub mod registry;
 pub mod request;
 pub mod sandbox;
 pub mod session;
+pub mod shipped;
+pub mod times;
 
 use std::path::Path;
 

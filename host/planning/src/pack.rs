@@ -126,9 +126,10 @@ struct Parts<'pack> {
 
 fn take_apart(bytes: &[u8]) -> Result<Parts<'_>> {
     let damaged = |offset: usize, reason: &str| {
-        rejected(format!("damaged pack: {reason}"), GET_AGAIN).at(format!("offset {offset}"))
+        let error = Error::invalid(format!("damaged pack: {reason}"));
+        error.with_help(GET_AGAIN).at(format!("offset {offset}"))
     };
-    let not_a_pack = || Error::new(ErrorKind::Planning, "not a planner pack");
+    let not_a_pack = || Error::invalid("not a planner pack").with_help(GET_AGAIN);
     let rest = bytes.strip_prefix(MAGIC).ok_or_else(not_a_pack)?;
     let offset = MAGIC.len();
     let (length, rest) =
@@ -226,28 +227,28 @@ pub fn open(origin: &str, bytes: &[u8], trusted: &[PublicKey]) -> Result<Planner
     unsafe { sandbox.deserialize(&parts.manifest.planner, parts.code) }
 }
 
-/// Opens the planner in a pack that is part of this program. It is run by Pulley. The signature is
-/// not checked, because the pack is as trusted as the program.
+/// Opens the planner in a pack that is part of this program or ships with it. It is run by Pulley.
+/// The signature is not checked, because the pack is as trusted as the program.
 ///
 /// # Errors
 ///
 /// Fails if the pack is damaged or was compiled by another version of wasmtime.
-pub(crate) fn open_embedded(origin: &str, bytes: &'static [u8]) -> Result<Planner, PlannerError> {
+pub(crate) fn open_embedded(origin: &str, bytes: &[u8]) -> Result<Planner, PlannerError> {
     let refused = |error| refused(origin, bytes, error);
     let parts = take_apart(bytes).map_err(refused)?;
     expect_current(&parts.manifest).map_err(refused)?;
     let sandbox = Sandbox::new(EngineKind::Pulley)?;
-    // SAFETY: the code is a constant of this program, and a test compares it with the output of the
-    // compiler.
+    // SAFETY: the pack is a constant of this program, or has a digest that is one, and a test
+    // compares its code with the output of the compiler.
     unsafe { sandbox.deserialize(origin, parts.code) }
 }
 
-/// Returns the component in a pack that is part of this program.
+/// Returns the component in a pack that is part of this program or ships with it.
 ///
 /// # Errors
 ///
 /// Fails if the pack is damaged.
-pub(crate) fn component(origin: &str, bytes: &'static [u8]) -> Result<&'static [u8], PlannerError> {
+pub(crate) fn component<'pack>(origin: &str, bytes: &'pack [u8]) -> Result<&'pack [u8], PlannerError> {
     take_apart(bytes).map(|parts| parts.wasm).map_err(|error| refused(origin, bytes, error))
 }
 

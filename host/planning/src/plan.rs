@@ -5,7 +5,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use shardwright_vocabulary::{Encoding, EntryName, Flag, SoftcapPlace};
+use shardwright_vocabulary::{Encoding, EntryName, Flag, Lesson, SoftcapPlace};
 
 /// A boundary tensor of a shard, with its encoding.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -139,7 +139,8 @@ pub struct Reason {
     pub cause: Cause,
 }
 
-/// A fallback chain for a lost target: the whole model on another target.
+/// A chain that takes over if the first one cannot be loaded or its target is lost: the whole model
+/// on one target.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fallback {
@@ -148,6 +149,17 @@ pub struct Fallback {
     /// Indices of the format tuples that the chain may have, in order of preference. Empty for the
     /// formats of the target's profile.
     pub formats: Vec<u32>,
+    /// Limits that replace the target's limits of these names. Each is below the plan's own use. A
+    /// chain with limits is a hedge, in case the plan comes too close to an uncertain limit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<(String, u64)>,
+}
+
+impl Fallback {
+    /// Returns whether the chain replaces the plan on one of its own targets, within limits.
+    pub fn is_hedge(&self) -> bool {
+        !self.limits.is_empty()
+    }
 }
 
 /// Choice to verify several proposed tokens per step.
@@ -159,7 +171,7 @@ pub struct PlannedSpeculation {
     /// Rows of the `decode` entry point that verifies. Every shard has this entry point.
     pub rows: u32,
     /// Expected speed-up: time per generated token without speculation divided by the time with it,
-    /// in thousandths. `None` if times are unknown.
+    /// in thousandths. `None` if the planner did not compute it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain_thousandths: Option<u32>,
 }
@@ -173,13 +185,16 @@ pub struct Plan {
     /// For each gathered table, the index of the chosen format in the table's list in the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tables: Vec<u32>,
-    /// Fallback chains for a lost target, in order of preference.
+    /// Fallback chains in order of preference.
     pub fallback: Vec<Fallback>,
     /// How proposed tokens are verified, if they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speculation: Option<PlannedSpeculation>,
     /// Reasons for the choices.
     pub reasons: Vec<Reason>,
+    /// Limits that refusals of earlier plans showed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lessons: Vec<Lesson>,
 }
 
 impl Plan {
@@ -189,8 +204,8 @@ impl Plan {
         crate::canonical_json(self)
     }
 
-    /// Returns whether `other` builds and runs in the same way. Reasons and the expected gain are
-    /// ignored.
+    /// Returns whether `other` builds and runs in the same way. Reasons, lessons and the expected
+    /// gain are ignored.
     pub fn builds_same(&self, other: &Plan) -> bool {
         let verifies = |plan: &Plan| plan.speculation.as_ref().map(|own| (own.draft.clone(), own.rows));
         self.shards == other.shards

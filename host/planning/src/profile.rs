@@ -14,6 +14,17 @@ use shardwright_vocabulary::{
     At, Error, Flag, FormatTuple, Limit, Overhead, Provenance, Result, TargetKind, overhead_names,
 };
 
+use crate::request::time_fault;
+
+mod fallback;
+mod memory;
+#[cfg(test)]
+mod tests;
+mod times;
+
+pub use memory::DeviceMemory;
+pub use times::{Decimal, ProfileTimes, Roofline, TimeFactors};
+
 /// Name of the profile for no specific chip.
 pub const GENERIC: &str = "generic";
 
@@ -219,6 +230,12 @@ pub struct Profile {
     /// [`overhead_names`](shardwright_vocabulary::overhead_names).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overheads: Vec<Overhead>,
+    /// Times of the chip and of its CPU.
+    #[serde(default, skip_serializing_if = "ProfileTimes::is_empty")]
+    pub times: ProfileTimes,
+    /// Memory of the devices with the chip. `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<DeviceMemory>,
     /// Formats that the chip supports or refuses, best first.
     #[serde(default)]
     pub formats: Vec<ProfileFormat>,
@@ -526,25 +543,8 @@ fn fault(profile: &Profile) -> Option<String> {
     if profile.kind == TargetKind::Cpu && !profile.fallback.is_empty() {
         return Some("a CPU cannot have fallbacks, as it is always the last fallback".to_owned());
     }
-    let names = [&profile.name, &profile.title, &profile.vendor, &profile.shim];
-    let names = names.into_iter().chain(&profile.aliases).chain(&profile.planner).chain(&profile.fallback);
-    for name in names {
-        if name.is_empty() || name.len() > caps::NAME_BYTES || normalise(name).is_empty() {
-            let quoted: String = name.chars().take(32).collect();
-            return Some(format!("name `{quoted}` is empty or longer than {} bytes", caps::NAME_BYTES));
-        }
-    }
-    let android = profile.android.iter().flat_map(|chip| [&chip.manufacturer, &chip.model]);
-    for name in android {
-        // These names are written into settings of app stores without escaping.
-        let legal = |byte: u8| byte.is_ascii_alphanumeric() || b" -_./+".contains(&byte);
-        if name.is_empty() || name.len() > caps::NAME_BYTES || !name.bytes().all(legal) {
-            let quoted: String = name.chars().take(32).collect();
-            return Some(format!("`{quoted}` is not a valid Android name of a chip"));
-        }
-    }
-    if let Some(planner) = profile.planner.as_deref().filter(|name| name.contains(['/', '\\', '.'])) {
-        return Some(format!("expected the name of a planner in a planner directory, got `{planner}`"));
+    if let Some(fault) = name_fault(profile) {
+        return Some(fault);
     }
     let repeated = |names: Vec<&str>| {
         let mut names = names;
@@ -561,6 +561,11 @@ fn fault(profile: &Profile) -> Option<String> {
     if let Some(overhead) = profile.overheads.iter().find(unknown) {
         let known = overhead_names::ALL.join(", ");
         return Some(format!("unknown overhead `{}`, expected one of {known}", overhead.name));
+    }
+    let wrong = |own: &Overhead| Some(format!("overhead `{}`: {}", own.name, time_fault(own.time())?));
+    let fault = profile.overheads.iter().find_map(wrong).or_else(|| profile.times.fault());
+    if let Some(fault) = fault.or_else(|| profile.memory.as_ref()?.fault()) {
+        return Some(fault);
     }
     if let Some(name) = repeated(profile.flags.iter().map(|flag| flag.name.as_str()).collect()) {
         return Some(format!("flag `{name}` is listed twice"));
@@ -582,6 +587,31 @@ fn fault(profile: &Profile) -> Option<String> {
     let unsorted = |tuple: &FormatTuple| tuple.roles.windows(2).any(|pair| pair[0].role >= pair[1].role);
     if let Some(entry) = profile.formats.iter().find(|entry| unsorted(&entry.formats)) {
         return Some(format!("roles of formats {} are not sorted, each at most once", entry.formats));
+    }
+    None
+}
+
+/// Returns the first fault of the names in a profile.
+fn name_fault(profile: &Profile) -> Option<String> {
+    let names = [&profile.name, &profile.title, &profile.vendor, &profile.shim];
+    let names = names.into_iter().chain(&profile.aliases).chain(&profile.planner).chain(&profile.fallback);
+    for name in names {
+        if name.is_empty() || name.len() > caps::NAME_BYTES || normalise(name).is_empty() {
+            let quoted: String = name.chars().take(32).collect();
+            return Some(format!("name `{quoted}` is empty or longer than {} bytes", caps::NAME_BYTES));
+        }
+    }
+    let android = profile.android.iter().flat_map(|chip| [&chip.manufacturer, &chip.model]);
+    for name in android {
+        // These names are written into settings of app stores without escaping.
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || b" -_./+".contains(&byte);
+        if name.is_empty() || name.len() > caps::NAME_BYTES || !name.bytes().all(legal) {
+            let quoted: String = name.chars().take(32).collect();
+            return Some(format!("`{quoted}` is not a valid Android name of a chip"));
+        }
+    }
+    if let Some(planner) = profile.planner.as_deref().filter(|name| name.contains(['/', '\\', '.'])) {
+        return Some(format!("expected the name of a planner in a planner directory, got `{planner}`"));
     }
     None
 }
@@ -617,7 +647,3 @@ fn is_near(known: &str, wanted: &str) -> bool {
     }
     row[wanted.len()] <= 2 && short >= 3
 }
-
-mod fallback;
-#[cfg(test)]
-mod tests;

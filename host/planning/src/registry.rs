@@ -13,6 +13,7 @@ use crate::pack;
 use crate::sandbox::Planner;
 #[cfg(feature = "compiler")]
 use crate::sandbox::{CompiledCache, Sandbox};
+use crate::shipped;
 
 /// Maximum files of a directory. A directory with more is not a planner directory.
 const FILES: usize = 4096;
@@ -131,7 +132,8 @@ impl PlannerEntry {
     }
 
     /// Loads the planner. A `.wasm` file must be signed as the policy requires and is compiled in
-    /// `sandbox`. A pack must be signed by a trusted key and is run by Pulley.
+    /// `sandbox`, like a pack that ships with this host. Another pack must be signed by a trusted
+    /// key and is run by Pulley.
     #[cfg(feature = "compiler")]
     pub fn load(
         &self,
@@ -139,8 +141,24 @@ impl PlannerEntry {
         cache: Option<&CompiledCache>,
         trust: &Trust,
     ) -> Result<Planner, PlannerError> {
+        self.load_until(sandbox, cache, trust, &|| false)
+    }
+
+    /// Like [`load`](Self::load), but stops compiling once `cancelled` returns true.
+    #[cfg(feature = "compiler")]
+    pub fn load_until(
+        &self,
+        sandbox: &Sandbox,
+        cache: Option<&CompiledCache>,
+        trust: &Trust,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Planner, PlannerError> {
         if self.file == PlannerFile::Pack {
-            return self.open_pack(trust);
+            let bytes = self.read_pack()?;
+            return match shipped::is_shipped(&bytes) {
+                true => shipped::load(&self.name, &bytes, sandbox, cache, cancelled),
+                false => self.open_pack(&bytes, trust),
+            };
         }
         let wasm =
             crate::read_capped(&self.path, sandbox.bounds().wasm_bytes).map_err(|kind| self.error(kind))?;
@@ -150,24 +168,33 @@ impl PlannerEntry {
             None => Ok(()),
         });
         named.map_err(|error| self.error(PlannerErrorKind::Trust(error)))?;
-        sandbox.load(&crate::file_name(&self.path), &wasm, cache)
+        sandbox.load_until(&crate::file_name(&self.path), &wasm, cache, cancelled)
     }
 
     /// Opens the planner without compiling, as a host without a compiler must. Supports only packs.
     pub fn open(&self, trust: &Trust) -> Result<Planner, PlannerError> {
         match self.file {
             PlannerFile::Wasm => Err(self.error(PlannerErrorKind::NoCompiler)),
-            PlannerFile::Pack => self.open_pack(trust),
+            PlannerFile::Pack => {
+                let bytes = self.read_pack()?;
+                match shipped::is_shipped(&bytes) {
+                    true => shipped::open(&self.name, &bytes),
+                    false => self.open_pack(&bytes, trust),
+                }
+            }
         }
     }
 
-    fn open_pack(&self, trust: &Trust) -> Result<Planner, PlannerError> {
-        let bytes = crate::read_capped(&self.path, pack::PACK_BYTES).map_err(|kind| self.error(kind))?;
-        if let Ok(manifest) = pack::inspect(&bytes) {
+    fn read_pack(&self) -> Result<Vec<u8>, PlannerError> {
+        crate::read_capped(&self.path, pack::PACK_BYTES).map_err(|kind| self.error(kind))
+    }
+
+    fn open_pack(&self, bytes: &[u8], trust: &Trust) -> Result<Planner, PlannerError> {
+        if let Ok(manifest) = pack::inspect(bytes) {
             let revoked = trust.expect_not_revoked(&self.path, manifest.key);
             revoked.map_err(|error| self.error(PlannerErrorKind::Trust(error)))?;
         }
-        pack::open(&crate::file_name(&self.path), &bytes, trust.keys())
+        pack::open(&crate::file_name(&self.path), bytes, trust.keys())
     }
 
     fn error(&self, kind: PlannerErrorKind) -> PlannerError {

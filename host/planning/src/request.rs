@@ -8,13 +8,13 @@
 
 use serde::{Deserialize, Serialize};
 use shardwright_vocabulary::{
-    CostRow, EntryName, Flag, FlagSchema, FormatTuple, Limit, Overhead, Provenance, Result, SoftcapPlace,
-    Target, TimeCost, ValueFormat, WeightFormat, WeightRole,
+    CostRow, EntryName, Flag, FlagSchema, FormatTuple, Limit, Overhead, Pass, Provenance, Result,
+    SoftcapPlace, Target, TimeCost, ValueFormat, WeightFormat, WeightRole,
 };
 
 mod validate;
 
-pub use validate::caps;
+pub use validate::{caps, time_fault};
 
 /// Part of a layer that runs in `prefill`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -134,8 +134,18 @@ pub struct ModelSummary {
     pub hidden: u32,
     /// Largest context in tokens. Zero if the model has no states.
     pub max_context: u32,
+    /// Largest number of query heads of a layer. Zero if unknown.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub heads: u32,
+    /// Passes of the towers that are planned with the text and write rows of its prompts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub towers: Vec<Pass>,
     /// Components in order of execution.
     pub components: Vec<Component>,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// A target with all known facts about it.
@@ -145,8 +155,8 @@ pub struct TargetSummary {
     pub target: Target,
     /// Upper bounds. If two have the same name, the smaller one counts.
     pub limits: Vec<Limit>,
-    /// Overheads of using the target, in addition to the computation of shards. Overheads that are
-    /// not listed are unknown.
+    /// Overheads of using the target, in addition to the computation of shards. An overhead that is
+    /// not listed counts as 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overheads: Vec<Overhead>,
     /// Further facts of its profile.
@@ -156,6 +166,9 @@ pub struct TargetSummary {
     pub schema: Vec<FlagSchema>,
     /// Flags that are set for the target: recommended by its profile or requested by the user.
     pub recommended: Vec<Flag>,
+    /// Bytes of memory that an app can use on the device. `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_memory: Option<u64>,
 }
 
 /// A further fact about a target.
@@ -180,6 +193,7 @@ impl TargetSummary {
             facts: Vec::new(),
             schema: Vec::new(),
             recommended: Vec::new(),
+            device_memory: None,
         }
     }
 
@@ -281,8 +295,7 @@ pub struct Goals {
     pub context: u32,
     /// Maximum rows of a prefill (or encode) entry point.
     pub max_prefill_rows: u32,
-    /// Maximum microseconds of a generated token. Unknown parts of a time do not count against a
-    /// goal.
+    /// Maximum microseconds of a generated token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_microseconds: Option<u64>,
     /// Maximum microseconds from a prompt of `prompt_tokens` to the first token of its answer.
@@ -321,9 +334,9 @@ pub struct DraftEstimate {
     pub accepted_steps: Vec<u32>,
     /// Source of these numbers of steps: modelled or measured.
     pub provenance: Provenance,
-    /// Microseconds to propose a token.
+    /// Time to propose a token.
     #[serde(default)]
-    pub token_microseconds: u64,
+    pub token_time: TimeCost,
     /// Bytes that the draft needs in addition to all shards.
     #[serde(default)]
     pub memory_bytes: u64,
@@ -375,11 +388,11 @@ pub struct Request {
     /// Ranges of calibrated boundary tensors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<BoundaryRange>,
-    /// Runtime cost of one more shard in a step, independent of its computation, in nanoseconds.
+    /// Runtime cost of each shard in a step, independent of its computation, in nanoseconds.
     /// Modelled.
     #[serde(default)]
     pub boundary_nanoseconds: u64,
-    /// Additional runtime cost, in a step of one row, of a shard that follows one on another
+    /// Additional runtime cost, for each row of a step, of a shard that follows one on another
     /// target, in nanoseconds. Modelled.
     #[serde(default)]
     pub transfer_nanoseconds: u64,

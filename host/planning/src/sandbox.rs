@@ -15,6 +15,7 @@ use wasmtime::component::{Component, HasSelf, Linker};
 use wasmtime::{Config, Engine, ResourceLimiter, Store, Trap};
 
 use crate::bindings::{self, guest_log, wit};
+use crate::convert::host_lessons;
 use crate::error::{PlannerError, PlannerErrorKind, RefusalKind};
 use crate::feedback::Attempt;
 use crate::plan::Plan;
@@ -234,6 +235,7 @@ fn sandbox_failed(error: &wasmtime::Error) -> Error {
 
 fn garbage(reason: impl Display) -> Error {
     Error::invalid(format!("not a WebAssembly component: {reason}"))
+        .with_help("name a planner's component or pack; `shardwright planner new` begins a planner")
 }
 
 fn wrong_world(expected: impl Display) -> Error {
@@ -416,6 +418,7 @@ impl Planner {
             fallback: vec![],
             speculation: None,
             reasons: vec![],
+            lessons: vec![],
             extensions: vec![],
         };
         let previous = history.last().map_or(&none, |attempt| &attempt.plan);
@@ -512,7 +515,7 @@ fn refused(refusal: wit::Refusal) -> PlannerErrorKind {
     message.truncate(end.unwrap_or(0));
     let mut details = refusal.details;
     details.truncate(OPTIONS);
-    PlannerErrorKind::Refused { kind, message, details }
+    PlannerErrorKind::Refused { kind, message, details, lessons: host_lessons(refusal.lessons).into() }
 }
 
 /// Returns why a call ended. The host's own stops are checked first: they are the actual cause,
@@ -642,5 +645,25 @@ impl ResourceLimiter for Guest {
 
     fn memories(&self) -> usize {
         20
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A planner that the system has no memory for is not at fault. Then a plan is made without
+    /// one, as for every planner that is stopped.
+    #[test]
+    fn a_lack_of_memory_is_named_and_not_the_planner() {
+        let kind = |message: String| classify(&wasmtime::Error::msg(message), "describe", &Bounds::default());
+        let system = std::io::Error::from_raw_os_error(ENOMEM);
+        let PlannerErrorKind::Other(error) = kind(format!("failed to map a memory: {system}")) else {
+            panic!("another kind of error");
+        };
+        assert_eq!(error.kind(), ErrorKind::Memory);
+        assert!(error.message().starts_with("the system has too little memory for `describe`"), "{error}");
+        assert!(error.help().is_some_and(|help| help.contains("64 MiB of address space")), "{error:?}");
+        assert!(matches!(kind("odd".to_owned()), PlannerErrorKind::Trapped(_)));
     }
 }

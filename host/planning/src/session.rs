@@ -4,14 +4,15 @@
 //! This module is only mechanism: the caller tries each plan in a callback to find out whether it
 //! works.
 
-use crate::check::{CheckedPlan, check};
+use crate::check::{self, CheckedPlan, check};
 use crate::error::{PlannerError, PlannerErrorKind};
 use crate::feedback::{Attempt, Feedback};
 use crate::floor::{self, floor};
+use crate::lessons;
 use crate::plan::Plan;
 use crate::request::Request;
 use crate::sandbox::{Answer, LogLine, OptionDescription, Planner};
-use shardwright_vocabulary::{At, Error, ErrorKind, Limit, Provenance, limit_names};
+use shardwright_vocabulary::{At, Error, ErrorKind, Lesson};
 
 /// Author of a plan: a planner, or the [`floor`](floor::NAME) in the version of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +71,11 @@ impl PlanningSession {
         builtin: Option<Result<Planner, PlannerError>>,
     ) -> Self {
         Self { asked: Some(asked), builtin, strict: false }
+    }
+
+    /// Returns whether the built-in planner is called first.
+    pub fn is_built_in(&self) -> bool {
+        self.asked.is_none()
     }
 
     fn builtin(&self) -> Option<&Planner> {
@@ -160,9 +166,10 @@ impl PlanningSession {
             (None, Some(error)) => error,
             (None, None) => return Err(without_planner(Error::internal("no planner was given").into())),
         };
-        match floor(&taught(request, history)) {
+        let lessons = lessons::without_planner(history);
+        match floor(&lessons::taught(request, &lessons)) {
             Ok(plan) if history.iter().any(|attempt| attempt.plan.builds_same(plan.plan())) => Err(error),
-            Ok(plan) => planned(plan, PlannedBy::floor(), fallback, Some(error), log),
+            Ok(plan) => planned(plan.with_lessons(lessons), PlannedBy::floor(), fallback, Some(error), log),
             Err(refusal) => {
                 let more = format!("planning without a planner failed too: {refusal}");
                 let both = Error::from(error.kind).with_more(more);
@@ -188,31 +195,7 @@ fn is_answer(kind: &PlannerErrorKind) -> bool {
     matches!(kind, PlannerErrorKind::Refused { .. } | PlannerErrorKind::RepeatedPlan { .. })
 }
 
-/// Adds the limits learned from refused plans to the request: the reported maximum, or half of the
-/// refused value. The floor cannot learn from other refusals, so its plan may be one that was
-/// tried.
-fn taught(request: &Request, history: &[Attempt]) -> Request {
-    let mut request = request.clone();
-    for attempt in history {
-        for feedback in &attempt.feedback {
-            let detail = |name: &str| {
-                let detail = feedback.details.iter().find(|detail| detail.name == name);
-                detail.map(|detail| detail.value.trim())
-            };
-            let number = |name: &str| detail(name)?.parse::<u64>().ok();
-            let known = limit_names::ALL.iter().find(|name| Some(**name) == detail("limit"));
-            let max = number("max").or_else(|| Some(number("value")? / 2));
-            let shard = feedback.shard.and_then(|shard| attempt.plan.shards.get(shard as usize));
-            let target = shard.and_then(|shard| request.targets.get_mut(shard.target as usize));
-            if let (Some(name), Some(max), Some(target)) = (known, max, target) {
-                target.limits.push(Limit::new(*name, max, Provenance::Learned));
-            }
-        }
-    }
-    request
-}
-
-/// Calls one planner and checks its plan. Refuses plans that were tried before.
+/// Calls one planner and checks its plan and lessons. Refuses plans that were tried before.
 fn ask(
     planner: &Planner,
     request: &Request,
@@ -222,6 +205,14 @@ fn ask(
     let Answer { plan, log: lines, .. } =
         if history.is_empty() { planner.make_plan(request) } else { planner.revise(request, history) };
     log.extend(lines);
+    let lessons: &[Lesson] = match &plan {
+        Ok(plan) => &plan.lessons,
+        Err(PlannerError { kind: PlannerErrorKind::Refused { lessons, .. }, .. }) => lessons,
+        Err(_) => &[],
+    };
+    if let Some(fault) = lessons::fault_after(lessons, request, history) {
+        return Err(planner.error(check::fault(fault)));
+    }
     let plan = plan?;
     if let Some(position) = history.iter().position(|attempt| attempt.plan.builds_same(&plan)) {
         return Err(planner.error(PlannerErrorKind::RepeatedPlan { attempt: position + 1 }));

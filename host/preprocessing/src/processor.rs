@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use shardwright_vocabulary::{Error, Ignored, Result};
+use shardwright_vocabulary::{Error, Ignored, Result, UniqueKeys};
 
 use crate::{PictureSettings, SoundSettings, file, limits};
 
@@ -29,20 +29,25 @@ const TOKEN_MILLISECONDS: f64 = 40.0;
 /// Objects of the current file. The one for films is unused: films are not read.
 const OBJECTS: &[&str] = &["image_processor", "feature_extractor", "video_processor"];
 
-/// Fields that are names, or that the processors of Gemma 4 do not use.
+/// Fields that cannot change patches or frames: names of Python's classes and files, and a number
+/// of soft tokens that the processors of Gemma 4 do not use.
 const NAMES: &[&str] = &["processor_class", "image_seq_length", "auto_map", "_name_or_path"];
-/// Unused fields of pictures. The library writes `size` but does not use it: the budget decides.
+/// Further fields that cannot change patches, except for the first two, which are checked. The
+/// budget of soft tokens decides the size of a picture, not `size`. Pictures are not cropped. The
+/// last four fields concern arrays and devices of Python.
 const PICTURE_NAMES: &[&str] = &[
     "image_processor_type",
+    "data_format",
     "size",
     "default_to_square",
-    "data_format",
+    "crop_size",
     "input_data_format",
     "device",
     "return_tensors",
     "disable_grouping",
 ];
-/// Unused fields of sounds.
+/// Further fields that cannot change frames, except for the first, which is checked. Frames are not
+/// masked, since only valid ones are computed. Emphasis is refused.
 const SOUND_NAMES: &[&str] =
     &["feature_extractor_type", "return_attention_mask", "preemphasis_htk_flavor", "return_tensors"];
 
@@ -130,7 +135,6 @@ const PICTURE_FIELDS: &[&str] = &[
     "do_convert_rgb",
     "do_center_crop",
     "do_pad",
-    "crop_size",
     "resample",
     "rescale_factor",
     "image_mean",
@@ -144,6 +148,7 @@ fn picture_settings(fields: &Object, others: &[&str]) -> Result<PictureSettings>
     fields.expect_known(&[PICTURE_FIELDS, PICTURE_NAMES, NAMES, others])?;
     const TYPES: [&str; 3] = ["Gemma4ImageProcessor", "Gemma4ImageProcessorFast", "Gemma4ImageProcessorPil"];
     fields.expect_text("image_processor_type", &TYPES)?;
+    fields.expect_text("data_format", &["channels_first"])?;
     for (name, needed) in [
         ("do_resize", true),
         ("do_rescale", true),
@@ -272,6 +277,11 @@ struct Object<'a> {
 
 impl<'a> Object<'a> {
     fn parse(origin: String, bytes: &[u8]) -> Result<(String, Map<String, Value>)> {
+        if let Err(error) = serde_json::from_slice::<UniqueKeys>(bytes)
+            && error.is_data()
+        {
+            return Err(Error::invalid(error.to_string()).at(origin).with_help(UniqueKeys::HELP));
+        }
         match serde_json::from_slice(bytes) {
             Ok(map) => Ok((origin, map)),
             Err(error) => Err(Error::invalid(format!("not valid JSON: {error}")).at(origin).with_help(

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use half::f16;
 use rayon::prelude::*;
-use shardwright_graph::{ConstantFormat, Weight, WeightData};
+use shardwright_graph::{ConstantFormat, Weight, WeightData, not_finite};
 use shardwright_vocabulary::{DType, Encoding, Error, Granularity, Result, WeightFormat};
 
 use crate::compensation::{Factors, MatrixFactors, PassedOn, Rounded, Rows, Sweeps};
@@ -364,10 +364,8 @@ impl<'s> Job<'s> {
         self.source.release(rows.start, rows.len());
         if !values.iter().all(|value| value.is_finite()) {
             let at = values.iter().position(|value| !value.is_finite()).unwrap_or_default();
-            let (row, column) = (rows.start + at / self.width, at % self.width);
-            return Err(Error::invalid(format!("expected a finite value, got {}", values[at]))
-                .at(format!("weight `{}`: row {row}, column {column}", self.planned.name))
-                .with_help("the checkpoint is damaged or its training diverged: fetch it again"));
+            let place = rows.start * self.width + at;
+            return Err(not_finite(&self.planned.name, self.width, place, values[at]));
         }
         Ok(values)
     }

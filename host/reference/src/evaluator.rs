@@ -50,7 +50,7 @@ impl Evaluator {
     /// that the entry declares. They are written in place and are not among the outputs. An error
     /// changes no state.
     pub fn run(&self, bindings: &Bindings, states: &mut States, rows: u64) -> Result<Bindings> {
-        self.run_with(bindings, states, rows, &mut |_, _| None)
+        self.run_with(bindings, states, rows, &mut |_, _| Ok(None))
     }
 
     /// Like [`Evaluator::run`], but passes the result of every node to `correct`, as soon as it is
@@ -72,7 +72,7 @@ impl Evaluator {
             made[node.output.0 as usize] = true;
         }
         self.run_with(bindings, states, rows, &mut |tensor, array| {
-            if made[tensor.0 as usize] { correct(tensor, array) } else { None }
+            Ok(if made[tensor.0 as usize] { correct(tensor, array) } else { None })
         })
     }
 
@@ -82,12 +82,12 @@ impl Evaluator {
     ///
     /// Of boundaries (`hidden`, `per-layer`) only outputs are passed, since the inputs are outputs
     /// of the previous entry. But the last residual stream is passed again under its own name if it
-    /// is the input of a head or pooling.
+    /// is the input of a head or pooling. An error of the observer ends the run.
     pub fn run_observed(
         &self,
         bindings: &Bindings,
         states: &mut States,
-        observe: &mut dyn FnMut(&str, &[f32]),
+        observe: &mut dyn FnMut(&str, &[f32]) -> Result<()>,
     ) -> Result<Bindings> {
         let state_of = |tensor: TensorId| {
             self.entry.outputs.iter().find_map(|(output, role)| match role {
@@ -106,14 +106,14 @@ impl Evaluator {
                 _ => true,
             };
             if !is_shown || self.entry.tensor(tensor).is_index() {
-                return None;
+                return Ok(None);
             }
             let values = array.floats();
-            observe(&key, &values);
+            observe(&key, &values)?;
             if let Some(port) = state_of(tensor) {
-                observe(&state_key(&port.state.name), &values);
+                observe(&state_key(&port.state.name), &values)?;
             }
-            None
+            Ok(None)
         };
         self.run_with(bindings, states, self.entry.point.rows, &mut shown)
     }
@@ -123,7 +123,7 @@ impl Evaluator {
         bindings: &Bindings,
         states: &mut States,
         rows: u64,
-        show: &mut dyn FnMut(TensorId, &Array) -> Option<Array>,
+        show: &mut dyn FnMut(TensorId, &Array) -> Result<Option<Array>>,
     ) -> Result<Bindings> {
         if rows == 0 || rows > self.entry.point.rows {
             return Err(unfit_rows(rows, self.entry.point.rows));
@@ -132,7 +132,7 @@ impl Evaluator {
         let mut arrays: Vec<Option<Cow<Array>>> = Vec::new();
         arrays.resize_with(self.entry.tensors.len(), || None);
         for ((tensor, _), array) in self.entry.inputs.iter().zip(bound) {
-            show(*tensor, &stands_for(&array, self.entry.tensor(*tensor)));
+            show(*tensor, &stands_for(&array, self.entry.tensor(*tensor)))?;
             arrays[tensor.0 as usize] = Some(array);
         }
         for (slot, constant) in arrays.iter_mut().zip(&self.constants) {
@@ -154,7 +154,7 @@ impl Evaluator {
                 Some(encoding) => output.encoded(encoding),
                 None => output,
             };
-            let output = match show(node.output, &stands_for(&output, tensor)) {
+            let output = match show(node.output, &stands_for(&output, tensor))? {
                 Some(other) if other.shape() == output.shape() => in_unit_of(other, tensor),
                 _ => output,
             };

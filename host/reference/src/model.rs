@@ -282,6 +282,18 @@ impl<'g> ReferenceModel<'g> {
     /// ([`Range::is_masked`](shardwright_graph::Range::is_masked)), which a collector must note but
     /// not count.
     pub fn observe(&self, ids: &[u32], observe: &mut dyn FnMut(&str, &[f32])) -> Result<()> {
+        self.try_observe(ids, &mut |key, values| {
+            observe(key, values);
+            Ok(())
+        })
+    }
+
+    /// Like [`ReferenceModel::observe`], but an error of `observe` ends the run.
+    pub fn try_observe(
+        &self,
+        ids: &[u32],
+        observe: &mut dyn FnMut(&str, &[f32]) -> Result<()>,
+    ) -> Result<()> {
         let rows = ids.len() as u64;
         if ids.is_empty() {
             return Err(no_tokens());
@@ -293,11 +305,12 @@ impl<'g> ReferenceModel<'g> {
         Ok(())
     }
 
-    /// Like [`ReferenceModel::observe`], but for a tower over the features of one picture or clip.
-    pub fn observe_features(
+    /// Like [`ReferenceModel::try_observe`], but for a tower over the features of one picture or
+    /// clip.
+    pub fn try_observe_features(
         &self,
         features: &Features<'_>,
-        observe: &mut dyn FnMut(&str, &[f32]),
+        observe: &mut dyn FnMut(&str, &[f32]) -> Result<()>,
     ) -> Result<()> {
         let rows = features.rows(self.graph);
         if rows == 0 {
@@ -318,8 +331,8 @@ impl<'g> ReferenceModel<'g> {
     /// Wraps `observe` to also pass the residual stream before each layer under its [`hidden_key`].
     fn naming_streams<'o>(
         &self,
-        observe: &'o mut dyn FnMut(&str, &[f32]),
-    ) -> impl FnMut(&str, &[f32]) + use<'o> {
+        observe: &'o mut dyn FnMut(&str, &[f32]) -> Result<()>,
+    ) -> impl FnMut(&str, &[f32]) -> Result<()> + use<'o> {
         let layered = self.graph.components.iter().filter(|component| component.kind.is_layered());
         let cuts: HashMap<String, String> = layered
             .flat_map(|component| {
@@ -330,10 +343,8 @@ impl<'g> ReferenceModel<'g> {
             })
             .collect();
         move |key, values| {
-            observe(key, values);
-            if let Some(key) = cuts.get(key) {
-                observe(key, values);
-            }
+            observe(key, values)?;
+            cuts.get(key).map_or(Ok(()), |key| observe(key, values))
         }
     }
 
@@ -424,8 +435,8 @@ impl<'g> ReferenceModel<'g> {
     }
 }
 
-/// Receives a key and values.
-type Observe<'o> = &'o mut (dyn FnMut(&str, &[f32]) + 'o);
+/// Receives a key and values. An error ends the run.
+type Observe<'o> = &'o mut (dyn FnMut(&str, &[f32]) -> Result<()> + 'o);
 
 /// The content of a run's rows.
 #[derive(Clone, Copy)]

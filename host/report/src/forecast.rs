@@ -6,13 +6,17 @@ use std::collections::BTreeMap;
 
 use shardwright_graph::{EntryOptions, EntryPoint, Graph, Role, Weight};
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
-use shardwright_planning::cost::{prompt_runs, weakest};
+use shardwright_planning::cost::prompt_runs;
 use shardwright_planning::request::{DraftEstimate, Request};
-use shardwright_vocabulary::{EntryKind, FormatTuple, Provenance, TargetKind, limit_names, overhead_names};
+use shardwright_planning::times::{PlanTimes, first_token, plan_times};
+use shardwright_vocabulary::{
+    EntryKind, EntryName, FormatTuple, GoalVerdict, Overhead, Provenance, TargetKind, TimeCost,
+    overhead_names,
+};
 
 use crate::report::{
     Download, EntryTime, Figure, Fits, Forecast, MemoryPart, Phase, PhaseMemory, PlanTotals, Predicted,
-    Speed, Verdict, handing_over, totals,
+    Speed, Verdict, totals,
 };
 
 /// Length of the prompt for which the time to the first token is predicted, in tokens, if the
@@ -62,11 +66,12 @@ pub fn stored_bytes(graph: &Graph) -> u64 {
 /// Predicts the demands of a plan. `graph` is the model in any formats.
 pub fn forecast(request: &Request, plan: &CheckedPlan, graph: &Graph, weighed: &Weighed) -> Forecast {
     let totals = &totals(request, plan);
+    let times = &plan_times(request, plan);
     let memory = memory(request, plan, graph, weighed, totals);
     Forecast {
-        verdict: verdict(request, plan, &memory),
+        verdict: verdict(request, plan, &memory, times),
         download: weighed.download,
-        speed: speed(request, plan, totals),
+        speed: speed(request, plan, totals, times),
         loading: loading(request, plan),
         memory,
     }
@@ -201,26 +206,13 @@ enum Owner {
     Copied(usize),
 }
 
-fn speed(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) -> Speed {
-    let timed = |steps: &[(&EntryTime, u64)]| -> Option<Predicted> {
-        let (mut nanoseconds, mut provenance, mut uncosted_ops) = (0_u64, None, 0_u64);
-        for (entry, runs) in steps {
-            let time = entry.time?;
-            let handed_over = handing_over(request, plan, Some(entry.entry));
-            let once = time.microseconds.saturating_mul(1000).saturating_add(handed_over);
-            nanoseconds = nanoseconds.saturating_add(once.saturating_mul(*runs));
-            provenance = Some(provenance.map_or(time.provenance, |known| weakest(known, time.provenance)));
-        }
-        for entry in &totals.times {
-            if steps.iter().any(|(run, _)| run.entry == entry.entry) {
-                uncosted_ops = uncosted_ops.saturating_add(entry.uncosted_ops);
-            }
-        }
-        Some(Predicted { microseconds: nanoseconds.div_ceil(1000), provenance: provenance?, uncosted_ops })
-    };
-    let encode = totals.times.iter().find(|entry| entry.entry.kind == EntryKind::Encode);
-    if let Some(encode) = encode {
-        return Speed::Vector { tokens: encode.entry.rows, each: timed(&[(encode, 1)]) };
+fn speed(request: &Request, plan: &CheckedPlan, totals: &PlanTotals, times: &PlanTimes) -> Speed {
+    let encodes = totals.times.iter().filter(|time| time.entry.kind == EntryKind::Encode);
+    if let Some(encode) = encodes.max_by_key(|time| time.entry.rows) {
+        return Speed::Vector {
+            tokens: encode.entry.rows,
+            each: Predicted::of(times.token, encode.uncosted_ops),
+        };
     }
     let context = plan.shards().iter().map(|shard| shard.planned.context).max().unwrap_or(0);
     let context = if context == 0 { request.goals.context } else { context };
@@ -228,56 +220,56 @@ fn speed(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) -> Speed {
         0 => PROMPT_TOKENS.min(context),
         asked => asked,
     };
-    let each = single_decode(&totals.times).and_then(|entry| timed(&[(entry, 1)]));
-    let first = prompt_steps(&totals.times, prompt_tokens).and_then(|steps| timed(&steps));
-    let per_1000_seconds = each.and_then(|time| 1_000_000_000_u64.checked_div(time.microseconds));
-    Speed::Tokens { prompt_tokens, first, each, per_1000_seconds }
+    let uncosted = |run: &[EntryName]| {
+        let run = totals.times.iter().filter(|time| run.contains(&time.entry));
+        run.map(|time| time.uncosted_ops).fold(0, u64::saturating_add)
+    };
+    let step: Vec<EntryName> = single_decode(&totals.times).into_iter().collect();
+    let prompt = [prompt_entries(&totals.times, prompt_tokens), step.clone()].concat();
+    let first = first_token(request, plan, prompt_tokens);
+    Speed::Tokens {
+        prompt_tokens,
+        first: first.map(|first| Predicted::of(first, uncosted(&prompt))),
+        each: Predicted::of(times.token, uncosted(&step)),
+        per_1000_seconds: 1_000_000_000_u64.checked_div(times.token.microseconds),
+    }
 }
 
 /// Predicts the time of loading all shards one after the other. Returns `None` if the loading rate
 /// of a target is unknown. Fixed parts count only where they are known.
 fn loading(request: &Request, plan: &CheckedPlan) -> Option<Predicted> {
-    let mut all = Predicted { microseconds: 0, provenance: Provenance::Measured, uncosted_ops: 0 };
+    let mut all = TimeCost::ZERO;
     for shard in plan.shards() {
         let target = request.targets.get(shard.planned.target as usize)?;
-        let rate = target.overhead(overhead_names::LOAD_PER_MEBIBYTE)?;
-        let bytes = u128::from(shard.cost.artefact_bytes).saturating_mul(rate.value.into());
-        let by_size = u64::try_from(bytes / MEBIBYTE).unwrap_or(u64::MAX);
-        let fixed = target.overhead(overhead_names::LOAD);
-        let own = by_size.saturating_add(fixed.map_or(0, |fixed| fixed.value));
-        all.microseconds = all.microseconds.saturating_add(own);
-        for part in std::iter::once(rate).chain(fixed) {
-            all.provenance = weakest(all.provenance, part.provenance);
-        }
+        let rate = target.overhead(overhead_names::LOAD_PER_MEBIBYTE)?.time();
+        let by_size = |rate: u64| {
+            let bytes = u128::from(shard.cost.artefact_bytes).saturating_mul(rate.into());
+            u64::try_from(bytes / MEBIBYTE).unwrap_or(u64::MAX)
+        };
+        let [low, likely, high] = [rate.low, rate.microseconds, rate.high].map(by_size);
+        let fixed = target.overhead(overhead_names::LOAD).map_or(TimeCost::ZERO, Overhead::time);
+        let own = TimeCost::within(low, likely, high, rate.provenance);
+        all = all.saturating_add(own).saturating_add(fixed);
     }
-    Some(all)
+    Some(Predicted::of(all, 0))
 }
 
 const MEBIBYTE: u128 = 1 << 20;
 
 /// Returns the entry point that runs a single token through the model.
-fn single_decode(times: &[EntryTime]) -> Option<&EntryTime> {
-    times.iter().filter(|time| time.entry.kind == EntryKind::Decode).min_by_key(|time| time.entry.rows)
+fn single_decode(times: &[EntryTime]) -> Option<EntryName> {
+    let decodes = times.iter().map(|time| time.entry).filter(|entry| entry.kind == EntryKind::Decode);
+    decodes.min_by_key(|entry| entry.rows)
 }
 
-/// Returns the entry points that read a prompt, each with its number of runs. Prefill reads all
-/// tokens but the last, decode reads the last. Without prefill entry points, decode reads all
-/// tokens.
-fn prompt_steps(times: &[EntryTime], tokens: u32) -> Option<Vec<(&EntryTime, u64)>> {
-    let of_kind = |kind: EntryKind| {
-        times.iter().filter(|time| time.entry.kind == kind).map(|time| time.entry).collect::<Vec<_>>()
-    };
-    let mut readers = of_kind(EntryKind::Prefill);
-    if readers.is_empty() {
-        readers = of_kind(EntryKind::Decode);
-    }
-    let time = |(entry, runs)| Some((times.iter().find(|time| time.entry == entry)?, runs));
-    let mut steps = prompt_runs(&readers, tokens).into_iter().map(time).collect::<Option<Vec<_>>>()?;
-    steps.push((single_decode(times)?, 1));
-    Some(steps)
+/// Returns the entry points that read a prompt up to its last token, which decode reads.
+fn prompt_entries(times: &[EntryTime], tokens: u32) -> Vec<EntryName> {
+    let entries = times.iter().map(|time| time.entry);
+    let prefills: Vec<EntryName> = entries.filter(|entry| entry.kind == EntryKind::Prefill).collect();
+    prompt_runs(&prefills, tokens).into_iter().map(|(entry, _)| entry).collect()
 }
 
-fn verdict(request: &Request, plan: &CheckedPlan, memory: &[PhaseMemory]) -> Verdict {
+fn verdict(request: &Request, plan: &CheckedPlan, memory: &[PhaseMemory], times: &PlanTimes) -> Verdict {
     // The chip is the first target that is not a CPU. If all targets are CPUs, the first one
     // counts.
     let chip = request.targets.iter().find(|target| target.target.kind != TargetKind::Cpu);
@@ -291,66 +283,72 @@ fn verdict(request: &Request, plan: &CheckedPlan, memory: &[PhaseMemory]) -> Ver
         .filter(is_elsewhere)
         .map(|shard| (shard.name.clone(), shard.target.name.clone()))
         .collect();
+    // A device that compiles holds no more for that than for loading: the converted weights are a
+    // part of the artefacts. The compiler's own memory is unknown.
     let on_device = memory.iter().filter(|phase| phase.phase != Phase::Compile);
     let largest = on_device.max_by_key(|phase| phase.held_bytes);
     let held_bytes = largest.map_or(0, |phase| phase.held_bytes);
     let asked_bytes = request.goals.memory_bytes;
-    let of_memory = [limit_names::MEMORY_BYTES, limit_names::CONTEXT_BYTES];
+    let device_bytes = chip.and_then(|chip| chip.device_memory);
+    let exceeds = |most: Option<u64>| most.is_some_and(|most| held_bytes > most);
+    let is_slow = |time: TimeCost, most: Option<u64>| {
+        let verdict = most.map(|most| time.verdict(most));
+        matches!(verdict, Some(GoalVerdict::Unlikely | GoalVerdict::Missed))
+    };
+    let goals = &request.goals;
     Verdict {
-        fits: match (asked_bytes.is_some_and(|asked| held_bytes > asked), elsewhere.is_empty()) {
-            (true, _) => Fits::No,
-            (false, true) => Fits::Whole,
-            (false, false) => Fits::InPart,
+        fits: match (exceeds(asked_bytes) || exceeds(device_bytes), device_bytes, elsewhere.is_empty()) {
+            (true, ..) => Fits::No,
+            (false, None, _) => Fits::Unknown,
+            (false, Some(_), true) => Fits::Whole,
+            (false, Some(_), false) => Fits::InPart,
         },
         elsewhere,
+        too_slow: is_slow(times.token, goals.token_microseconds)
+            || times.first_token.is_some_and(|first| is_slow(first, goals.first_token_microseconds)),
         largest: largest.map(|phase| phase.phase),
         held_bytes,
         mapped_bytes: largest.map_or(0, |phase| phase.mapped_bytes),
         asked_bytes,
-        memory_limit_known: chip
-            .is_some_and(|chip| chip.limits.iter().any(|limit| of_memory.contains(&limit.name.as_str()))),
+        device_bytes,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use shardwright_vocabulary::{EntryName, TimeCost};
-
     use super::*;
 
     fn entry(kind: EntryKind, rows: u32) -> EntryTime {
-        let time = TimeCost { microseconds: u64::from(rows), provenance: Provenance::Modelled };
         let entry = EntryName { kind, rows, context: 4096 };
-        EntryTime { entry, time: Some(time), uncosted_ops: 0, calls: None, shares: Vec::new() }
+        EntryTime {
+            entry,
+            time: TimeCost::exact(rows.into(), Provenance::Modelled),
+            uncosted_ops: 0,
+            calls: TimeCost::ZERO,
+            hand_off_nanoseconds: 0,
+            shares: Vec::new(),
+        }
     }
 
-    fn steps(times: &[EntryTime], tokens: u32) -> Option<Vec<(String, u64)>> {
-        let steps = prompt_steps(times, tokens)?;
-        Some(steps.into_iter().map(|(time, runs)| (time.entry.to_string(), runs)).collect())
-    }
-
-    /// `Session::append` runs the same steps.
+    /// `Session::append` runs the same entry points.
     #[test]
-    fn a_prompt_takes_the_largest_filled_entry_points_and_a_decode() {
+    fn a_prompt_takes_the_largest_filled_entry_points() {
         let menu = [
             entry(EntryKind::Prefill, 128),
             entry(EntryKind::Prefill, 16),
-            entry(EntryKind::Decode, 1),
             entry(EntryKind::Decode, 16),
+            entry(EntryKind::Decode, 1),
         ];
-        let named = |steps: &[(&str, u64)]| {
-            Some(steps.iter().map(|(name, runs)| ((*name).to_owned(), *runs)).collect::<Vec<_>>())
-        };
-        let [wide, short, one] = ["prefill_128@4096", "prefill_16@4096", "decode_1@4096"];
+        let of = |tokens| prompt_entries(&menu, tokens).iter().map(ToString::to_string).collect::<Vec<_>>();
+        let [wide, short] = ["prefill_128@4096", "prefill_16@4096"];
         // 511 = 3 × 128 + 7 × 16 + 15. The smallest entry point reads the rest without being
         // filled.
-        assert_eq!(steps(&menu, 512), named(&[(wide, 3), (short, 8), (one, 1)]));
-        assert_eq!(steps(&menu, 129), named(&[(wide, 1), (one, 1)]));
-        assert_eq!(steps(&menu, 2), named(&[(short, 1), (one, 1)]));
-        assert_eq!(steps(&menu, 1), named(&[(one, 1)]));
-        // Without prefill, decode reads the prompt too.
-        assert_eq!(steps(&menu[2..3], 9), named(&[(one, 8), (one, 1)]));
-        assert_eq!(steps(&menu[..2], 9), None);
-        assert_eq!(steps(&[], 1), None);
+        assert_eq!(of(512), [wide, short]);
+        let runs = prompt_runs(&[menu[0].entry, menu[1].entry], 512);
+        assert_eq!(runs.into_iter().map(|(_, runs)| runs).collect::<Vec<_>>(), [3, 8]);
+        assert_eq!((of(129), of(2)), (vec![wide.to_owned()], vec![short.to_owned()]));
+        assert!(of(1).is_empty() && prompt_entries(&menu[2..], 9).is_empty());
+        assert_eq!(single_decode(&menu), Some(menu[3].entry));
+        assert_eq!(single_decode(&menu[..2]), None);
     }
 }

@@ -7,9 +7,11 @@
 //! **Not its job.** It makes no plans, measures nothing and prints nothing.
 
 mod forecast;
+mod ranged;
 mod report;
 
 pub use forecast::{Making, Weighed, forecast, stored_bytes};
+pub use ranged::Ranged;
 pub use report::{
     BoundaryReport, BytesReport, Download, DownloadBasis, EntryReport, EntryTime, FallbackReport, Figure,
     Fits, Forecast, Goal, GoalReport, LayerReport, LimitUse, LossReport, MeasuredLoss, MemoryPart, Phase,

@@ -15,13 +15,15 @@ pub use limits::{LimitUse, TargetLimitUse};
 
 use serde::{Deserialize, Serialize};
 use shardwright_planning::check::{CheckedPlan, CheckedShard, CheckedTable};
-use shardwright_planning::cost::{EntryCost, ShardCost, weakest};
-use shardwright_planning::plan::Cause;
+use shardwright_planning::cost::{EntryCost, ShardCost};
+use shardwright_planning::hedge;
+use shardwright_planning::plan::{Cause, Fallback, Plan};
 use shardwright_planning::request::Request;
+use shardwright_planning::times::{entry_time, hand_off_nanoseconds, softcap_time};
 use shardwright_vocabulary::units;
 use shardwright_vocabulary::{
-    ChosenSpeculation, Encoding, EntryKind, EntryName, Flag, Limit, Notice, Pass, PlannerIdentity,
-    Provenance, Segments, SoftcapPlace, TimeCost, WeightFormat,
+    ChosenSpeculation, Encoding, EntryName, Flag, Limit, Notice, Pass, PlannerIdentity, Provenance, Segments,
+    SoftcapPlace, TimeCost, WeightFormat,
 };
 
 /// A limit with the target it belongs to.
@@ -47,9 +49,9 @@ pub struct EntryReport {
     pub entry: EntryName,
     /// Number of operations after legalisation. 0 if the shard has no work in this entry point.
     pub ops: u64,
-    /// Time of one run, or `None` if unknown.
-    pub time: Option<TimeCost>,
-    /// Number of operations that the time does not cover.
+    /// Time of one run.
+    pub time: TimeCost,
+    /// Number of operations whose time is estimated by their share.
     pub uncosted_ops: u64,
 }
 
@@ -104,7 +106,8 @@ pub struct ShardReport {
     pub reasons: Vec<ReasonReport>,
 }
 
-/// A chain that continues when a target is lost: the whole model on another target.
+/// A chain with the whole model on one target: another target that takes over when one is lost, or
+/// a hedge for a device that cannot load the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FallbackReport {
     /// Name of the target.
@@ -112,13 +115,49 @@ pub struct FallbackReport {
     /// Formats that the chain may use in addition to the model's stored formats, in order of
     /// preference. Empty for the formats of the target's profile.
     pub formats: Vec<String>,
+    /// Limits of a hedge, by name. Empty for other chains.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub within: Vec<(String, u64)>,
+    /// Least bytes of the artefacts of a hedge, which a device stores in addition. `None` for other
+    /// chains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+}
+
+impl FallbackReport {
+    fn of(request: &Request, plan: &Plan, chain: &Fallback) -> Self {
+        let target = request.targets.get(chain.target as usize);
+        let formats = chain.formats.iter().filter_map(|index| request.formats.get(*index as usize));
+        Self {
+            target: target.map_or_else(String::new, |target| target.target.name.clone()),
+            formats: formats.map(ToString::to_string).collect(),
+            within: chain.limits.clone(),
+            bytes: if chain.is_hedge() { hedge::least_bytes(request, plan, chain) } else { None },
+        }
+    }
+
+    /// Returns whether the chain is a hedge.
+    pub fn is_hedge(&self) -> bool {
+        !self.within.is_empty()
+    }
+
+    /// Formats the target of the chain and its role.
+    pub fn role(&self) -> String {
+        if !self.is_hedge() {
+            return format!("{} takes over", self.target);
+        }
+        let limit = |(name, value): &(String, u64)| format!("{name} ≤ {}", units::quantity(name, *value));
+        let limits: Vec<String> = self.within.iter().map(limit).collect();
+        let more = self.bytes.map_or_else(String::new, |bytes| format!(" (+{})", units::bytes(bytes)));
+        format!("{} within {}{more}", self.target, limits.join(", "))
+    }
 }
 
 impl std::fmt::Display for FallbackReport {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.formats.as_slice() {
-            [] => write!(formatter, "{} takes over, in its own formats", self.target),
-            formats => write!(formatter, "{} takes over, in {}", self.target, formats.join(" or ")),
+            [] => write!(formatter, "{}, in its own formats", self.role()),
+            formats => write!(formatter, "{}, in {}", self.role(), formats.join(" or ")),
         }
     }
 }
@@ -207,11 +246,11 @@ impl LossReport {
 /// The part of a time that comes from numbers of one provenance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeShare {
-    /// Where the numbers come from, or `None` for parts without a time.
-    pub provenance: Option<Provenance>,
+    /// Where the numbers come from.
+    pub provenance: Provenance,
     /// Number of layers, and of components without layers, that the entry point runs.
     pub places: u64,
-    /// Their time in microseconds, or 0 if it is unknown.
+    /// Their likely time in microseconds.
     pub microseconds: u64,
 }
 
@@ -219,26 +258,24 @@ pub struct TimeShare {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryTime {
     pub entry: EntryName,
-    /// The sum over the shards, with the weakest provenance of its parts, or `None` if a part is
-    /// unknown.
-    pub time: Option<TimeCost>,
-    /// Number of operations that the time does not cover.
+    /// The sum over the shards, including calls, the soft-cap in the runtime and hand-off, with the
+    /// weakest provenance of its parts.
+    pub time: TimeCost,
+    /// Number of operations whose time is estimated by their share.
     pub uncosted_ops: u64,
-    /// The part of `time` for calls of shards, in addition to the computation, or `None` if it is
-    /// unknown for all shards.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub calls: Option<TimeCost>,
-    /// The parts of the time by provenance: the largest first, unknown parts last.
-    #[serde(default)]
+    /// The part of `time` for calls of shards, in addition to the computation.
+    pub calls: TimeCost,
+    /// The part of `time` for handing values over between shards, in nanoseconds. Modelled.
+    pub hand_off_nanoseconds: u64,
+    /// The parts of the time by provenance, without hand-off, the largest first.
     pub shares: Vec<TimeShare>,
 }
 
 impl EntryTime {
     /// Adds the time of `places` layers or components. `places` is 0 for a time that belongs to
     /// none of them.
-    fn share(&mut self, time: Option<TimeCost>, places: u64) {
-        let provenance = time.map(|time| time.provenance);
-        let microseconds = time.map_or(0, |time| time.microseconds);
+    fn share(&mut self, time: TimeCost, places: u64) {
+        let TimeCost { microseconds, provenance, .. } = time;
         match self.shares.iter_mut().find(|share| share.provenance == provenance) {
             Some(share) => {
                 share.places += places;
@@ -268,12 +305,8 @@ pub struct PlanTotals {
     pub table_bytes: u64,
     /// Counted bytes of states (keys and values) at the plan's context.
     pub state_bytes: u64,
-    /// Time of each entry point, including the soft-cap in the runtime and the known time of calls.
-    /// `decode_1` is one token, prefill all its rows.
+    /// Time of each entry point. `decode_1` is one token, prefill all its rows.
     pub times: Vec<EntryTime>,
-    /// Modelled host time per step for passing tensors between shards, in nanoseconds. Not included
-    /// in `times`.
-    pub boundary_nanoseconds: u64,
     /// Quality loss of all formats.
     pub loss: LossReport,
 }
@@ -338,7 +371,7 @@ pub struct PlanReport {
     pub measured: Option<MeasuredLoss>,
     /// Whether the plan fits, and its demands: download, memory of each phase, times.
     pub forecast: Forecast,
-    /// The chains that continue when a target is lost.
+    /// The chains after the first one, in order of preference.
     pub fallback: Vec<FallbackReport>,
     /// How proposed tokens are verified, if they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -361,9 +394,8 @@ impl PlanReport {
     pub fn with_measured(mut self, measured: Option<MeasuredLoss>) -> Self {
         if let Some(measured) = &measured {
             for goal in self.goals.iter_mut().filter(|goal| goal.goal == Goal::Quality) {
-                goal.predicted = Some(measured.micronats);
-                goal.provenance = Some(Provenance::Measured);
-                goal.met = Some(measured.micronats <= goal.asked);
+                let predicted = Some(measured.micronats);
+                *goal = GoalReport::of(goal.goal, goal.asked, predicted, Some(Provenance::Measured));
             }
         }
         PlanReport { measured, ..self }
@@ -400,9 +432,6 @@ pub fn report_plan(
     let checked = plan;
     let totals = totals(request, checked);
     let plan = checked.plan();
-    let target_name = |index: u32| {
-        request.targets.get(index as usize).map_or_else(String::new, |target| target.target.name.clone())
-    };
     let reasons_of = |shard: Option<u32>| {
         plan.reasons
             .iter()
@@ -469,19 +498,7 @@ pub fn report_plan(
         forecast,
         totals,
         measured: None,
-        fallback: plan
-            .fallback
-            .iter()
-            .map(|chain| FallbackReport {
-                target: target_name(chain.target),
-                formats: chain
-                    .formats
-                    .iter()
-                    .filter_map(|index| request.formats.get(*index as usize))
-                    .map(ToString::to_string)
-                    .collect(),
-            })
-            .collect(),
+        fallback: plan.fallback.iter().map(|chain| FallbackReport::of(request, plan, chain)).collect(),
         speculation: checked.speculation().cloned(),
         reasons: reasons_of(None),
         notices: heading.notices,
@@ -501,65 +518,16 @@ pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
             .shards()
             .iter()
             .filter_map(|shard| shard.cost.artefact_provenance)
-            .reduce(weakest)
+            .reduce(Provenance::weaker)
             .unwrap_or(Provenance::Modelled),
     };
-    let state_bytes = sum(|cost| cost.state_bytes);
-    let mut times: Vec<EntryTime> = Vec::new();
-    let layers = layers::LayerTables::new(request);
-    for shard in plan.shards() {
-        let CheckedShard { planned, cost, .. } = shard;
-        let mut components =
-            planned.segments.iter().filter_map(|own| request.model.components.get(own.component as usize));
-        let softcap = components.find_map(|component| component.softcap.as_ref());
-        let softcap = softcap.filter(|_| planned.softcap == Some(SoftcapPlace::Runtime));
-        let by_layer = layers.rows(shard);
-        for part in &cost.entries {
-            // The runtime caps the logits of every row. A prefill returns no logits.
-            let of_rows = |time: TimeCost| TimeCost {
-                microseconds: time.microseconds.saturating_mul(part.entry.rows.into()),
-                ..time
-            };
-            let runtime = softcap.filter(|_| part.entry.kind != EntryKind::Prefill);
-            let runtime = runtime.map(|softcap| of_rows(softcap.runtime));
-            let beside = [runtime, cost.call].into_iter().flatten();
-            let time = part.time.map(|time| beside.fold(time, together));
-            let known = times.iter().position(|existing| existing.entry == part.entry);
-            let position = known.unwrap_or_else(|| {
-                let nothing = TimeCost { microseconds: 0, provenance: Provenance::Measured };
-                let (time, shares) = (Some(nothing), Vec::new());
-                times.push(EntryTime { entry: part.entry, time, uncosted_ops: 0, calls: None, shares });
-                times.len() - 1
-            });
-            let sum = &mut times[position];
-            sum.time = sum.time.zip(time).map(|(sum, time)| together(sum, time));
-            sum.uncosted_ops = sum.uncosted_ops.saturating_add(part.uncosted_ops);
-            let of_layers = by_layer.iter().flat_map(|layer| &layer.entries);
-            // Layers without operations are not part of the entry point.
-            for layer in of_layers.filter(|layer| layer.entry == part.entry && layer.ops > 0) {
-                sum.share(layer.time, 1);
-            }
-            if runtime.is_some() {
-                sum.share(runtime, 1);
-            }
-            if let Some(call) = cost.call {
-                sum.calls = Some(sum.calls.map_or(call, |calls| together(calls, call)));
-                sum.share(Some(call), 0);
-            }
-        }
-    }
-    for time in &mut times {
-        let order = |share: &TimeShare| (share.provenance.is_none(), std::cmp::Reverse(share.microseconds));
-        time.shares.sort_by_key(order);
-    }
     let loss = plan.loss();
     PlanTotals {
         weight_bytes: sum(|cost| cost.weight_bytes),
         artefacts,
         table_bytes: plan.tables().iter().map(|table| table.chosen.bytes).fold(0, u64::saturating_add),
-        state_bytes,
-        times,
-        boundary_nanoseconds: handing_over(request, plan, None),
+        state_bytes: sum(|cost| cost.state_bytes),
+        times: times(request, plan),
         loss: match (loss.lossy, loss.unmeasured) {
             (0, _) => LossReport::None,
             (_, 0) if loss.modelled == 0 => LossReport::Measured { micronats: loss.micronats },
@@ -569,25 +537,43 @@ pub(crate) fn totals(request: &Request, plan: &CheckedPlan) -> PlanTotals {
     }
 }
 
-/// Returns the nanoseconds for handing values over between shards in a step of an entry point.
-/// Every shard with work in it counts. A shard that follows one on another target adds the
-/// conversion of the rows.
-pub(crate) fn handing_over(request: &Request, plan: &CheckedPlan, entry: Option<EntryName>) -> u64 {
-    let place = |shard: &CheckedShard| (shard.target.shim.clone(), shard.target.device.clone());
-    let takes_part = |shard: &&CheckedShard| {
-        entry.is_none_or(|entry| shard.cost.entries.iter().any(|part| part.entry == entry))
-    };
-    let shards: Vec<&CheckedShard> = plan.shards().iter().filter(takes_part).collect();
-    let moves = shards.windows(2).filter(|pair| place(pair[0]) != place(pair[1])).count();
-    let boundaries = request.boundary_nanoseconds.saturating_mul(shards.len() as u64);
-    let rows = entry.map_or(1, |entry| u64::from(entry.rows));
-    let moved = request.transfer_nanoseconds.saturating_mul(rows);
-    boundaries.saturating_add(moved.saturating_mul(moves as u64))
-}
-
-fn together(left: TimeCost, right: TimeCost) -> TimeCost {
-    TimeCost {
-        microseconds: left.microseconds.saturating_add(right.microseconds),
-        provenance: weakest(left.provenance, right.provenance),
+/// Returns the time of each entry point and its parts.
+fn times(request: &Request, plan: &CheckedPlan) -> Vec<EntryTime> {
+    let mut times: Vec<EntryTime> = Vec::new();
+    let layers = layers::LayerTables::new(request);
+    for shard in plan.shards() {
+        let (cost, by_layer) = (&shard.cost, layers.rows(shard));
+        for part in &cost.entries {
+            let known = times.iter().position(|existing| existing.entry == part.entry);
+            let position = known.unwrap_or_else(|| {
+                times.push(EntryTime {
+                    entry: part.entry,
+                    time: entry_time(request, plan, part.entry),
+                    uncosted_ops: 0,
+                    calls: TimeCost::ZERO,
+                    hand_off_nanoseconds: hand_off_nanoseconds(request, plan, part.entry),
+                    shares: Vec::new(),
+                });
+                times.len() - 1
+            });
+            let sum = &mut times[position];
+            sum.uncosted_ops = sum.uncosted_ops.saturating_add(part.uncosted_ops);
+            let of_layers = by_layer.iter().flat_map(|layer| &layer.entries);
+            // Layers without operations are not part of the entry point.
+            for layer in of_layers.filter(|layer| layer.entry == part.entry && layer.ops > 0) {
+                sum.share(layer.time, 1);
+            }
+            if let Some(runtime) = softcap_time(request, shard, part.entry) {
+                sum.share(runtime, 1);
+            }
+            if cost.call.microseconds > 0 {
+                sum.calls = sum.calls.saturating_add(cost.call);
+                sum.share(cost.call, 0);
+            }
+        }
     }
+    for time in &mut times {
+        time.shares.sort_by_key(|share| std::cmp::Reverse(share.microseconds));
+    }
+    times
 }

@@ -4,7 +4,7 @@ mod attention_mask;
 mod rotary;
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use shardwright_graph::{Asset, AssetId, AxialRope, GridAxis, Role};
+use shardwright_graph::{Asset, AssetId, AxialRope, GridAxis, Role, not_finite};
 use shardwright_vocabulary::DType;
 
 use crate::error::{SessionError, undecodable};
@@ -185,8 +185,20 @@ fn gather(
         if !asset.table.read_row(read as usize, buffer, values) {
             return Err(undecodable(token, read, &asset.name));
         }
+        expect_finite(asset, read as usize, values)?;
     }
     Ok(())
+}
+
+/// Checks the decoded row of a table. Its values must be finite.
+fn expect_finite(asset: &Asset, row: usize, values: &[f32]) -> Result<(), SessionError> {
+    // Without a branch for each value, a compiler checks several at once.
+    if values.iter().fold(true, |all, value| all & value.is_finite()) {
+        return Ok(());
+    }
+    let column = values.iter().position(|value| !value.is_finite()).unwrap_or_default();
+    let place = row * values.len() + column;
+    Err(not_finite(&asset.table.name, values.len(), place, values[column]).into())
 }
 
 /// Gathers rows of a table by a coordinate, which must have been checked against the table.
@@ -199,6 +211,7 @@ fn gather_by_grid(asset: &Asset, along: &[i32], values: &mut [f32]) -> Result<()
         if !asset.table.decode_row(at as usize, values) {
             return Err(undecodable(at as u32, at as u32, &asset.name));
         }
+        expect_finite(asset, at as usize, values)?;
     }
     Ok(())
 }

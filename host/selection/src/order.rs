@@ -11,9 +11,10 @@ use crate::standing::{ShardStanding, Standing};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tier {
-    /// The first chain of the chip's own variant.
+    /// The first chain of the chip's own variant, or one of its hedges.
     Own,
-    /// The first chain of the chip's own variant, if compiling again would give a better artefact.
+    /// The first chain of the chip's own variant, if compiling again would give a better artefact,
+    /// or one of its hedges.
     OwnRecompile,
     /// The first chain of a variant for another chip, which the shim accepts on this one.
     Sibling,
@@ -167,7 +168,12 @@ impl Selection {
                 });
                 continue;
             }
-            let tier = if position == 0 { first.unwrap_or(Tier::Elsewhere) } else { later };
+            // A hedge suits the machine as well as the chain that it replaces.
+            let tier = match first {
+                Some(first) if position == 0 || chain.is_hedge() => first,
+                None if position == 0 => Tier::Elsewhere,
+                _ => later,
+            };
             self.candidates.push(Candidate { variant: index, chain: position, soc, name, tier, shards });
         }
         Ok(())

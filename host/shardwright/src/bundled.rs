@@ -6,11 +6,12 @@ mod need;
 mod said;
 mod self_test;
 mod steps;
+mod tried;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use shardwright_bundle::{Bundle, Proofs};
+use shardwright_bundle::{Bundle, Proofs, Unloaded};
 #[cfg(feature = "build")]
 use shardwright_runtime::Chain;
 use shardwright_runtime::MemoryBudget;
@@ -26,6 +27,7 @@ use crate::load_flags;
 use crate::model::{BundleOrigin, NextChainMaker, OpeningTimes, Origin};
 use crate::policy::FallbackPolicy;
 use crate::run_options::{RunOptions, run_option_setters};
+use crate::strays::stray_notices;
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::towers::Towers;
 use crate::verified::{ProofsPlace, Verified};
@@ -201,6 +203,7 @@ impl BundleOptions {
             policy: if self.run.strict { FallbackPolicy::Refuse } else { self.policy.clone() },
             verify_all: self.verify,
             budget: MemoryBudget::new(self.memory),
+            unloaded: self.run.cache_directory().map(|cache| Unloaded::kept_in(cache.join(Unloaded::FOLDER))),
             #[cfg(feature = "build")]
             checkpoint: self.checkpoint.clone(),
         })
@@ -238,7 +241,7 @@ impl BundleOptions {
         let compiled_here = false;
         let no_worker = loader.shims.notice.clone().filter(|_| compiled_here);
         notices.extend(no_worker.map(|text| say(NoticeKind::Note, text)));
-        notices.extend(trust.take_notices());
+        notices.extend(trust.take_notices().into_iter().chain(stray_notices(&bundle)));
         notices.extend(text.notices());
         let refused = disbelieved.as_ref();
         notices.extend(refused.map(|error| {

@@ -52,12 +52,14 @@ impl IgnoredFields {
         }
     }
 
-    /// Returns a notice for each field and file, and a note if a text file could not be read.
-    pub fn notices(&self) -> Vec<Notice> {
-        let unread = self.unread.iter();
-        let unread =
-            unread.map(|error| Notice::note(format!("{error}; fields of the text files are not checked")));
-        self.fields.iter().map(notice_of).chain(unread).collect()
+    /// Returns a notice for each field and file.
+    ///
+    /// # Errors
+    ///
+    /// The error of a text file that could not be read: the model cannot be run or compiled.
+    pub fn into_notices(self) -> Result<Vec<Notice>> {
+        self.unread.map_or(Ok(()), Err)?;
+        Ok(self.fields.iter().map(notice_of).collect())
     }
 
     /// Rejects a model with ignored fields, for callers under `strict`.
@@ -84,8 +86,8 @@ pub(crate) fn notice_of(ignored: &Ignored) -> Notice {
 ///
 /// # Errors
 ///
-/// Fails with errors of `work`. Under `strict`, also with errors of [`IgnoredFields::expect_none`],
-/// before `work` begins.
+/// Fails with errors of `work` and of the text files. Under `strict`, also with errors of
+/// [`IgnoredFields::expect_none`], before `work` begins.
 #[cfg(feature = "build")]
 pub(crate) fn reading_texts<T>(
     checkpoint: &Path,
@@ -94,18 +96,18 @@ pub(crate) fn reading_texts<T>(
 ) -> Result<(T, Vec<Notice>)> {
     expect_checkpoint(checkpoint)?;
     let (cache, limit) = (options.cache.as_deref(), options.cache_bytes_max());
-    let texts = TextSide::load(checkpoint, cache, limit, TokenizerStart::Beside);
-    let ignored = |texts| {
-        let mut ignored = IgnoredFields::of_texts(texts);
+    let texts = TextSide::load(checkpoint, cache, limit, TokenizerStart::Beside)?;
+    let ignored = || {
+        let mut ignored = texts.ignored_fields();
         ignored.fields.extend(of_processor(checkpoint, options));
         ignored
     };
     if options.strict {
-        ignored(texts).expect_none()?;
+        ignored().expect_none()?;
         return Ok((work()?, Vec::new()));
     }
     let done = work()?;
-    Ok((done, ignored(texts).notices()))
+    Ok((done, ignored().into_notices()?))
 }
 
 /// Returns the fields of the processor's settings that have no effect, if towers are planned. An

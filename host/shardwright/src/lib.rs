@@ -75,6 +75,7 @@ mod run_options;
 mod search;
 mod session;
 mod source;
+mod strays;
 mod text_side;
 pub mod tools;
 mod towers;
@@ -112,8 +113,8 @@ pub use shardwright_text::{
 };
 pub use shardwright_trust::Policy;
 pub use shardwright_vocabulary::{
-    ChosenSpeculation, Error, ErrorKind, FormatTuple, Ignored, Notice, NoticeKind, Pass, PlannerIdentity,
-    Provenance, Result, UnknownName, Watch, WeightFormat,
+    ChosenSpeculation, Error, ErrorKind, FormatTuple, GoalVerdict, Ignored, Notice, NoticeKind, Pass,
+    PlannerIdentity, Provenance, Result, TimeCost, UnknownName, Watch, WeightFormat,
 };
 pub use shardwright_worker::Isolation;
 pub use source::Source;

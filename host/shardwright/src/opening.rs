@@ -77,10 +77,10 @@ fn flag_notices(chain: &Chain, strict: bool) -> Result<Vec<Notice>> {
         .collect()
 }
 
-/// Returns the fallbacks of a session for a lost chip: the fallbacks of the plan, in its order,
+/// Returns the fallbacks of a session for a lost chip: the chains of the plan on other targets,
 /// each built on demand. Returns `None` if the plan has no other target, and under `strict`.
 fn failover(directory: &Path, options: &PlanOptions, settled: &Settled) -> Option<Arc<NextChainMaker>> {
-    let chains = settled.fallbacks(options);
+    let chains = settled.takeovers(options);
     if chains.is_empty() {
         return None;
     }

@@ -78,8 +78,9 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the planner: a path to a `.wasm` component or pack, or a name from a planner directory.
-    /// Default: the built-in one.
+    /// Sets the planner: a path to a `.wasm` component or pack, a name from a planner directory, or
+    /// `generic` for the built-in one. Default: the planner of the chip's profile, or the built-in
+    /// one.
     #[must_use]
     pub fn planner(mut self, planner: impl Into<String>) -> Self {
         self.plan.planner = Some(planner.into());
@@ -191,16 +192,25 @@ impl OpenOptions {
         self
     }
 
-    /// Limits the time of a generated token, based on the known times of the chip. Default: no
-    /// limit.
+    /// Sets the memory of the device in bytes, to report whether the plan fits. Default: the
+    /// smallest memory of devices with the chip, if its profile has it.
+    #[must_use]
+    pub fn device_memory(mut self, bytes: u64) -> Self {
+        self.plan.recorded.device_memory = Some(bytes);
+        self
+    }
+
+    /// Limits the time of a generated token. Plans whose likely time is within the limit are
+    /// preferred. A plan that only its fastest run keeps within the limit has a fallback notice,
+    /// and is an error under [`strict`](Self::strict). Default: no limit.
     #[must_use]
     pub fn token_time(mut self, time: std::time::Duration) -> Self {
         self.plan.token_microseconds = Some(micros(time));
         self
     }
 
-    /// Limits the time from a prompt to the first token of its answer, based on the known times of
-    /// the chip. Default: no limit.
+    /// Limits the time from a prompt to the first token of its answer, like
+    /// [`token_time`](Self::token_time). Default: no limit.
     #[must_use]
     pub fn first_token(mut self, time: std::time::Duration) -> Self {
         self.plan.first_token_microseconds = Some(micros(time));
@@ -408,14 +418,18 @@ impl OpenOptions {
     /// # Errors
     ///
     /// A checkpoint that cannot be opened or has no weights, formats without loss, errors of the
-    /// CPU shim, and cancellation.
+    /// CPU shim, and cancellation. Under [`strict`](Self::strict), a field or file without effect.
     pub fn measure_sensitivities(
         &self,
         checkpoint: impl AsRef<Path>,
         time: Option<std::time::Duration>,
         watch: &mut dyn Watch,
     ) -> Result<(SensitivityReport, Vec<Notice>)> {
-        shardwright_checkpoints::measure_sensitivities(checkpoint.as_ref(), &self.plan_options(), time, watch)
+        let (from, options) = (checkpoint.as_ref(), self.plan_options());
+        let measure = || shardwright_checkpoints::measure_sensitivities(from, &options, time, watch);
+        let ((report, mut notices), ignored) = reading_texts(from, &options, measure)?;
+        notices.extend(ignored);
+        Ok((report, notices))
     }
 
     /// Reuses artefacts of this bundle instead of compiling them again, if their work orders are

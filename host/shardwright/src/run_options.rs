@@ -133,8 +133,8 @@ macro_rules! run_option_setters {
             self
         }
 
-        /// Turns every fallback, and every field or file of the model that has no effect, into an
-        /// error. Default: off, so that they are only reported.
+        /// Turns every fallback, every field or file of the model that has no effect and every
+        /// profile that is not valid into an error. Default: off, so that they are only reported.
         #[must_use]
         pub fn strict(mut self, strict: bool) -> Self {
             self.run.strict = strict;

@@ -25,6 +25,7 @@ pub use crate::loading::{join, load};
 #[cfg(feature = "build")]
 use crate::model::{BuiltOrigin, OpeningTimes, Origin};
 pub use crate::run_options::registry_with_measured;
+pub use crate::strays::{expect_no_strays, stray_notices};
 #[cfg(feature = "build")]
 use crate::text_side::{TextSide, TokenizerStart};
 #[cfg(feature = "build")]

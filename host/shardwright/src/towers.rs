@@ -346,7 +346,7 @@ pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOp
         notices.extend(keeping.notice(times.planning + times.quantising + times.compiling));
         let emulated_on = settled.report.emulated_on.clone();
         let chain = crate::join(parts, &settled.graph, emulated_on, Beforehand::default())?;
-        let chains = settled.fallbacks(&options);
+        let chains = settled.takeovers(&options);
         let next = (!chains.is_empty()).then(|| on_demand(&from, Some(scope), chains));
         Ok(Opened { chain, picture_tokens, notices, verified: None, next })
     };

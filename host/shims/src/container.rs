@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use memmap2::{Mmap, MmapMut};
 use sha2::{Digest, Sha256};
 use shardwright_files::{Links, Mapping, Section, hex};
-use shardwright_vocabulary::{Error, ErrorKind, Result};
+use shardwright_vocabulary::{Error, ErrorKind, Result, units};
 
 /// Alignment in memory of everything passed to a shim, as the shim contract requires.
 pub(crate) const SHOWN_ALIGNMENT: u64 = 4096;
@@ -23,6 +23,12 @@ const VERSION: u32 = 3;
 pub(crate) fn io_error(path: &Path, error: impl Into<Error>) -> Error {
     let error = error.into().at(path.display()).or_help("check the path and its permissions");
     if error.kind() == ErrorKind::Missing { error.with_kind(ErrorKind::Invalid) } else { error }
+}
+
+/// Returns the error of a folder for temporary files that is missing or not writable.
+fn no_temporary(directory: &Path, error: io::Error) -> Error {
+    let error = Error::from(error).at("no temporary file can be created").at(directory.display());
+    error.or_help("set the variable `TMPDIR` to a writable folder on a disk with free space")
 }
 
 /// Returns the error of a file with another length than it should have.
@@ -195,7 +201,12 @@ impl Container {
         }
         // Files of these formats are written once, under a temporary name, and never changed. The
         // README requires for the cache directory that no other program changes a mapped file.
-        let bytes = Bytes::of(&section).map_err(io)?;
+        let bytes = Bytes::of(&section).map_err(|error| match ErrorKind::of_io(&error) {
+            // The file is not at fault, and the path of a temporary one means nothing to a user.
+            ErrorKind::Memory => Error::from(error)
+                .at(format_args!("mapping {what} of {}, with the weights of a shard", units::bytes(found))),
+            _ => io(error),
+        })?;
         let hash: [u8; 32] = number(&prefix, 32);
         let sum = match verify {
             Verify::Never => hash,
@@ -303,8 +314,8 @@ impl Writer {
     /// Starts a file without a name in the system's directory for temporary files.
     pub(crate) fn start_unnamed(format: &Format, head: Option<&[u8]>) -> Result<Writer> {
         let directory = std::env::temp_dir();
-        let file = tempfile::tempfile_in(&directory);
-        Writer::over(file.map(Unfinished::Unnamed), &directory, format, head)
+        let file = tempfile::tempfile_in(&directory).map_err(|error| no_temporary(&directory, error))?;
+        Writer::over(Ok(Unfinished::Unnamed(file)), &directory, format, head)
     }
 
     fn over(

@@ -123,9 +123,11 @@ fn is_of_shortage(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::Memory | ErrorKind::Resource)
 }
 
-/// Keeps the kind of an error only if the system had too little of a resource.
+/// Keeps the kind of an error only if the shim is not at fault: the system had too little of a
+/// resource, or has no folder for temporary files.
 fn of_shim(error: Error) -> Error {
-    if is_of_shortage(error.kind()) { error } else { error.with_kind(ErrorKind::Shim) }
+    let is_of_system = is_of_shortage(error.kind()) || error.kind() == ErrorKind::Missing;
+    if is_of_system { error } else { error.with_kind(ErrorKind::Shim) }
 }
 
 /// The failure of a shim's function, as reported by the shim.

@@ -20,7 +20,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use shardwright_files::hex;
 use shardwright_graph::{EntryGraph, Op, Weight, WeightId, infer_shape};
-use shardwright_vocabulary::{At, DType, Error, Flag, Granularity, Quantisation, Result};
+use shardwright_vocabulary::{At, DType, Error, ErrorKind, Flag, Granularity, Quantisation, Result};
 
 use crate::container::{Container, Format, HeadAt, SHOWN_ALIGNMENT, Writer};
 use crate::interface::EntryInterface;
@@ -53,6 +53,9 @@ const PAIR_LIMIT: usize = 1 << 12;
 
 /// Maximum length of a name, bytes.
 const NAME_LIMIT: usize = 1 << 10;
+
+/// Bytes of a weight that are checked and written at a time, a multiple of the size of every float.
+const CHUNK: usize = 1 << 20;
 
 /// Maximum size of one weight or tensor, bytes. Far more than any device has, and far below
 /// overflow.
@@ -548,40 +551,61 @@ impl<'w> WorkOrderBuilder<'w> {
     }
 
     /// Writes `<hash>.swo` into a directory atomically and opens it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if a value of a weight is infinite or not a number. The place names
+    /// the weight, the row and the column. [`ErrorKind::Internal`] if the order is inconsistent.
     pub fn write(self, directory: &Path) -> Result<WorkOrder> {
         self.stream(|head| Writer::start(directory, &FORMAT, Some(head)))
     }
 
     /// Writes a file without a name in the system's directory for temporary files, and opens it.
     /// The file is removed when the work order is dropped.
+    ///
+    /// # Errors
+    /// The errors of [`WorkOrderBuilder::write`].
     pub fn temporary(self) -> Result<WorkOrder> {
         self.stream(|head| Writer::start_unnamed(&FORMAT, Some(head)))
     }
 
     fn stream(self, start: impl FnOnce(&[u8]) -> Result<Writer>) -> Result<WorkOrder> {
-        self.head.check()?;
+        // Only the values of weights make an order invalid. Anything else is a bug of the caller,
+        // or a file that cannot be written.
+        let bug = |error: Error| unless_invalid(error, ErrorKind::Internal);
+        let unwritten = |error: Error| unless_invalid(error, ErrorKind::Missing);
+        self.head.check().map_err(bug)?;
         let head = serde_json::to_vec(&self.head)
-            .map_err(|error| invalid_order(format!("the head cannot be written: {error}")))?;
+            .map_err(|error| bug(invalid_order(format!("the head cannot be written: {error}"))))?;
         if head.len() as u64 > HEAD_LIMIT {
             let length = head.len();
-            return Err(invalid_order(format!("the head has {length} bytes, expected at most {HEAD_LIMIT}")));
+            let reason = format!("the head has {length} bytes, expected at most {HEAD_LIMIT}");
+            return Err(bug(invalid_order(reason)));
         }
-        let mut writer = start(&head)?;
-        writer.align().map_err(|error| writer.error(error))?;
+        let mut writer = start(&head).map_err(unwritten)?;
+        writer.align().map_err(|error| unwritten(writer.error(error)))?;
         for id in &self.used {
             let weight = &self.weights[id.0 as usize];
-            let scales = weight.quantisation.as_ref().map(|existing| &existing.scales);
-            for data in std::iter::once(&weight.data).chain(scales).filter(|data| data.length() > 0) {
+            let scales = weight.quantisation.as_ref().map(|made| (made.scale_dtype, &made.scales));
+            let parts = std::iter::once((weight.dtype, &weight.data)).chain(scales);
+            for (dtype, data) in parts.filter(|(_, data)| data.length() > 0) {
                 if !data.is_present() {
                     let name = &weight.name;
-                    return Err(invalid_order(format!("weight `{name}` was planned, but not computed")));
+                    let planned = invalid_order(format!("weight `{name}` was planned, but not computed"));
+                    return Err(bug(planned));
                 }
-                writer
-                    .align()
-                    .and_then(|()| data.bytes().chunks(1 << 20).try_for_each(|chunk| writer.write(chunk)))
-                    .map_err(|error| writer.error(error))?;
+                writer.align().map_err(|error| unwritten(writer.error(error)))?;
+                for (index, chunk) in data.bytes().chunks(CHUNK).enumerate() {
+                    weight.expect_finite_at(dtype, index * CHUNK, chunk)?;
+                    writer.write(chunk).map_err(|error| unwritten(writer.error(error)))?;
+                }
             }
         }
-        WorkOrder::from_container(Container::written(writer.finish(WORK_ORDER_SUFFIX)?, &FORMAT)?)
+        let written = writer.finish(WORK_ORDER_SUFFIX).map_err(unwritten)?;
+        Container::written(written, &FORMAT).and_then(WorkOrder::from_container).map_err(bug)
     }
+}
+
+/// Replaces the kind of an error that is [`ErrorKind::Invalid`].
+fn unless_invalid(error: Error, kind: ErrorKind) -> Error {
+    if error.kind() == ErrorKind::Invalid { error.with_kind(kind) } else { error }
 }

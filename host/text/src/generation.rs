@@ -411,7 +411,8 @@ mod tests {
         for (generation, config, words) in [
             (Some(many.as_str()), None, "`eos_token_id` should be "),
             (None, Some(r#"{"text_config": 3}"#), "`text_config` should be an object"),
-            (Some("[]"), None, "`(the whole file)` should be an object"),
+            (Some("[]"), None, "expected a JSON object, got []"),
+            (Some(r#"{"top_k": 1, "top_k": 2}"#), None, "a second key `top_k` at line 1 "),
             (Some("{"), None, "not valid JSON: "),
         ] {
             let error = read(generation, config).unwrap_err();

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
 use shardwright_files::{Links, Mapping, Section, open};
-use shardwright_gguf::{Head, Metadata, Value, model_at};
+use shardwright_gguf::{Head, Metadata, Value, expect_model, model_at};
 use shardwright_vocabulary::{Error, Result};
 
 use crate::gguf_tokenizer;
@@ -119,6 +119,7 @@ impl GgufTexts {
             _ => return Ok(None),
         };
         let head = Head::read(&self.path, &self.bytes)?;
+        expect_model(&head.metadata)?;
         check_keys(&head.metadata)?;
         let special = Special::read(&head.metadata)?;
         Ok(Some(make(&head, &special)?.to_string().into_bytes()))
@@ -155,7 +156,7 @@ fn check_keys(metadata: &Metadata<'_>) -> Result<()> {
 }
 
 pub(crate) fn unsupported(metadata: &Metadata<'_>, key: &str, found: &str, supported: &str) -> Error {
-    Error::invalid(format!("metadata `{key}` is {found}, which is not supported"))
+    Error::unsupported(format!("metadata `{key}` is {found}, which is not supported"))
         .at(metadata.path().display())
         .with_help(format!("supported: {supported}"))
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use shardwright_vocabulary::{Error, Result};
+use shardwright_vocabulary::{Error, Result, UniqueKeys};
 
 use crate::gguf::GgufTexts;
 
@@ -61,7 +61,7 @@ const DOWNLOAD_AGAIN: &str =
     "download the file again; it may be truncated, or a pointer to a file in large-file storage";
 
 /// Refuses JSON nested deeper than [`JSON_NESTING_MAX`], without parsing it.
-pub(crate) fn check_nesting(bytes: &[u8], path: &Path) -> Result<()> {
+fn check_nesting(bytes: &[u8], path: &Path) -> Result<()> {
     let mut depth = 0usize;
     let mut in_string = false;
     let mut escaped = false;
@@ -94,13 +94,25 @@ pub(crate) fn check_nesting(bytes: &[u8], path: &Path) -> Result<()> {
 
 /// Parses JSON of bounded depth.
 pub(crate) fn parse_json<T: serde::de::DeserializeOwned>(bytes: &[u8], path: &Path) -> Result<T> {
-    utf8_text(bytes, &path.display().to_string())?;
-    check_nesting(bytes, path)?;
+    check_json(bytes, path)?;
     serde_json::from_slice(bytes).map_err(|error| invalid_json(path, &error))
 }
 
+/// Checks that a text is JSON of bounded depth and that no object has a key twice.
+pub(crate) fn check_json(bytes: &[u8], path: &Path) -> Result<()> {
+    utf8_text(bytes, &path.display().to_string())?;
+    check_nesting(bytes, path)?;
+    match serde_json::from_slice::<UniqueKeys>(bytes) {
+        Ok(UniqueKeys) => Ok(()),
+        Err(error) if error.is_data() => {
+            Err(Error::invalid(error.to_string()).at(path.display()).with_help(UniqueKeys::HELP))
+        }
+        Err(error) => Err(invalid_json(path, &error)),
+    }
+}
+
 /// Converts the parser's error, separating its position from its message.
-pub(crate) fn invalid_json(path: &Path, error: &serde_json::Error) -> Error {
+fn invalid_json(path: &Path, error: &serde_json::Error) -> Error {
     let (words, line, column) = (error.to_string(), error.line(), error.column());
     let reason = words.split(" at line ").next().unwrap_or_default();
     Error::invalid(format!("not valid JSON: {reason} at line {line}, column {column}"))
@@ -168,7 +180,9 @@ impl<'a> Files<'a> {
         };
         match parse_json(&bytes, &path)? {
             Value::Object(object) => Ok(Some(object)),
-            other => Err(invalid_field(&path, "(the whole file)", "an object", &other)),
+            other => Err(Error::invalid(format!("expected a JSON object, got {}", shown(&other)))
+                .at(path.display())
+                .with_help(DOWNLOAD_AGAIN)),
         }
     }
 }
@@ -192,15 +206,20 @@ pub fn text_file(path: &Path, name: &str, max: u64) -> Result<Option<Vec<u8>>> {
 /// Returns the error of a field of the wrong kind. The value is quoted and truncated for the
 /// message.
 pub(crate) fn invalid_field(path: &Path, field: &str, expected: &str, found: &Value) -> Error {
+    Error::invalid(format!("`{field}` should be {expected}, but is {}", shown(found)))
+        .at(path.display())
+        .with_help(format!("correct `{field}`, or remove it to use the default"))
+}
+
+/// Formats a value for a message, with at most sixty characters and an ellipsis.
+fn shown(value: &Value) -> String {
     const SHOWN_CHARACTERS: usize = 60;
-    let text = found.to_string();
+    let text = value.to_string();
     let mut shown: String = text.chars().take(SHOWN_CHARACTERS).collect();
     if shown.len() < text.len() {
         shown.push('…');
     }
-    Error::invalid(format!("`{field}` should be {expected}, but is {shown}"))
-        .at(path.display())
-        .with_help(format!("correct `{field}`, or remove it to use the default"))
+    shown
 }
 
 #[cfg(test)]
@@ -237,6 +256,10 @@ mod tests {
             Case { bytes: b"{\"a\": \"\xff\"}".to_vec(), expected: "first bad byte is at offset 7" },
             Case { bytes: "[".repeat(65).into_bytes(), expected: "deeper than 64 levels at offset 64" },
             Case { bytes: b"[1e999999]".to_vec(), expected: "number out of range" },
+            Case {
+                bytes: b"{\"a\": 1,\n \"a\": 2}".to_vec(),
+                expected: "x.json: a second key `a` at line 2 column 4",
+            },
         ];
         for case in cases {
             let error = parse_json::<Value>(&case.bytes, Path::new("x.json")).unwrap_err();

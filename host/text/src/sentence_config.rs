@@ -149,13 +149,15 @@ mod tests {
             (r#"{"default_prompt_name": 1}"#, "default_prompt_name"),
             (r#"{"prompts": []}"#, "prompts"),
             (r#"{"prompts": {"query": 1}}"#, "prompts.query"),
-            ("[]", "(the whole file)"),
         ] {
             let error = read(text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.message().starts_with(&format!("`{named}` should be ")), "{error}");
             assert!(error.to_string().contains(FILE) && error.help().is_some(), "{error}");
         }
+        let error = read("[]").unwrap_err();
+        assert_eq!(error.message(), "expected a JSON object, got []");
+        assert!(error.to_string().contains(FILE), "{error}");
     }
 
     #[test]

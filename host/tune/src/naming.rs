@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use shardwright_build::{FormatChoice, MeasuredTimes, PlanOptions, Unmeasured};
 use shardwright_bundle::Digest;
-use shardwright_vocabulary::FormatTuple;
+use shardwright_vocabulary::{FormatTuple, TimeCost};
 
 /// The way a plan is requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Naming {
     }
 
     /// Returns the options for planning, based on the user's options.
-    pub fn options(&self, asked: &PlanOptions, times: &BTreeMap<Digest, u64>) -> PlanOptions {
+    pub fn options(&self, asked: &PlanOptions, times: &BTreeMap<Digest, TimeCost>) -> PlanOptions {
         let with = |rest| MeasuredTimes::These(Arc::new(times.clone()), rest);
         let mut options = PlanOptions { times: MeasuredTimes::Ignored, ..asked.clone() };
         match self {

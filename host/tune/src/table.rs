@@ -7,8 +7,9 @@ use shardwright_measure::median;
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::cost::CostTable;
 use shardwright_planning::request::Request;
-use shardwright_vocabulary::EntryName;
+use shardwright_vocabulary::{EntryName, Provenance, TimeCost};
 
+use crate::spread::Spread;
 use crate::trial::Trial;
 
 /// The request without measured times, and the keys for storing times of its rows.
@@ -23,7 +24,7 @@ pub struct ShardRows {
     pub shard: usize,
     pub entry: EntryName,
     pub rows: Vec<u32>,
-    /// Nanoseconds that the plan adds to the rows for the call itself.
+    /// Likely nanoseconds that the plan adds to the rows for the call itself.
     pub call: u64,
 }
 
@@ -65,37 +66,41 @@ impl Base {
                 let Some(rows) = parts.map(|unit| place(unit).copied()).collect::<Option<Vec<u32>>>() else {
                     continue;
                 };
-                let call = shard.cost.call.map_or(0, |call| call.microseconds.saturating_mul(1000));
+                let call = shard.cost.call.microseconds.saturating_mul(1000);
                 found.push(ShardRows { shard: index, entry, rows, call });
             }
         }
         found
     }
 
-    /// Computes the microseconds of every measured row, by its key. The result is the same for the
-    /// same trials.
+    /// Computes the time of every measured row, by its key: the median, between both quartiles. The
+    /// result is the same for the same trials.
     ///
     /// A shard's time is divided among its rows in proportion to their estimates, or to their bytes
     /// of weights if a row has no estimate. A row in several shards gets the median. `trials`
     /// begins with the trial of the default plan. The times of other trials are scaled to the
     /// machine's speed in that trial.
-    pub fn times(&self, trials: &[Trial]) -> BTreeMap<Digest, u64> {
+    pub fn times(&self, trials: &[Trial]) -> BTreeMap<Digest, TimeCost> {
         let reference = trials.first().and_then(Trial::baseline_token).map(|token| token.median);
-        let mut seen: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+        let mut seen: BTreeMap<u32, Vec<[f64; 3]>> = BTreeMap::new();
         for trial in trials {
             let beside = trial.baseline_token().map(|token| token.median.max(1.0));
             let drift = reference.zip(beside).map_or(1.0, |(reference, beside)| reference / beside);
             for part in &trial.parts {
-                let nanoseconds: Vec<f64> = part.nanoseconds.iter().map(|time| *time as f64).collect();
-                let microseconds = median(&nanoseconds) * drift / 1000.0;
+                let nanoseconds = part.nanoseconds.iter().map(|time| *time as f64);
+                let Some(Spread { low, median, high, .. }) = Spread::of(nanoseconds) else { continue };
                 for (row, share) in part.rows.iter().zip(self.shares(&part.rows)) {
-                    seen.entry(*row).or_default().push(microseconds * share);
+                    let own = [low, median, high].map(|time| time * drift / 1000.0 * share);
+                    seen.entry(*row).or_default().push(own);
                 }
             }
         }
-        let time = |(row, values): (u32, Vec<f64>)| {
+        let time = |(row, values): (u32, Vec<[f64; 3]>)| {
             let key = self.keys.get(row as usize).copied().flatten()?;
-            Some((key, median(&values).round().max(1.0) as u64))
+            let of = |place: usize| median(&values.iter().map(|own| own[place]).collect::<Vec<f64>>());
+            let bounds = [of(0).floor(), of(1).round(), of(2).ceil()];
+            let [low, likely, high] = bounds.map(|time| time.max(1.0) as u64);
+            Some((key, TimeCost::within(low, likely, high, Provenance::Measured)))
         };
         seen.into_iter().filter_map(time).collect()
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use shardwright::OpenOptions;
-use shardwright::tools::{IgnoredFields, OpenTools, load};
+use shardwright::tools::{IgnoredFields, OpenTools, expect_no_strays, load, stray_notices};
 use shardwright_build::{
     LossReport, PlanOptions, PlanReport, Planned, RecordedPlan, Settled, TIMES, Times, Trying,
 };
@@ -16,7 +16,9 @@ use shardwright_doctor::compare_reports;
 use shardwright_files::own;
 use shardwright_planning::plan::{BuildTime, Plan};
 use shardwright_planning::request::Request;
-use shardwright_vocabulary::{Beforehand, EntryKind, Error, ErrorKind, Notice, Part, Result, Watch};
+use shardwright_vocabulary::{
+    Beforehand, EntryKind, Error, ErrorKind, Notice, Part, Result, TimeCost, Watch,
+};
 
 use crate::journal::Journal;
 use crate::naming::{Naming, formats, settings};
@@ -115,7 +117,11 @@ pub fn tune_bundle(
     let opened = shardwright_checkpoints::open_checkpoint(checkpoint)?;
     let asked = options_of(&bundle, chain, &opened, &options)?;
     let plan = RecordedPlan::of(&bundle, chain)?;
-    let site = Site { checkpoint, asked, until, bundled: Some(plan), notices: rules.take_notices() };
+    if options.strict {
+        expect_no_strays(&bundle)?;
+    }
+    let notices = rules.take_notices().into_iter().chain(stray_notices(&bundle)).collect();
+    let site = Site { checkpoint, asked, until, bundled: Some(plan), notices };
     begin(site, watch)
 }
 
@@ -133,9 +139,9 @@ fn until(time: Option<Duration>) -> Option<Instant> {
 fn begin(mut site: Site<'_>, watch: &mut dyn Watch) -> Result<(TuneReport, Vec<Notice>)> {
     let checkpoint = shardwright_checkpoints::open_checkpoint(site.checkpoint)?;
     let ignored = IgnoredFields::of_checkpoint(&checkpoint, site.asked.cache.as_deref());
-    site.notices.extend(ignored.notices());
-    if site.asked.strict {
-        ignored.expect_none()?;
+    match site.asked.strict {
+        true => ignored.expect_none()?,
+        false => site.notices.extend(ignored.into_notices()?),
     }
     let default = site.plan(&Naming::Default, &BTreeMap::new(), watch)?;
     let request: Request = serde_json::from_slice(&default.request)
@@ -169,7 +175,12 @@ fn begin(mut site: Site<'_>, watch: &mut dyn Watch) -> Result<(TuneReport, Vec<N
 }
 
 impl Site<'_> {
-    fn plan(&self, naming: &Naming, times: &BTreeMap<Digest, u64>, watch: &mut dyn Watch) -> Result<Planned> {
+    fn plan(
+        &self,
+        naming: &Naming,
+        times: &BTreeMap<Digest, TimeCost>,
+        watch: &mut dyn Watch,
+    ) -> Result<Planned> {
         let options = naming.options(&self.asked, times);
         let checkpoint = shardwright_checkpoints::open_checkpoint(self.checkpoint)?;
         Builder::new(&checkpoint, None).plan(&options, watch)
@@ -178,7 +189,7 @@ impl Site<'_> {
     fn settle(
         &self,
         naming: &Naming,
-        times: &BTreeMap<Digest, u64>,
+        times: &BTreeMap<Digest, TimeCost>,
         watch: &mut dyn Watch,
     ) -> Result<Settled> {
         let options = naming.options(&self.asked, times);
@@ -426,7 +437,7 @@ impl Tuning<'_> {
 
     /// Stores these times and removes all other times of the request's rows. Returns the folder, if
     /// the times are stored.
-    fn publish(&self, times: &BTreeMap<Digest, u64>) -> Result<Option<String>> {
+    fn publish(&self, times: &BTreeMap<Digest, TimeCost>) -> Result<Option<String>> {
         let Some(cache) = &self.site.asked.cache else { return Ok(None) };
         let kept = Times::of_cache(cache);
         let unkept = |error: Error| {
@@ -494,6 +505,7 @@ fn micronats(loss: LossReport) -> Option<u64> {
 fn identity(plan: &Plan) -> Digest {
     let mut plan = plan.clone();
     plan.reasons.clear();
+    plan.lessons.clear();
     plan.fallback.clear();
     if let Some(speculation) = &mut plan.speculation {
         speculation.gain_thousandths = None;

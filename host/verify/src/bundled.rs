@@ -4,7 +4,7 @@ use shardwright_vocabulary::{Beforehand, Device, DeviceKind, Error, ErrorKind, P
 use std::path::Path;
 use std::sync::Arc;
 
-use shardwright::tools::{IgnoredFields, ModelTools, OpenTools, load};
+use shardwright::tools::{IgnoredFields, ModelTools, OpenTools, expect_no_strays, load, stray_notices};
 use shardwright::{Executor, Model, OpenOptions, PlanMeasuring};
 use shardwright_build::{
     ArtefactStore, CompiledGraphs, MeasuredLoss, PlanOptions, Purpose, RecordedPlan, TargetExecutor, Trying,
@@ -83,6 +83,7 @@ pub fn verify_bundle(
     report.bundle_variant = Some(existing.variant().soc.clone());
     report.twin = twin;
     report.signature_notices = unsigned;
+    report.notices.extend(stray_notices(&existing).into_iter().map(|notice| notice.text));
     let mut store = Recorded { bundle: &existing, made_here: report.twin.is_none() };
     let bundled = Bundled { bundle: &existing, store: &mut store };
     let (plan, given) = (open.plan_options(), (options, &goldens));
@@ -144,6 +145,7 @@ pub(crate) fn bundle_of(
     existing.verify_all(|_| ())?;
     if options.strict {
         IgnoredFields::of_bundle(&existing).expect_none()?;
+        expect_no_strays(&existing)?;
     }
     let intact = open_checkpoint(checkpoint)?;
     let (own, other) = (Digest::from(intact.content_hash()), existing.manifest().model.checkpoint);

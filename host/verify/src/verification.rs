@@ -135,6 +135,7 @@ impl Verification<'_> {
         let no_plan =
             || Error::new(ErrorKind::Unsupported, "the bundle does not contain the report of its plan");
         let plan = self.model.plan().ok_or_else(no_plan)?;
+        let ignored = self.model.ignored_fields().into_notices()?;
         let exact = is_exact(graph, self.compiled, self.model.chain().assets());
         let thresholds = self.options.thresholds(match (exact, is_vendors(self.model.chain())) {
             (true, _) => Thresholds::SAME_FLOATS,
@@ -233,7 +234,7 @@ impl Verification<'_> {
                 let mut notices: Vec<String> = planned.chain(unused).chain(own).collect();
                 // A plan has notices about the settings of a checkpoint, but not about its
                 // tokenizer, and not about the text files of a bundle.
-                for ignored in self.model.ignored_fields().notices() {
+                for ignored in ignored {
                     if !notices.contains(&ignored.text) {
                         notices.push(ignored.text);
                     }

@@ -3,8 +3,8 @@
 //! **Job.** The types of plans, profiles, shims, bundles and reports: formats, encodings, entry
 //! points, limits, flags and their verdicts, costs and error classes. It also has the records of
 //! builds and runs: identities, flags, placements, rewrites, notices, tables and the origin of
-//! shards. [`Watch`] observes long work. A *target* is one device of one shim, such as the HTP of a
-//! phone, or the CPU engine loaded under some name.
+//! shards. [`Watch`] observes long work, and [`UniqueKeys`] checks JSON. A *target* is one device
+//! of one shim, such as the HTP of a phone, or the CPU engine loaded under some name.
 //!
 //! **Not its job.** This crate makes no decisions and does not talk to devices. Profiles fill these
 //! types, shims report them, planners read them, and the plan check compares a plan with them. It
@@ -33,6 +33,7 @@ mod error;
 mod error_class;
 mod flag;
 mod format;
+mod lesson;
 mod limit;
 mod names;
 mod needs;
@@ -46,13 +47,14 @@ mod shortage;
 mod speculation;
 mod table;
 mod target;
+mod unique_keys;
 pub mod units;
 mod watch;
 
 #[cfg(test)]
 mod tests;
 
-pub use cost::{CostRow, Legality, TimeCost};
+pub use cost::{CostRow, GoalVerdict, Legality, TimeCost};
 pub use dtype::DType;
 pub use encoding::{Affine, Encoding, ScaleBits};
 pub use entry::{EntryKind, EntryName};
@@ -63,6 +65,7 @@ pub use format::{
     ActivationFormat, FormatTuple, Granularity, RoleFormat, SegmentFormats, ShardFormats, SoftcapPlace,
     StateFormat, ValueFormat, WeightFormat, WeightLayout, WeightRole, scale_count,
 };
+pub use lesson::Lesson;
 pub use limit::{Limit, Relief, limit_names};
 pub use names::UnknownName;
 pub use needs::{AndroidNeeds, BroughtBy, NeededLibrary, ShimNeeds, VersionRange};
@@ -79,4 +82,5 @@ pub use shortage::Shortage;
 pub use speculation::ChosenSpeculation;
 pub use table::{Quantisation, Table};
 pub use target::{Target, TargetKind};
+pub use unique_keys::UniqueKeys;
 pub use watch::{Part, Watch};

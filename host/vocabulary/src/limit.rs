@@ -19,7 +19,7 @@ pub mod limit_names {
     pub const SHARDS: &str = "shards";
     /// Bytes all shards on this target occupy together: artefacts and states.
     pub const MEMORY_BYTES: &str = "memory-bytes";
-    /// Microseconds of one run of a shard at its slowest entry point, as far as times are known.
+    /// Likely microseconds of one run of a shard at its slowest entry point.
     pub const CALL_MICROSECONDS: &str = "call-microseconds";
     /// All of these names.
     pub const ALL: &[&str] =

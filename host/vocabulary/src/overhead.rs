@@ -1,6 +1,6 @@
 use serde::{Deserialize, Serialize};
 
-use crate::Provenance;
+use crate::{Provenance, TimeCost};
 
 /// Names of the overheads that the host counts. A target may have others, which planners also
 /// receive.
@@ -22,11 +22,29 @@ pub mod overhead_names {
 pub struct Overhead {
     /// Kebab-case name, see [`overhead_names`].
     pub name: String,
-    /// Amount. The unit follows from the name.
+    /// Least amount that is expected. `None` means `value`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub low: Option<u64>,
+    /// Likely amount. The unit follows from the name.
     pub value: u64,
+    /// Largest amount that is expected. `None` means `value`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high: Option<u64>,
     /// Source of the number.
     pub provenance: Provenance,
     /// The observation behind the number, in one sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
+}
+
+impl Overhead {
+    /// Returns the overhead as a time, for names that count microseconds.
+    pub fn time(&self) -> TimeCost {
+        TimeCost {
+            low: self.low.unwrap_or(self.value),
+            microseconds: self.value,
+            high: self.high.unwrap_or(self.value),
+            provenance: self.provenance,
+        }
+    }
 }

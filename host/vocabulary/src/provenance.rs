@@ -23,3 +23,24 @@ names! {
         Modelled = "modelled",
     }
 }
+
+impl Provenance {
+    /// Returns the less trustworthy of two sources of numbers, which is the source of their sum.
+    pub const fn weaker(self, other: Self) -> Self {
+        if self.distrust() >= other.distrust() { self } else { other }
+    }
+
+    /// Returns the rank of the source: 0 for the most trustworthy.
+    const fn distrust(self) -> u8 {
+        match self {
+            Provenance::Measured => 0,
+            Provenance::Probed => 1,
+            Provenance::Declared => 2,
+            Provenance::Simulated => 3,
+            Provenance::Learned => 4,
+            Provenance::Reported => 5,
+            Provenance::User => 6,
+            Provenance::Modelled => 7,
+        }
+    }
+}

@@ -22,6 +22,13 @@ pub struct PlannerIdentity {
     pub built_in: bool,
 }
 
+impl std::fmt::Display for PlannerIdentity {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let origin = if self.built_in { "built-in" } else { "from a file" };
+        write!(formatter, "{} {} ({origin})", self.name, self.version)
+    }
+}
+
 /// Identity of a shim that compiled or ran a shard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -30,6 +30,7 @@ where
 #[test]
 fn names_survive_text_and_json() {
     round_trip(Provenance::ALL);
+    round_trip(GoalVerdict::ALL);
     round_trip(TargetKind::ALL);
     round_trip(WeightFormat::ALL);
     round_trip(ActivationFormat::ALL);
@@ -243,4 +244,78 @@ fn speculation_is_told_in_a_line() {
     assert_eq!(serde_json::from_str::<ChosenSpeculation>(&json).unwrap(), known);
     let unknown = ChosenSpeculation { gain_thousandths: None, rows: 2, ..known };
     assert_eq!(unknown.to_string(), "lookup, up to 1 tokens a step, gain not known");
+}
+
+#[test]
+fn times_add_up_with_the_weaker_source() {
+    let reported = TimeCost::within(2, 4, 8, Provenance::Reported);
+    let measured = TimeCost::exact(10, Provenance::Measured);
+    let sum = TimeCost::within(12, 14, 18, Provenance::Reported);
+    assert_eq!((reported.checked_add(measured), reported.saturating_add(measured)), (Some(sum), sum));
+    assert_eq!(reported.saturating_add(TimeCost::ZERO), reported);
+    assert_eq!(reported.times(3), TimeCost::within(6, 12, 24, Provenance::Reported));
+    assert_eq!(reported.times(0), TimeCost::exact(0, Provenance::Reported));
+    // Only the slowest run exceeds 64 bits.
+    let longest = TimeCost::within(1, 2, u64::MAX, Provenance::Modelled);
+    assert_eq!(longest.checked_add(reported), None);
+    assert_eq!(longest.saturating_add(reported), TimeCost::within(3, 6, u64::MAX, Provenance::Modelled));
+    assert_eq!(longest.times(2).high, u64::MAX);
+    for left in Provenance::ALL {
+        for right in Provenance::ALL {
+            let weaker = left.weaker(*right);
+            assert!(weaker == *left || weaker == *right);
+            assert_eq!(weaker, right.weaker(*left));
+            assert_eq!(weaker.weaker(*left), weaker);
+        }
+        assert_eq!(Provenance::Measured.weaker(*left), *left);
+        assert_eq!(Provenance::Modelled.weaker(*left), Provenance::Modelled);
+    }
+}
+
+#[test]
+fn a_bound_is_judged_by_the_whole_interval() {
+    let time = TimeCost::within(20, 52, 130, Provenance::Modelled);
+    let verdicts = [
+        (130, GoalVerdict::Met),
+        (129, GoalVerdict::Likely),
+        (52, GoalVerdict::Likely),
+        (51, GoalVerdict::Unlikely),
+        (20, GoalVerdict::Unlikely),
+        (19, GoalVerdict::Missed),
+    ];
+    for (bound, verdict) in verdicts {
+        assert_eq!(time.verdict(bound), verdict, "{bound}");
+    }
+    assert_eq!(TimeCost::exact(7, Provenance::Measured).verdict(7), GoalVerdict::Met);
+    assert_eq!(TimeCost::exact(7, Provenance::Measured).verdict(6), GoalVerdict::Missed);
+}
+
+#[test]
+fn intervals_have_an_order_and_a_width() {
+    let within = |low, likely, high| TimeCost::within(low, likely, high, Provenance::Modelled);
+    assert!(within(1, 1, 1).is_ordered() && within(0, 5, 9).is_ordered());
+    for wrong in [within(9, 5, 1), within(6, 5, 9), within(1, 10, 9), within(9, 5, 9)] {
+        assert!(!wrong.is_ordered(), "{wrong:?}");
+    }
+    let widths = [
+        (within(10, 20, 40), 4000),
+        (within(3, 3, 3), 1000),
+        (TimeCost::ZERO, 1000),
+        (within(0, 1, 2), u64::MAX),
+        (within(1, 2, u64::MAX), u64::MAX),
+    ];
+    for (time, width) in widths {
+        assert_eq!(time.width(), width, "{time:?}");
+    }
+}
+
+#[test]
+fn an_overhead_without_bounds_does_not_vary() {
+    let exact = r#"{"name":"call-microseconds","value":300,"provenance":"modelled"}"#;
+    let exact: Overhead = serde_json::from_str(exact).unwrap();
+    assert_eq!(exact.time(), TimeCost::exact(300, Provenance::Modelled));
+    let wide = Overhead { low: Some(100), high: Some(4100), ..exact };
+    assert_eq!(wide.time(), TimeCost::within(100, 300, 4100, Provenance::Modelled));
+    let json = serde_json::to_string(&wide).unwrap();
+    assert_eq!(serde_json::from_str::<Overhead>(&json).unwrap(), wide);
 }

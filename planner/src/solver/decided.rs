@@ -5,7 +5,7 @@
 use super::search::Sums;
 use super::{Choice, Goal, Placement, Problem, Relaxed, Settings, Solution, relief};
 use crate::table::{RangeCost, unit_kinds_at};
-use crate::{Refusal, Request, Segment, SoftcapPlace};
+use crate::{Refusal, Request, Segment, SoftcapPlace, names};
 
 /// The alternatives to the choices of a solution.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -14,8 +14,6 @@ pub(super) struct Decided {
     pub(super) shards: Vec<Rivals>,
     /// Nanoseconds that one additional shard must save.
     pub(super) boundary: u64,
-    /// For every target, whether bytes of weights replace its times.
-    pub(super) by_bytes: Vec<bool>,
 }
 
 /// The alternatives to one shard.
@@ -46,12 +44,17 @@ pub(super) struct Rival {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Amounts {
     /// Nanoseconds that the objective counts, with transfers between devices, but without the
-    /// savings required of formats and shards. Bytes of weights if these replace times.
+    /// savings required of formats and shards.
     pub(super) nanoseconds: u64,
-    /// Number of layers without a known time.
-    pub(super) untimed: u64,
     /// Loss in millionths of a nat.
     pub(super) loss: u64,
+}
+
+impl Amounts {
+    /// Formats the time.
+    pub(super) fn time(&self) -> String {
+        names::microseconds(self.nanoseconds / 1000)
+    }
 }
 
 /// Why an alternative was not chosen.
@@ -95,12 +98,12 @@ impl Verdict {
 /// The errors of [`solve`](super::solve) for the request.
 pub(super) fn compare(request: &Request, settings: &Settings, found: &Solution) -> Result<Decided, Refusal> {
     let request = &relief::with_flags(request, &found.relieving);
-    let problem = Problem::new(request, settings, found.entries.clone(), Relaxed::default())?;
+    let relaxed = Relaxed { stage: found.stage, ..Relaxed::default() };
+    let problem = Problem::new(request, settings, found.entries.clone(), relaxed)?;
     let compared = Comparison { problem: &problem, found };
     Ok(Decided {
         shards: (0..found.shards.len()).map(|index| compared.rivals(index)).collect(),
         boundary: problem.boundary,
-        by_bytes: problem.by_bytes.clone(),
     })
 }
 
@@ -168,9 +171,8 @@ impl Comparison<'_> {
         Amounts {
             nanoseconds: self
                 .problem
-                .nanoseconds(&weighed.cost, shard.target as usize)
+                .nanoseconds(&weighed.cost)
                 .saturating_add(self.transfers(index, shard.target)),
-            untimed: weighed.cost.untimed.into(),
             loss: weighed.loss,
         }
     }
@@ -310,17 +312,18 @@ impl Comparison<'_> {
         if self.moves_states(index, other) {
             return Some(Verdict::States);
         }
-        let costs: Vec<&RangeCost> =
-            std::iter::once(&weighed.cost).chain(rest().map(|(_, own)| &own.cost)).collect();
+        let mut costs: Vec<(u32, &RangeCost)> =
+            self.found.shards.iter().map(|own| (own.target, &own.cost)).collect();
+        costs[index] = (other.target, &weighed.cost);
         let losses = rest().map(|(_, own)| problem.losses.of_shard(own));
         self.goal_exceeded(&costs, losses.fold(weighed.loss, u64::saturating_add))
     }
 
-    /// Returns the first goal that shards with these costs and this loss exceed, including the
-    /// tables and the reserve for other chains.
-    fn goal_exceeded(&self, costs: &[&RangeCost], loss: u64) -> Option<Verdict> {
+    /// Returns the first goal that shards with these targets and costs and this loss exceed,
+    /// including the tables and the reserve for other chains.
+    fn goal_exceeded(&self, costs: &[(u32, &RangeCost)], loss: u64) -> Option<Verdict> {
         let problem = self.problem;
-        let goals = &problem.request.goals;
+        let (goals, stage) = (&problem.request.goals, problem.relaxed.stage);
         let tables = problem.request.tables.iter().zip(&self.found.tables);
         let tables: Vec<_> =
             tables.filter_map(|(table, format)| table.formats.get(*format as usize)).collect();
@@ -328,17 +331,15 @@ impl Comparison<'_> {
         let table_loss = tables.iter().filter_map(|table| table.micronats).map(u64::from);
         let beside = table_bytes.saturating_add(self.found.reserve.bytes());
         let sum =
-            |of: &dyn Fn(&RangeCost) -> u64| costs.iter().map(|cost| of(cost)).fold(0, u64::saturating_add);
+            |of: fn(&RangeCost) -> u64| costs.iter().map(|(_, cost)| of(cost)).fold(0, u64::saturating_add);
+        let times = problem.times(costs.iter().copied());
+        let (token, first) = (times.token.microseconds(), times.first_token.microseconds());
         let held = [
-            ("memory-bytes", goals.memory_bytes, sum(&RangeCost::context_bytes)),
-            ("size", goals.size_bytes, sum(&|cost| cost.artefact_bytes).saturating_add(beside)),
-            ("token-microseconds", goals.token_microseconds, sum(&|cost| cost.known_time)),
-            (
-                "first-token-microseconds",
-                goals.first_token_microseconds,
-                sum(&|cost| problem.first_token(cost)),
-            ),
-            ("quality", goals.quality_micronats, table_loss.fold(loss, u64::saturating_add)),
+            ("memory-bytes", goals.memory_bytes(), sum(RangeCost::context_bytes)),
+            ("size", goals.size_bytes(), sum(|cost| cost.artefact_bytes).saturating_add(beside)),
+            ("token-microseconds", goals.token_microseconds(), stage.of(token)),
+            ("first-token-microseconds", goals.first_token_microseconds(), stage.of(first)),
+            ("quality", goals.quality_micronats(), table_loss.fold(loss, u64::saturating_add)),
         ];
         held.into_iter().find_map(|(name, most, value)| {
             let most = most.filter(|most| value > *most)?;

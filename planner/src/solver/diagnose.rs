@@ -4,18 +4,20 @@
 use super::search::{exists, search};
 use super::tables::Tables;
 use super::{Part, Problem, Relaxed, Solution, is_admitted};
-use crate::table::{CostTable, unit_kinds_at};
+use crate::table::{CostTable, Interval, unit_kinds_at};
 use crate::{Goals, Refusal, RefusalKind, names};
 
-/// Finds the refusal for a problem whose goals are the rest of `goals` after `tables`.
+/// Finds the refusal for a problem whose goals are the rest of `goals` after `tables`, in the stage
+/// that allows most plans.
 pub(super) fn diagnose(problem: &Problem<'_>, tables: &Tables, goals: &Goals) -> Refusal {
+    let none = problem.relaxed;
     let solvable = |relaxed| {
         let easier = Problem::new(problem.request, problem.settings, problem.entries.clone(), relaxed);
         easier.is_ok_and(|easier| exists(&easier))
     };
     let count = u32::try_from(problem.request.formats.len()).unwrap_or(u32::MAX);
     let left_out = (0..count).any(|formats| !is_admitted(problem.request, formats));
-    if left_out && solvable(Relaxed { admission: true, ..Relaxed::default() }) {
+    if left_out && solvable(Relaxed { admission: true, ..none }) {
         let message = "only two-bit weights fit the limits, and these are used only under a quality goal";
         return Refusal::new(RefusalKind::OverQuality, message);
     }
@@ -29,9 +31,9 @@ pub(super) fn diagnose(problem: &Problem<'_>, tables: &Tables, goals: &Goals) ->
     // A constraint that alone prevents a plan is the reason. Otherwise it is the first one whose
     // removal, together with all before it, gives a plan.
     let steps = steps(problem);
-    let mut all = Relaxed::default();
+    let mut all = none;
     let alone = steps.iter().map(|step| {
-        let mut relaxed = Relaxed::default();
+        let mut relaxed = none;
         (step.relax)(&mut relaxed);
         (step, relaxed)
     });
@@ -60,8 +62,8 @@ struct Step {
 
 /// Returns the constraints of the request and the settings.
 fn steps(problem: &Problem<'_>) -> Vec<Step> {
-    let (request, settings) = (problem.request, problem.settings);
-    let goals = &request.goals;
+    let settings = problem.settings;
+    let goals = &problem.goals;
     let totals = |limits: &super::TargetBounds<'_>| limits.shards.is_some() || limits.memory_bytes.is_some();
     let steps: [(bool, Relax, RefusalKind, &'static str); 8] = [
         (
@@ -77,25 +79,25 @@ fn steps(problem: &Problem<'_>) -> Vec<Step> {
             "every plan within the limits contains a shard that was refused before",
         ),
         (
-            goals.token_microseconds.is_some() || goals.first_token_microseconds.is_some(),
+            goals.bounds_times(),
             |relaxed| relaxed.times = true,
             RefusalKind::TooSlow,
-            "no plan within the limits meets the goals for times, as far as times are known",
+            "no plan within the limits meets the goals for times",
         ),
         (
-            goals.size_bytes.is_some(),
+            goals.size.is_some(),
             |relaxed| relaxed.size = true,
             RefusalKind::OverSize,
             "no plan within the limits meets the size goal for artefacts and tables",
         ),
         (
-            goals.quality_micronats.is_some(),
+            goals.quality.is_some(),
             |relaxed| relaxed.quality = true,
             RefusalKind::OverQuality,
             "no plan within the limits meets the quality goal, or sensitivities were not measured",
         ),
         (
-            goals.memory_bytes.is_some(),
+            goals.memory.is_some(),
             |relaxed| relaxed.memory = true,
             RefusalKind::OverMemory,
             "no plan within the limits meets the memory goal",
@@ -122,12 +124,13 @@ struct Bounded {
     kind: RefusalKind,
     what: &'static str,
     goal: Option<u64>,
-    of: fn(&Problem<'_>, &Solution) -> u64,
+    of: fn(&Problem<'_>, &Solution) -> Interval,
     shown: fn(u64) -> String,
 }
 
 /// Adds to the refusal of a goal the least amount of its quantity in a plan with one format tuple,
-/// which is the nearest goal that can be met.
+/// which is the nearest goal that can be met. For times, plans on one target are tried too, because
+/// a search by likely times may not find the lowest.
 fn with_least(
     problem: &Problem<'_>,
     relaxed: Relaxed,
@@ -138,35 +141,35 @@ fn with_least(
         Bounded {
             kind: RefusalKind::OverMemory,
             what: "memory",
-            goal: goals.memory_bytes,
+            goal: goals.memory_bytes(),
             of: |_, plan| sum(plan, |shard| shard.cost.context_bytes()),
             shown: names::bytes,
         },
         Bounded {
             kind: RefusalKind::OverSize,
             what: "size",
-            goal: goals.size_bytes,
+            goal: goals.size_bytes(),
             of: |_, plan| sum(plan, |shard| shard.cost.artefact_bytes),
             shown: names::bytes,
         },
         Bounded {
             kind: RefusalKind::TooSlow,
             what: "time of a token",
-            goal: goals.token_microseconds,
-            of: |_, plan| sum(plan, |shard| shard.cost.known_time),
+            goal: goals.token_microseconds(),
+            of: |_, plan| plan.time,
             shown: names::microseconds,
         },
         Bounded {
             kind: RefusalKind::TooSlow,
             what: "time to the first token",
-            goal: goals.first_token_microseconds,
-            of: |problem, plan| sum(plan, |shard| problem.first_token(&shard.cost)),
+            goal: goals.first_token_microseconds(),
+            of: |_, plan| plan.first_token,
             shown: names::microseconds,
         },
         Bounded {
             kind: RefusalKind::OverQuality,
             what: "loss",
-            goal: goals.quality_micronats,
+            goal: goals.quality_micronats(),
             of: |problem, plan| {
                 let losses = &problem.losses;
                 sum(plan, |shard| losses.of_shard(shard))
@@ -176,10 +179,17 @@ fn with_least(
     ];
     let kind = refusal.kind;
     let mut refusal = refusal;
+    let indices = |count: usize| 0..u32::try_from(count).unwrap_or(u32::MAX);
+    let components = problem.request.model.components.len();
+    let on = |target: u32| indices(components).map(|component| (component, target)).collect();
+    let targets = if kind == RefusalKind::TooSlow { problem.request.targets.len() } else { 0 };
+    let places: Vec<Vec<(u32, u32)>> = indices(targets).map(on).collect();
     for Bounded { what, goal, of, shown, .. } in bounded.into_iter().filter(|bounded| bounded.kind == kind) {
         let Some(goal) = goal else { continue };
-        let value = |formats: u32| {
-            let settings = super::Settings { formats: Some(formats), ..problem.settings.clone() };
+        let value = |formats: u32, place: &[(u32, u32)]| {
+            // A requested target comes first.
+            let place = [&problem.settings.place[..], place].concat();
+            let settings = super::Settings { formats: Some(formats), place, ..problem.settings.clone() };
             let entries = problem.entries.clone();
             let mut easier = Problem::new(problem.request, &settings, entries, relaxed).ok()?;
             let found = search(&mut easier)?.into_solution(&easier);
@@ -188,21 +198,40 @@ fn with_least(
                 || found.shards.iter().all(|shard| problem.losses.knows(shard));
             known.then(|| of(problem, &found))
         };
-        let least = problem.usable.iter().filter_map(|&formats| value(formats)).min();
-        let least = least.map(|least| least.saturating_add(tables.part_of(kind)));
-        let Some(least) = least.filter(|least| *least > goal) else { continue };
-        refusal.message.push_str(&format!(
-            "; the goal for the {what} is {}, and the nearest that a plan meets is {}",
-            shown(goal),
-            shown(least)
-        ));
-        refusal = refusal.with("goal", goal).with("least", least);
+        let mut found: Vec<(Interval, u32)> = Vec::new();
+        for &formats in &problem.usable {
+            if found.is_empty() || !problem.settings.budget.is_spent() {
+                found.extend(value(formats, &[]).map(|value| (value, formats)));
+            }
+        }
+        let least = |found: &[(Interval, u32)]| {
+            found.iter().copied().min_by_key(|(value, _)| (value.low, value.likely))
+        };
+        let Some((_, formats)) = least(&found) else { continue };
+        found.extend(places.iter().filter_map(|place| Some((value(formats, place)?, formats))));
+        let nearest = least(&found).map(|(value, _)| value.and(Interval::exact(tables.part_of(kind))));
+        let Some(nearest) = nearest.filter(|value| value.low > goal) else { continue };
+        let least = shown(nearest.low);
+        refusal.message.push_str(&match nearest.low == nearest.high {
+            true => format!(
+                "; the goal for the {what} is {}, and the nearest that a plan meets is {least}",
+                shown(goal)
+            ),
+            false => format!(
+                "; the goal for the {what} is {}, and the nearest plan takes {nearest}, at least {least}",
+                shown(goal)
+            ),
+        });
+        refusal = refusal.with("goal", goal).with("least", nearest.low);
+        if nearest.low < nearest.high {
+            refusal = refusal.with("likely", nearest.likely);
+        }
     }
     refusal
 }
 
-fn sum(plan: &Solution, of: impl Fn(&super::Placement) -> u64) -> u64 {
-    plan.shards.iter().map(of).fold(0, u64::saturating_add)
+fn sum(plan: &Solution, of: impl Fn(&super::Placement) -> u64) -> Interval {
+    Interval::exact(plan.shards.iter().map(of).fold(0, u64::saturating_add))
 }
 
 /// Returns the refusal for a layer that cannot be placed even alone.

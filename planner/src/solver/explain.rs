@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Effort, Forbidden, Goal, Placement, Solution, TargetBounds, is_admitted, prefills};
+use super::{Effort, Forbidden, Goal, Placement, Solution, TargetBounds, is_admitted, prefills, ranks};
 use crate::names::{self, Named};
-use crate::table::{CostTable, Prefix, RangeCost, prefill_runs, takes_part, units_of};
+use crate::table::{CostTable, Interval, Prefix, prefill_runs, takes_part, units_of};
 use crate::{Cause, Entry, EntryKind, Flag, Plan, Reason, Request, Segment, Shard, flow};
 
 mod ceilings;
@@ -25,10 +25,11 @@ impl Solution {
             fallback: self.fallback(request),
             speculation: self.speculation.clone(),
             reasons: vec![],
+            lessons: vec![],
             extensions: vec![],
         };
         self.explain_chain(request, &mut plan.reasons);
-        plan.reasons.extend(self.about_speculation.clone());
+        plan.reasons.extend(self.note.clone());
         self.explain_tables(request, &mut plan.reasons);
         self.explain_reserve(request, &mut plan.reasons);
         self.explain_ceilings(request, &mut plan.reasons);
@@ -98,45 +99,25 @@ impl Solution {
                 cause: Cause::Goal("max-prefill-rows".to_owned()),
             });
         }
-        if let Some(time) = self.time {
-            let uncosted =
-                self.shards.iter().map(|shard| shard.cost.uncosted_ops).fold(0, u64::saturating_add);
-            let mut because = self.leaves(request);
-            let unknown: Vec<String> = request
-                .targets
-                .iter()
-                .zip(&self.timed)
-                .filter(|(_, timed)| !**timed && self.settings.effort == Effort::Thorough)
-                .map(|(target, _)| format!("`{}`", target.name))
-                .collect();
-            if !unknown.is_empty() {
-                because.push_str(&format!(
-                    "; not compared with {}, whose times are not known",
-                    unknown.join(", ")
-                ));
-            }
-            let calls = self.shards.iter().map(|shard| shard.cost.call).fold(0, u64::saturating_add);
-            if calls > 0 {
-                because.push_str(&format!(
-                    "; this includes {} for calls, one per shard",
-                    names::microseconds(calls)
-                ));
-            }
-            if uncosted > 0 {
-                because
-                    .push_str(&format!("; without {} of unknown time", names::count(uncosted, "operation")));
-            }
-            if let Some(goal) = request.goals.token_microseconds {
-                because.push_str(&format!("; within the goal of {}", names::microseconds(goal)));
-            }
-            reasons.push(Reason {
-                shard: None,
-                choice: format!("{} per run", names::microseconds(time)),
-                because,
-                cause: Cause::Cost("time".to_owned()),
-            });
+        let mut because = self.leaves(request);
+        let wider = self.wider(request).join(", ");
+        if !wider.is_empty() {
+            because.push_str(&format!("; not compared with {wider}, whose times are less certain"));
         }
-        self.explain_times(request, reasons);
+        let calls = self.shards.iter().map(|shard| shard.cost.call).fold(Interval::default(), Interval::and);
+        if calls.high > 0 {
+            because.push_str(&format!("; this includes {calls} for calls, one per shard"));
+        }
+        if let Some(goal) = request.goals.token_microseconds() {
+            because.push_str(&keeps(self.time, goal));
+        }
+        reasons.push(Reason {
+            shard: None,
+            choice: format!("{} per run", self.time),
+            because,
+            cause: Cause::Cost("time".to_owned()),
+        });
+        self.explain_first_token(request, reasons);
         if !self.settings.order.is_empty() {
             let first: Vec<&str> = self.settings.order.iter().map(|goal| goal.name()).collect();
             reasons.push(Reason {
@@ -172,6 +153,18 @@ impl Solution {
         self.explain_admission(request, reasons);
     }
 
+    /// Returns the names of the targets of a later rank than all shards.
+    fn wider(&self, request: &Request) -> Vec<String> {
+        if self.settings.effort == Effort::Simple {
+            return Vec::new();
+        }
+        let ranks = ranks(&self.intervals);
+        let rank = |shard: &Placement| ranks.get(shard.target as usize).copied();
+        let used = self.shards.iter().filter_map(rank).max();
+        let others = request.targets.iter().zip(&ranks).filter(|(_, rank)| Some(**rank) > used);
+        others.map(|(target, _)| format!("`{}`", target.name)).collect()
+    }
+
     /// Describes the set of plans among which the time is the least.
     fn leaves(&self, request: &Request) -> String {
         let goals = &request.goals;
@@ -189,7 +182,7 @@ impl Solution {
         let of = match request.formats.len() {
             _ if !first_is_time => "that the higher-ranked goals allow",
             2.. if goals.least_loss => "of the plans with the least loss",
-            2.. if goals.quality_micronats.is_none() || settings.gain_within_goal > 0 => {
+            2.. if goals.quality_micronats().is_none() || settings.gain_within_goal > 0 => {
                 "that the limits and the order of formats allow"
             }
             _ if asked => "of all legal plans with the requested settings",
@@ -204,86 +197,46 @@ impl Solution {
         format!("{least} {of}{saves}")
     }
 
-    /// Explains the time to the first token if it counts, and goals for times that cannot be
-    /// checked.
-    fn explain_times(&self, request: &Request, reasons: &mut Vec<Reason>) {
+    /// Explains the time to the first token if it counts.
+    fn explain_first_token(&self, request: &Request, reasons: &mut Vec<Reason>) {
         let goals = &request.goals;
-        let mut push = |choice: String, because: String, goal: &str| {
-            let cause = Cause::Goal(goal.to_owned());
-            reasons.push(Reason { shard: None, choice, because, cause });
-        };
-        if self.time.is_some() && (goals.first_token_microseconds.is_some() || goals.answer_tokens > 0) {
-            let sum = |of: fn(&RangeCost) -> u64| {
-                self.shards.iter().map(|shard| of(&shard.cost)).fold(0, u64::saturating_add)
-            };
-            let (prefill, token) = (sum(|cost| cost.known_prefill), sum(|cost| cost.known_time));
-            let first = prefill.saturating_add(token);
-            let runs = prefill_runs(&self.entries, goals.prompt_tokens);
-            let ran: Vec<(Entry, u64)> =
-                self.entries.iter().copied().zip(runs).filter(|(_, runs)| *runs > 0).collect();
-            let runs = match ran[..] {
-                [] => "no prefill".to_owned(),
-                [(_, runs)] => {
-                    format!("{} of {}", names::count(runs, "run"), names::microseconds(prefill / runs))
-                }
-                _ => {
-                    let each = ran.iter().map(|(entry, runs)| {
-                        format!("{} of {}", names::count(*runs, "run"), names::entry(*entry))
-                    });
-                    format!(
-                        "{} of prefill ({})",
-                        names::microseconds(prefill),
-                        each.collect::<Vec<_>>().join(", ")
-                    )
-                }
-            };
-            let mut because = format!("{runs} for a prompt of {} tokens", goals.prompt_tokens);
-            if let Some(goal) = goals.first_token_microseconds {
-                because.push_str(&format!("; within the goal of {}", names::microseconds(goal)));
-            }
-            if goals.answer_tokens > 0 {
-                because.push_str(&format!(
-                    "; each of the {} tokens of a usual answer counts a share of it",
-                    goals.answer_tokens
-                ));
-            }
-            push(
-                format!("{} to the first token", names::microseconds(first)),
-                because,
-                "first-token-microseconds",
-            );
+        if goals.first_token_microseconds().is_none() && goals.answer_tokens == 0 {
+            return;
         }
-        if self.time.is_none() {
-            for (goal, name) in [
-                (goals.token_microseconds, "token-microseconds"),
-                (goals.first_token_microseconds, "first-token-microseconds"),
-            ] {
-                let Some(goal) = goal else { continue };
-                let because = "some times are not known, and only the known times were compared with it";
-                push(
-                    format!("{name} ≤ {} is not checked", names::microseconds(goal)),
-                    because.to_owned(),
-                    name,
-                );
+        let prefill = self.shards.iter().map(|shard| shard.cost.prefill);
+        let prefill = prefill.fold(Interval::default(), Interval::and);
+        let runs = prefill_runs(&self.entries, goals.prompt_tokens);
+        let ran: Vec<(Entry, u64)> =
+            self.entries.iter().copied().zip(runs).filter(|(_, runs)| *runs > 0).collect();
+        let runs = match ran[..] {
+            [] => "no prefill".to_owned(),
+            [(_, runs)] => {
+                let each = names::microseconds(prefill.likely / runs);
+                format!("{} of {each}", names::count(runs, "run"))
             }
-        }
-        for (target, index) in request.targets.iter().zip(0_u32..) {
-            let mut own = self.shards.iter().filter(|shard| shard.target == index);
-            let limit = target.limits.iter().find(|limit| limit.name == "call-microseconds");
-            if let (Some(limit), true) = (limit, own.any(|shard| shard.cost.time.is_none())) {
-                reasons.push(Reason {
-                    shard: None,
-                    choice: format!(
-                        "{}: call-microseconds ≤ {} is not checked",
-                        target.name,
-                        names::microseconds(limit.value)
-                    ),
-                    because: "some times are not known, and only the known times were compared with it"
-                        .to_owned(),
-                    cause: Cause::Limit(limit.name.clone()),
+            _ => {
+                let each = ran.iter().map(|(entry, runs)| {
+                    format!("{} of {}", names::count(*runs, "run"), names::entry(*entry))
                 });
+                format!("{prefill} of prefill ({})", each.collect::<Vec<_>>().join(", "))
             }
+        };
+        let mut because = format!("{runs} for a prompt of {} tokens", goals.prompt_tokens);
+        if let Some(goal) = goals.first_token_microseconds() {
+            because.push_str(&keeps(self.first_token, goal));
         }
+        if goals.answer_tokens > 0 {
+            because.push_str(&format!(
+                "; each of the {} tokens of a usual answer counts a share of it",
+                goals.answer_tokens
+            ));
+        }
+        reasons.push(Reason {
+            shard: None,
+            choice: format!("{} to the first token", self.first_token),
+            because,
+            cause: Cause::Goal("first-token-microseconds".to_owned()),
+        });
     }
 
     fn explain_shard(&self, request: &Request, placement: &Placement, index: u32, reasons: &mut Vec<Reason>) {
@@ -490,13 +443,23 @@ impl Solution {
     /// Returns the quantity by which the solution is balanced, and the shard's amount of it.
     fn balance_value(&self, placement: &Placement) -> (&'static str, u64) {
         match self.balanced_by {
-            super::Balance::Time => ("time", placement.cost.computed().time.unwrap_or(0)),
+            super::Balance::Time => ("time", placement.cost.computed().time.likely),
             super::Balance::Operations => ("ops", placement.cost.ops),
             super::Balance::Bytes | super::Balance::Automatic => {
                 ("weight-bytes", placement.cost.weight_bytes)
             }
         }
     }
+}
+
+/// Describes how a time keeps its goal.
+fn keeps(time: Interval, goal: u64) -> String {
+    let how = match time {
+        Interval { high, .. } if high <= goal => "within",
+        Interval { likely, .. } if likely <= goal => "likely within",
+        _ => "only the lowest time is within",
+    };
+    format!("; {how} the goal of {}", names::microseconds(goal))
 }
 
 /// Formats an amount of the quantity by which shards are balanced.

@@ -7,10 +7,10 @@
 //! help either, nothing is reserved.
 
 use super::{
-    Effort, Losses, Placement, Problem, Relaxed, Settings, Solution, entry_sets, has_two_bits, search,
+    Losses, Placement, Problem, Relaxed, Settings, Solution, Stage, entry_sets, has_two_bits, search,
 };
 use crate::table::{CostTable, Prefix, unit_kinds};
-use crate::{Cause, Component, Fallback, Format, GatheredTable, Goals, Reason, Refusal, Request, names};
+use crate::{Cause, Component, Fallback, Format, GatheredTable, Goal, Reason, Refusal, Request, names};
 
 /// Maximum loss of the first chain, in millionths of a nat per token, to leave room for others.
 /// Equals the loss goal named `small`.
@@ -30,6 +30,8 @@ pub(super) struct Reserve {
     kept: Vec<Least>,
     /// Chains for which there is no room.
     left_out: Vec<Least>,
+    /// Whether the search for more room was cut short.
+    is_cut: bool,
 }
 
 impl Reserve {
@@ -45,10 +47,14 @@ impl Reserve {
     }
 }
 
-/// Finds the optimum that leaves room for its fallbacks, as far as possible.
-pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
-    let Some(size) = request.goals.size_bytes.filter(|_| settings.falls_back) else {
-        return super::solve_whole(request, settings);
+/// Finds the optimum of a stage that leaves room for its fallbacks, as far as possible.
+pub(super) fn solve(
+    request: &Request,
+    settings: &Settings,
+    stage: Stage,
+) -> Result<Option<Solution>, Refusal> {
+    let Some(size) = request.goals.size_bytes().filter(|_| settings.falls_back) else {
+        return super::solve_whole(request, settings, stage);
     };
     let mut all = least_of_each(request, settings);
     all.retain(|chain| chain.target != FIRST);
@@ -58,26 +64,29 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
     let smallest = |table: &GatheredTable| table.formats.iter().map(|format| format.bytes).min().unwrap_or(0);
     let tables = request.tables.iter().map(smallest).fold(0, u64::saturating_add);
     let least = least_units(request, FIRST).saturating_add(tables);
-    let mut other = None;
+    let (mut other, mut is_cut) = (None, false);
     for begin in without {
+        if settings.budget.is_spent() {
+            is_cut = true;
+            break;
+        }
         let (left_out, kept) = all.split_at(begin);
         let held = kept.iter().map(|chain| chain.bytes).fold(0, u64::saturating_add);
         let Some(left) = size.checked_sub(held).filter(|left| *left >= least) else { continue };
-        let goals = Goals { size_bytes: Some(left), ..request.goals };
-        let found = super::solve_whole(&Request { goals, ..request.clone() }, settings);
-        let Some(found) = found.ok().filter(|found| lost(request, found) <= MOST_LOST) else { continue };
-        let reserve = Reserve { kept: kept.to_vec(), left_out: left_out.to_vec() };
+        let goals = request.goals.with(Goal::SizeBytes(left));
+        let found = super::solve_whole(&Request { goals, ..request.clone() }, settings, stage)?;
+        let Some(found) = found.filter(|found| lost(request, found) <= MOST_LOST) else { continue };
+        let reserve = Reserve { kept: kept.to_vec(), left_out: left_out.to_vec(), is_cut };
         let found = Solution { reserve, ..found };
         if found.shards.iter().all(|shard| shard.target == FIRST) {
-            return Ok(found);
+            return Ok(Some(found));
         }
         other.get_or_insert(found);
     }
-    let whole = super::solve_whole(request, settings)?;
-    match other.filter(|other| other.units_on(FIRST) >= whole.units_on(FIRST).max(1)) {
-        Some(other) => Ok(other),
-        None => Ok(Solution { reserve: Reserve { kept: Vec::new(), left_out: all }, ..whole }),
-    }
+    let Some(whole) = super::solve_whole(request, settings, stage)? else { return Ok(other) };
+    let other = other.filter(|other| other.units_on(FIRST) >= whole.units_on(FIRST).max(1));
+    let reserve = Reserve { kept: Vec::new(), left_out: all, is_cut };
+    Ok(Some(other.unwrap_or(Solution { reserve, ..whole })))
 }
 
 /// The target that the request lists first.
@@ -117,14 +126,14 @@ fn least_of_each(request: &Request, settings: &Settings) -> Vec<Least> {
                 is_known &= unmeasured.last() == Some(&0);
             }
             let Some(bytes) = bytes else { continue };
-            let holds = is_known && request.goals.quality_micronats.is_none_or(|goal| lost <= goal);
+            let holds = is_known && request.goals.quality_micronats().is_none_or(|goal| lost <= goal);
             if holds && !has_two_bits(request, formats) && least.is_none_or(|least| bytes < least.bytes) {
                 least = Some(Least { target, formats, bytes });
             }
         }
         least
     };
-    let whole = indices(request.targets.len()).filter(|target| takes_all(request, *target, settings.effort));
+    let whole = indices(request.targets.len()).filter(|target| takes_all(request, *target, settings));
     whole.filter_map(least).collect()
 }
 
@@ -178,7 +187,7 @@ impl Solution {
             kinds.all(|kind| table.illegal(request, kind, target, formats, &self.entries).is_none())
         };
         let counts = (request.weighs_losses() && !self.settings.loss_is_usual)
-            || request.goals.size_bytes.is_some()
+            || request.goals.size_bytes().is_some()
             || self.settings.formats.is_some()
             || !request.has_states()
             || used.iter().all(|formats| request.weight_formats_of(*formats).all(Format::is_float));
@@ -187,16 +196,16 @@ impl Solution {
             return Vec::new();
         }
         let has_room = |target: &u32| {
-            request.goals.size_bytes.is_none()
+            request.goals.size_bytes().is_none()
                 || self.reserve.kept.iter().any(|chain| chain.target == *target)
         };
         others
             .filter(has_room)
-            .filter(|&target| takes_all(request, target, self.settings.effort))
+            .filter(|&target| takes_all(request, target, &self.settings))
             .map(|target| {
                 let is_cpu = request.targets[target as usize].kind == "cpu";
                 if is_cpu && !counts {
-                    return Fallback { target, formats: Vec::new() };
+                    return Fallback { target, formats: Vec::new(), limits: Vec::new() };
                 }
                 let mut formats: Vec<u32> =
                     used.iter().copied().filter(|&formats| whole(target, formats)).collect();
@@ -206,7 +215,7 @@ impl Solution {
                     let all = indices(request.formats.len());
                     formats.extend(all.filter(|&formats| whole(target, formats)));
                 }
-                Fallback { target, formats }
+                Fallback { target, formats, limits: Vec::new() }
             })
             .collect()
     }
@@ -231,8 +240,9 @@ impl Solution {
             push(
                 format!("no fallback to `{}`", name(chain)),
                 format!(
-                    "no plan within the goal leaves the {} that it needs without moving layers or, if \
-                     losses count, losing more than {}",
+                    "no plan within the goal {} the {} that it needs without moving layers or, if losses \
+                     count, losing more than {}",
+                    if self.reserve.is_cut { "was found that leaves" } else { "leaves" },
                     names::bytes(chain.bytes),
                     names::micronats(MOST_LOST)
                 ),
@@ -245,13 +255,16 @@ fn indices(count: usize) -> std::ops::Range<u32> {
     0..u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Returns whether a target alone supports the whole model within its limits.
-fn takes_all(request: &Request, target: u32, effort: Effort) -> bool {
+/// Returns whether a target alone supports the whole model within its limits and goals. Goals for
+/// times are for the first chain only.
+fn takes_all(request: &Request, target: u32, settings: &Settings) -> bool {
     let place = indices(request.model.components.len()).map(|index| (index, target)).collect();
-    let settings = Settings { place, effort, ..Settings::default() };
+    let (effort, budget) = (settings.effort, settings.budget.clone());
+    let settings = Settings { place, effort, budget, ..Settings::default() };
     let Ok(sets) = entry_sets(request) else { return false };
     sets.into_iter().any(|entries| {
-        let problem = Problem::new(request, &settings, entries, Relaxed::default());
+        let relaxed = Relaxed { times: true, ..Relaxed::default() };
+        let problem = Problem::new(request, &settings, entries, relaxed);
         problem.is_ok_and(|problem| search::exists(&problem))
     })
 }

@@ -15,11 +15,12 @@
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::goals::{GoalBounds, Stage};
 use super::preferences::Demands;
 use super::search::Sums;
 use super::search::cost_of;
 use super::{Barred, Goal, Losses, Placement, Problem, Solution, WantedFormat, preferences};
-use crate::table::{CostTable, RangeCost, takes_part, unit_kinds_at};
+use crate::table::{CostTable, Interval, RangeCost, takes_part, unit_kinds_at};
 use crate::{Entry, Request, SoftcapPlace};
 
 /// Maximum number of assignments from the hull that are offered for one target and one pair of
@@ -33,6 +34,9 @@ const ALL: usize = 64;
 /// approximation.
 const LABELS: usize = 512;
 
+/// Labels of the knapsack that cost as much as one comparison of the search.
+const LABELS_PER_COMPARISON: u64 = 16;
+
 /// The units of a component on one target.
 pub(super) struct Units<'a> {
     pub(super) request: &'a Request,
@@ -41,8 +45,8 @@ pub(super) struct Units<'a> {
     pub(super) kinds: &'a [u32],
     pub(super) layered: bool,
     pub(super) target: u32,
-    /// Whether bytes replace the times of the target.
-    pub(super) by_bytes: bool,
+    pub(super) goals: GoalBounds,
+    pub(super) stage: Stage,
     /// See [`Settings::gain_within_goal`](super::Settings::gain_within_goal).
     pub(super) gain: u32,
     pub(super) entries: &'a [Entry],
@@ -57,10 +61,8 @@ pub(super) struct Units<'a> {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct UnitCost {
     is_legal: bool,
-    /// Time of the first entry point, if it is known.
-    microseconds: Option<u64>,
-    /// That time in nanoseconds, or its replacement by bytes. 0 if there is neither.
-    nanoseconds: u64,
+    /// Time of the first entry point.
+    time: Interval,
     /// Bytes in an artefact: its weights, and the additions of each entry point.
     bytes: u64,
 }
@@ -69,7 +71,7 @@ pub(super) struct UnitCost {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) formats: u32,
-    /// Amount of the limited quantity: millionths of loss, bytes or microseconds.
+    /// Amount of the limited quantity: millionths of loss, bytes or nanoseconds.
     pub(super) spent: u64,
     /// Amount of the minimised quantity: nanoseconds, or millionths of loss.
     pub(super) value: u64,
@@ -91,19 +93,18 @@ impl Trade {
     pub(super) fn of(request: &Request) -> Option<Self> {
         let goals = &request.goals;
         match goals.least_loss {
-            false => goals.quality_micronats.map(|_| Trade::LossForTime),
-            true if goals.size_bytes.is_some() || goals.memory_bytes.is_some() => Some(Trade::BytesForLoss),
+            false => goals.quality_micronats().map(|_| Trade::LossForTime),
+            true if goals.size_bytes().or(goals.memory_bytes()).is_some() => Some(Trade::BytesForLoss),
             true => Some(Trade::TimeForLoss),
         }
     }
 
     /// Returns the maximum amount of the limited quantity for all shards together.
-    pub(super) fn bound(self, request: &Request) -> u64 {
-        let goals = &request.goals;
+    pub(super) fn bound(self, goals: &GoalBounds) -> u64 {
         let bound = match self {
-            Trade::LossForTime => goals.quality_micronats,
-            Trade::BytesForLoss => goals.size_bytes.into_iter().chain(goals.memory_bytes).min(),
-            Trade::TimeForLoss => goals.token_microseconds,
+            Trade::LossForTime => goals.quality,
+            Trade::BytesForLoss => goals.size.into_iter().chain(goals.memory).min(),
+            Trade::TimeForLoss => goals.token,
         };
         bound.unwrap_or(u64::MAX)
     }
@@ -176,7 +177,7 @@ impl Units<'_> {
         classes.into_values().filter(|class| class.len() > 1).collect()
     }
 
-    /// Returns the tuples of a class that a unit may have. Unknown times count as 0.
+    /// Returns the tuples of a class that a unit may have.
     fn candidates(&self, unit: usize, class: &[u32], trade: Trade) -> Vec<Candidate> {
         let at = u32::try_from(unit).unwrap_or(u32::MAX);
         let of = |&formats: &u32| {
@@ -188,12 +189,13 @@ impl Units<'_> {
             if !cost.is_legal {
                 return None;
             }
-            let gain = if formats == 0 { 0 } else { super::with_gain(cost.nanoseconds, self.gain) };
+            let nanoseconds = cost.time.likely.saturating_mul(1000);
+            let gain = if formats == 0 { 0 } else { super::with_gain(nanoseconds, self.gain) };
             let loss = self.losses.of(self.component, at, formats)?;
             let (spent, value) = match trade {
-                Trade::LossForTime => (loss, cost.nanoseconds.saturating_add(gain)),
+                Trade::LossForTime => (loss, nanoseconds.saturating_add(gain)),
                 Trade::BytesForLoss => (cost.bytes, loss),
-                Trade::TimeForLoss => (cost.microseconds.unwrap_or(0), loss),
+                Trade::TimeForLoss => (self.stage.of(cost.time).saturating_mul(1000), loss),
             };
             Some(Candidate { formats, spent, value })
         };
@@ -217,38 +219,21 @@ impl Units<'_> {
         let (mut weights, mut more) = (0, 0_u64);
         for &entry in self.entries.iter().filter(|&&entry| takes_part(self.request, kind, entry)) {
             let row = row(entry);
-            cost.is_legal &= row.is_some_and(|row| row.illegal.is_none());
+            cost.is_legal &= row.is_some_and(|row| row.illegal().is_none());
             if let Some(row) = row {
                 weights = row.weight_bytes.max(weights);
                 more = more.saturating_add(row.artefact_bytes);
             }
         }
         cost.bytes = more.saturating_add(weights);
-        let first = self.entries.first().and_then(|&entry| row(entry));
-        cost.microseconds = first.and_then(|row| row.time).map(|time| time.microseconds);
-        cost.nanoseconds = match first {
-            Some(row) if self.by_bytes => super::nanoseconds_of(row.weight_bytes),
-            _ => cost.microseconds.unwrap_or(0).saturating_mul(1000),
-        };
+        let first = self.entries.first().and_then(|&entry| row(entry)?.time());
+        cost.time = first.map(Interval::from).unwrap_or_default();
         cost
     }
 
-    /// Returns the time of a unit of this kind in a format tuple, or its replacement by bytes. 0 if
-    /// there is neither.
+    /// Returns the likely time of a unit of this kind in a format tuple.
     pub(super) fn nanoseconds(&self, kind: u32, formats: u32) -> u64 {
-        self.cost(kind, formats).nanoseconds
-    }
-
-    /// Returns whether the time of a unit in a format tuple is known.
-    fn is_timed(&self, unit: usize, formats: u32) -> bool {
-        self.cost(self.kinds[unit], formats).microseconds.is_some()
-    }
-
-    /// Returns 1 for a unit that runs in the first entry point with an unknown time, otherwise 0.
-    fn untimed(&self, unit: usize, formats: u32) -> u64 {
-        let takes_part =
-            self.entries.first().is_some_and(|&entry| takes_part(self.request, self.kinds[unit], entry));
-        u64::from(takes_part && !self.is_timed(unit, formats))
+        self.cost(kind, formats).time.likely.saturating_mul(1000)
     }
 
     /// Returns all assignments if there are few, otherwise points on the hull.
@@ -262,7 +247,7 @@ impl Units<'_> {
         let count = units.iter().try_fold(1_usize, |count, unit| count.checked_mul(unit.len()));
         match count {
             Some(count) if count <= ALL => products(&units),
-            _ => self.hull_points(&units, trade.bound(self.request)),
+            _ => self.hull_points(&units, trade.bound(&self.goals)),
         }
     }
 
@@ -371,23 +356,22 @@ pub(super) fn least(problem: &Problem<'_>, trade: Trade) -> Option<u64> {
     if units.iter().any(Vec::is_empty) {
         return None;
     }
-    let budget = trade.bound(problem.request);
+    let budget = trade.bound(&problem.goals);
     let price = Price::of(units.iter().map(Vec::as_slice), budget)?;
     let together = units.iter().fold(0_u128, |sum, unit| sum.saturating_add(price.least(unit)));
     Some(price.bound(together, budget))
 }
 
-/// Returns lower bounds on ranks of targets and on units without a time, for any plan and any cuts,
-/// in the order of the objective. The other parts are zero.
+/// Returns lower bounds on ranks of targets, for any plan and any cuts, in the order of the
+/// objective. The other parts are zero.
 pub(super) fn least_before_costs(problem: &Problem<'_>, trade: Trade) -> Sums {
     let mut units: Vec<Option<Sums>> = vec![None; problem.units()];
     at_every_place(problem, |first, own| {
+        let mut sums = Sums::default();
+        sums[Goal::Targets as usize] = problem.ranks[own.target as usize];
+        let sums = preferences::in_order(sums, &problem.settings.order);
         for (unit, least) in units[first..].iter_mut().take(own.kinds.len()).enumerate() {
-            for candidate in own.candidates(unit, &problem.usable, trade) {
-                let mut sums = Sums::default();
-                sums[Goal::Targets as usize] = problem.ranks[own.target as usize];
-                sums[Goal::KnownTimes as usize] = own.untimed(unit, candidate.formats);
-                let sums = preferences::in_order(sums, &problem.settings.order);
+            if !own.candidates(unit, &problem.usable, trade).is_empty() {
                 *least = Some(least.map_or(sums, |least| least.min(sums)));
             }
         }
@@ -448,7 +432,7 @@ struct Item {
 }
 
 /// Improves the mixture of a solution. Cuts, targets, activations and states stay, and the layers
-/// share the amount that the goal allows. If time is minimised, only layers of timed shards change.
+/// share the amount that the goal allows.
 ///
 /// Returns `None` without a goal for losses, if there is no choice, or if a shard would exceed a
 /// limit.
@@ -464,13 +448,11 @@ pub(super) fn sketch(problem: &Problem<'_>, solution: &mut Solution) -> Option<M
 fn improve(problem: &Problem<'_>, solution: &mut Solution, mixture: Mixing) -> Option<MixBound> {
     let request = problem.request;
     let trade = Trade::of(request)?;
-    let mut left = trade.bound(request);
+    let mut left = trade.bound(&problem.goals);
     let (table, losses) = (&problem.table, &problem.losses);
     let mut items = Vec::new();
     let (mut before, mut own_spent) = (0_u64, 0_u64);
     for (index, shard) in solution.shards.iter().enumerate() {
-        let has = |targets: &[bool]| targets.get(shard.target as usize) == Some(&true);
-        let is_open = trade == Trade::BytesForLoss || has(&problem.timed) || has(&problem.by_bytes);
         for (place, segment) in shard.segments.iter().enumerate() {
             let part = problem.parts.iter().find(|part| part.component == segment.component)?;
             let component = &request.model.components[segment.component as usize];
@@ -481,9 +463,7 @@ fn improve(problem: &Problem<'_>, solution: &mut Solution, mixture: Mixing) -> O
                 let usable = problem.usable.iter().copied();
                 let class: Vec<u32> =
                     usable.filter(|other| is_same_class(request, formats, *other)).collect();
-                let mut candidates = if is_open { units.candidates(at, &class, trade) } else { Vec::new() };
-                // Known times count before the loss.
-                candidates.retain(|other| units.is_timed(at, other.formats) == units.is_timed(at, formats));
+                let candidates = units.candidates(at, &class, trade);
                 match candidates.iter().find(|candidate| candidate.formats == formats) {
                     Some(own) => {
                         before = before.saturating_add(own.value);
@@ -507,11 +487,12 @@ fn improve(problem: &Problem<'_>, solution: &mut Solution, mixture: Mixing) -> O
         left = spendable(problem, solution, trade).saturating_add(own_spent);
     }
     let open: Vec<&Item> = items.iter().collect();
-    let (value, chosen, exact) = mixture(&open, left)?;
+    let (value, chosen, exact) = mixture(problem, &open, left)?;
     let least = if exact { value.min(before) } else { relaxed(&open, left)? };
     if value >= before {
         if trade != Trade::LossForTime {
-            solution.shards = merged(problem, table, &solution.shards);
+            let shards = merged(problem, table, &solution.shards);
+            set(problem, solution, shards);
         }
         return Some(MixBound::new(trade, before, least));
     }
@@ -526,13 +507,20 @@ fn improve(problem: &Problem<'_>, solution: &mut Solution, mixture: Mixing) -> O
     if trade != Trade::LossForTime {
         shards = merged(problem, table, &shards);
     }
-    solution.time = shards.iter().try_fold(0_u64, |sum, shard| Some(sum.saturating_add(shard.cost.time?)));
-    solution.shards = shards;
+    set(problem, solution, shards);
     solution.gap = solution.gap.and_then(|gap| match gap.goal == trade.goal() {
         true => gap.less(before - value),
         false => Some(gap),
     });
     Some(MixBound::new(trade, value, least))
+}
+
+/// Replaces the shards of a solution.
+fn set(problem: &Problem<'_>, solution: &mut Solution, shards: Vec<Placement>) {
+    let times = problem.times(shards.iter().map(|shard| (shard.target, &shard.cost)));
+    solution.time = times.token.microseconds();
+    solution.first_token = times.first_token.microseconds();
+    solution.shards = shards;
 }
 
 /// Applies the best mixture `mixed` to the shards, and returns its value. If a shard would exceed a
@@ -553,7 +541,7 @@ fn within_limits(
         let open: Vec<&Item> = items.iter().filter(|item| !fitted.contains_key(&item.shard)).collect();
         let mut mixed = match first.take() {
             Some(mixed) => mixed,
-            None => by_shard(&open, mixture(&open, left)?.1)?,
+            None => by_shard(&open, mixture(problem, &open, left)?.1)?,
         };
         let exceeds = |shard: &usize| fitting(problem, table, shards, items, &mixed[shard], *shard).is_none();
         let Some(shard) = mixed.keys().copied().find(exceeds) else {
@@ -571,7 +559,7 @@ fn within_limits(
         let left = left.saturating_sub(needed.fold(0, u64::saturating_add));
         let own: Vec<&Item> = open.iter().copied().filter(|item| item.shard == shard).collect();
         let with = |budget: u64| {
-            let chosen = by_shard(&own, mixture(&own, budget)?.1)?.remove(&shard)?;
+            let chosen = by_shard(&own, mixture(problem, &own, budget)?.1)?.remove(&shard)?;
             fitting(problem, table, shards, items, &chosen, shard).map(|_| chosen)
         };
         let now = mixed[&shard].iter().fold(0_u64, |sum, own| sum.saturating_add(own.spent));
@@ -663,29 +651,31 @@ fn both(problem: &Problem<'_>, last: &Placement, next: &Placement) -> Option<Pla
 /// Returns the amount that goals for bytes, or for the time of a token, leave in addition to the
 /// current shards.
 fn spendable(problem: &Problem<'_>, solution: &Solution, trade: Trade) -> u64 {
-    let goals = &problem.request.goals;
-    let left = |goal: Option<u64>, of: fn(&RangeCost) -> u64| {
-        let used = solution.shards.iter().fold(0_u64, |sum, shard| sum.saturating_add(of(&shard.cost)));
-        goal.map_or(u64::MAX, |goal| goal.saturating_sub(used))
+    let goals = &problem.goals;
+    let left = |goal: Option<u64>, used: u64| goal.map_or(u64::MAX, |goal| goal.saturating_sub(used));
+    let bytes = |goal: Option<u64>, of: fn(&RangeCost) -> u64| {
+        left(goal, solution.shards.iter().fold(0_u64, |sum, shard| sum.saturating_add(of(&shard.cost))))
     };
     match trade {
-        Trade::TimeForLoss => left(goals.token_microseconds, |cost| cost.known_time),
-        _ => left(goals.size_bytes, |cost| cost.artefact_bytes)
-            .min(left(goals.memory_bytes, RangeCost::context_bytes)),
+        Trade::TimeForLoss => {
+            let times = problem.times(solution.shards.iter().map(|shard| (shard.target, &shard.cost)));
+            left(goals.token, times.token.bounded(problem.relaxed.stage))
+        }
+        _ => bytes(goals.size, |cost| cost.artefact_bytes).min(bytes(goals.memory, RangeCost::context_bytes)),
     }
 }
 
 /// Returns whether shards meet the goals for bytes and times.
 fn holds(problem: &Problem<'_>, shards: &[Placement]) -> bool {
-    let goals = &problem.request.goals;
-    let within = |goal: Option<u64>, of: &dyn Fn(&RangeCost) -> u64| {
+    let goals = &problem.goals;
+    let within = |goal: Option<u64>, of: fn(&RangeCost) -> u64| {
         let used = shards.iter().fold(0_u64, |sum, shard| sum.saturating_add(of(&shard.cost)));
         goal.is_none_or(|goal| used <= goal)
     };
-    within(goals.memory_bytes, &RangeCost::context_bytes)
-        && within(goals.size_bytes, &|cost| cost.artefact_bytes)
-        && within(goals.token_microseconds, &|cost| cost.known_time)
-        && within(goals.first_token_microseconds, &|cost| problem.first_token(cost))
+    let times = || problem.times(shards.iter().map(|shard| (shard.target, &shard.cost)));
+    within(goals.memory, RangeCost::context_bytes)
+        && within(goals.size, |cost| cost.artefact_bytes)
+        && (!goals.bounds_times() || times().keep(goals, problem.relaxed.stage))
 }
 
 /// Returns a shard with its cost computed again, or `None` if it is illegal, forbidden, or exceeds
@@ -834,7 +824,7 @@ fn front(own: Vec<Label>, more: impl Iterator<Item = Label>) -> Vec<Label> {
 }
 
 /// Returns the mixture after every step along the hulls that fits.
-fn by_steps(items: &[&Item], budget: u64) -> Option<Mixture> {
+fn by_steps(_: &Problem<'_>, items: &[&Item], budget: u64) -> Option<Mixture> {
     let hulls: Vec<Vec<Candidate>> = items.iter().map(|item| hull(&item.candidates)).collect();
     along(&hulls, budget)?;
     let taken = filled(&hulls, budget);
@@ -843,7 +833,7 @@ fn by_steps(items: &[&Item], budget: u64) -> Option<Mixture> {
 }
 
 /// A function that finds the least value of items within a budget.
-type Mixing = fn(&[&Item], u64) -> Option<Mixture>;
+type Mixing = fn(&Problem<'_>, &[&Item], u64) -> Option<Mixture>;
 
 /// Value, the tuple of each item, and whether this is proven to be the least value.
 type Mixture = (u64, Vec<u32>, bool);
@@ -851,7 +841,7 @@ type Mixture = (u64, Vec<u32>, bool);
 /// Finds the least value within the budget, the tuple of each item, and whether that is exact.
 /// Builds the Pareto front of spending and value, item by item, without labels whose excess over
 /// the relaxed optimum is larger than that of a known mixture. Keeps at most [`LABELS`] labels.
-fn knapsack(items: &[&Item], budget: u64) -> Option<Mixture> {
+fn knapsack(problem: &Problem<'_>, items: &[&Item], budget: u64) -> Option<Mixture> {
     let hulls: Vec<Vec<Candidate>> = items.iter().map(|item| hull(&item.candidates)).collect();
     let (_, _, next) = along(&hulls, budget)?;
     let known = filled(&hulls, budget);
@@ -879,6 +869,7 @@ fn knapsack(items: &[&Item], budget: u64) -> Option<Mixture> {
             (excess <= most).then_some((*candidate, excess))
         });
         let labels = layers.last()?;
+        problem.settings.budget.spend((labels.len() * item.candidates.len()) as u64 / LABELS_PER_COMPARISON);
         let mut next: Vec<Label> = Vec::new();
         for (candidate, excess) in within {
             let extended = labels.iter().zip(0_u32..).map(|(label, before)| Label {

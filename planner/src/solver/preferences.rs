@@ -143,15 +143,11 @@ pub fn offered(formats: &[&str]) -> String {
 /// A part of the objective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Goal {
-    /// Layers on the targets that the request lists first.
+    /// Layers on the targets of the first rank. Targets whose times are equally certain share one.
     Targets,
-    /// Few layers without a known time.
-    KnownTimes,
     /// Least loss, if the request or the policy has this goal.
     Loss,
-    /// The first formats on targets whose times are modelled.
-    ModelledFormats,
-    /// Least time per generated token.
+    /// Least likely time per generated token.
     Time,
     /// Fewest shards.
     Shards,
@@ -161,23 +157,13 @@ pub enum Goal {
 
 impl Goal {
     /// All goals, the most important first, in the default order of the solver.
-    pub const ALL: [Goal; 7] = [
-        Goal::Targets,
-        Goal::KnownTimes,
-        Goal::Loss,
-        Goal::ModelledFormats,
-        Goal::Time,
-        Goal::Shards,
-        Goal::Formats,
-    ];
+    pub const ALL: [Goal; 5] = [Goal::Targets, Goal::Loss, Goal::Time, Goal::Shards, Goal::Formats];
 
     /// Returns the name in options and reasons.
     pub const fn name(self) -> &'static str {
         match self {
             Goal::Targets => "targets",
-            Goal::KnownTimes => "known-times",
             Goal::Loss => "loss",
-            Goal::ModelledFormats => "modelled-formats",
             Goal::Time => "time",
             Goal::Shards => "shards",
             Goal::Formats => "formats",
@@ -207,9 +193,9 @@ mod tests {
 
     #[test]
     fn goals_that_are_named_come_first() {
-        let sums = [0, 1, 2, 3, 4, 5, 6];
+        let sums = [0, 1, 2, 3, 4];
         assert_eq!(in_order(sums, &[]), sums);
-        assert_eq!(in_order(sums, &[Goal::Formats, Goal::Time]), [6, 4, 0, 1, 2, 3, 5]);
-        assert_eq!(in_order(sums, &[Goal::Shards, Goal::Shards]), [5, 0, 1, 2, 3, 4, 6]);
+        assert_eq!(in_order(sums, &[Goal::Formats, Goal::Time]), [4, 2, 0, 1, 3]);
+        assert_eq!(in_order(sums, &[Goal::Shards, Goal::Shards]), [3, 0, 1, 2, 4]);
     }
 }

@@ -15,9 +15,9 @@ const COMBINED: usize = 8;
 /// Returns sets of prefill entry points to try, best first. `prefills` is sorted from the largest
 /// down.
 ///
-/// The time of a prompt is the time of its runs with the whole model, on the first targets and in
-/// the first formats that have a known time. Each entry point adds a hundredth, because estimates
-/// are not more precise. If times or lengths of prompts are unknown, the largest is best.
+/// The time of a prompt is the likely time of its runs with the whole model, on the first targets
+/// and in the first formats that support it. Each entry point adds a hundredth, because estimates
+/// are not more precise. Without lengths of prompts, the largest is best.
 pub(super) fn sets(request: &Request, prefills: &[Entry]) -> Vec<Vec<Entry>> {
     let alone = || prefills.iter().map(|entry| vec![*entry]);
     let Some(times) = whole_times(request, prefills) else { return alone().collect() };
@@ -60,9 +60,9 @@ fn time_of(request: &Request, set: &[Entry], times: &[(Entry, u64)]) -> u128 {
     request.prompts.iter().map(of).fold(0, u128::saturating_add)
 }
 
-/// Returns the microseconds of one run of the whole model at each of these entry points that some
-/// target supports in some formats, in order. Returns `None` if lengths of prompts were not
-/// specified, or a part has no known times.
+/// Returns the likely microseconds of one run of the whole model at each of these entry points that
+/// some target supports in some formats, in order. Returns `None` if lengths of prompts were not
+/// specified, or no target supports a part at all of them.
 fn whole_times(request: &Request, prefills: &[Entry]) -> Option<Vec<(Entry, u64)>> {
     if request.prompts.is_empty() {
         return None;
@@ -72,8 +72,9 @@ fn whole_times(request: &Request, prefills: &[Entry]) -> Option<Vec<(Entry, u64)
     let works = |kind: u32| prefills.iter().any(|&entry| takes_part(request, kind, entry));
     let kinds: BTreeSet<u32> = units.iter().copied().filter(|&kind| works(kind)).collect();
     let is_legal = |entry: Entry| {
-        let taken = |kind| places(request).any(|place| legal(&table, kind, place, entry).is_some());
-        kinds.iter().all(|&kind| taken(kind))
+        let row = |kind, (target, formats)| table.row(kind, target, formats, entry);
+        let is_taken = |kind| places(request).any(|place| row(kind, place).and_then(Cost::time).is_some());
+        kinds.iter().all(|&kind| is_taken(kind))
     };
     let prefills: Vec<Entry> = prefills.iter().copied().filter(|entry| is_legal(*entry)).collect();
     let times = kinds.iter().map(|&kind| Some((kind, times_of(request, &table, kind, &prefills)?)));
@@ -92,21 +93,11 @@ fn places(request: &Request) -> impl Iterator<Item = (u32, u32)> {
     count(request.targets.len()).flat_map(move |target| formats.clone().map(move |formats| (target, formats)))
 }
 
-/// Returns the row of a kind, if its target supports it.
-fn legal<'request>(
-    table: &CostTable<'request>,
-    kind: u32,
-    (target, formats): (u32, u32),
-    entry: Entry,
-) -> Option<&'request Cost> {
-    table.row(kind, target, formats, entry).filter(|row| row.illegal.is_none())
-}
-
-/// Returns the microseconds of one layer of a kind at each of these entry points, on the first
-/// target and in the first formats that are legal and have a time at all of them.
+/// Returns the likely microseconds of one layer of a kind at each of these entry points, on the
+/// first target and in the first formats that are legal at all of them.
 fn times_of(request: &Request, table: &CostTable<'_>, kind: u32, prefills: &[Entry]) -> Option<Vec<u64>> {
-    places(request).find_map(|place| {
-        let at = |&entry| Some(legal(table, kind, place, entry)?.time?.microseconds);
+    places(request).find_map(|(target, formats)| {
+        let at = |&entry| Some(table.row(kind, target, formats, entry)?.time()?.likely);
         prefills.iter().map(at).collect()
     })
 }
@@ -144,13 +135,13 @@ pub(super) fn explain(request: &Request, entries: &[Entry]) -> Option<Reason> {
 mod tests {
     use super::super::{Settings, solve};
     use crate::testing::RequestBuilder;
-    use crate::{Cause, Cost, Entry, EntryKind, PromptLength, Provenance, Request, TimeCost};
+    use crate::{Cause, Cost, Entry, EntryKind, Goal, PromptLength, Provenance, Request, Support, TimeCost};
 
     const SIZES: [u32; 5] = [16, 32, 64, 128, 256];
 
     /// Creates a request of two layers with prefills of all sizes. One run has `time` microseconds
     /// per layer.
-    fn request(time: impl Fn(u32) -> Option<u64>, prompts: &[(u32, u32)]) -> Request {
+    fn request(time: impl Fn(u32) -> u64, prompts: &[(u32, u32)]) -> Request {
         RequestBuilder::decoder(2)
             .times(0, 100)
             .change(|request| {
@@ -161,10 +152,9 @@ mod tests {
                 request.entries.extend(SIZES.map(prefill));
                 request.costs.retain(|cost| cost.entry.kind != EntryKind::Prefill);
                 for (row, size) in rows.iter().flat_map(|row| SIZES.map(|size| (row, size))) {
-                    let known = |microseconds| TimeCost { microseconds, provenance: Provenance::Simulated };
-                    let time = if row.kind == 0 { Some(0) } else { time(size) };
-                    let cost = Cost { entry: prefill(size), time: time.map(known), ..row.clone() };
-                    request.costs.push(cost);
+                    let time = if row.kind == 0 { 0 } else { time(size) };
+                    let support = Support::Legal(TimeCost::exact(time, Provenance::Simulated));
+                    request.costs.push(Cost { entry: prefill(size), support, ..row.clone() });
                 }
                 let prompts = prompts.iter().map(|&(tokens, count)| PromptLength { tokens, count });
                 request.prompts = prompts.collect();
@@ -211,7 +201,7 @@ mod tests {
                     let of = |(tokens, count): &(u32, u32)| stepped(sizes, *tokens, time) * u64::from(*count);
                     prompts.iter().map(of).sum::<u64>() * (100 + sizes.len() as u64)
                 };
-                let found = chosen(&request(|rows| Some(time(rows)), prompts));
+                let found = chosen(&request(time, prompts));
                 for mask in 1..1_u32 << SIZES.len() {
                     let of = |(index, size): (usize, &u32)| (mask >> index & 1 == 1).then_some(*size);
                     let other: Vec<u32> = SIZES.iter().enumerate().filter_map(of).collect();
@@ -226,9 +216,9 @@ mod tests {
     fn prompts_choose_between_few_runs_and_few_rows() {
         // If every run has the same cost, fewest runs win. If every row has the same cost, least
         // padding wins.
-        assert_eq!(chosen(&request(|_| Some(1000), &[(200, 1)])), [256]);
-        assert_eq!(chosen(&request(|rows| Some(rows.into()), &[(65, 1)])), [64]);
-        let both = request(|rows| Some(1000 + 20 * u64::from(rows)), &[(17, 9), (257, 1)]);
+        assert_eq!(chosen(&request(|_| 1000, &[(200, 1)])), [256]);
+        assert_eq!(chosen(&request(u64::from, &[(65, 1)])), [64]);
+        let both = request(|rows| 1000 + 20 * u64::from(rows), &[(17, 9), (257, 1)]);
         assert_eq!(chosen(&both), [256, 16]);
         let plan = solve(&both, &Settings::default()).unwrap().into_plan(&both);
         let said = plan.reasons.iter().find(|reason| reason.cause == Cause::Goal("usual-prompt".to_owned()));
@@ -240,23 +230,21 @@ mod tests {
     }
 
     #[test]
-    fn without_times_or_prompts_the_largest_is_chosen() {
-        assert_eq!(chosen(&request(|_| None, &[(17, 1)])), [256]);
-        assert_eq!(chosen(&request(|rows| (rows > 16).then_some(1), &[(17, 1)])), [256]);
-        assert_eq!(chosen(&request(|rows| Some(rows.into()), &[])), [256]);
+    fn without_prompts_the_largest_is_chosen() {
+        assert_eq!(chosen(&request(u64::from, &[])), [256]);
     }
 
     #[test]
     fn what_does_not_fit_gives_way_to_fewer_rows() {
-        let mut request = request(|rows| Some(1000 + 20 * u64::from(rows)), &[(17, 9), (257, 1)]);
+        let mut request = request(|rows| 1000 + 20 * u64::from(rows), &[(17, 9), (257, 1)]);
         for cost in request.costs.iter_mut().filter(|cost| cost.entry.rows > 32) {
-            cost.illegal = Some("too many rows".to_owned());
+            cost.support = Support::Illegal("too many rows".to_owned());
         }
         assert_eq!(chosen(&request), [32, 16]);
         // A limit leaves room for one entry point.
-        let mut request = self::request(|rows| Some(1000 + 20 * u64::from(rows)), &[(17, 9), (257, 1)]);
+        let mut request = self::request(|rows| 1000 + 20 * u64::from(rows), &[(17, 9), (257, 1)]);
         let own: u64 = solve(&request, &Settings::default()).unwrap().shards[0].cost.artefact_bytes;
-        request.goals.size_bytes = Some(own - 1);
+        request.goals.set(Goal::SizeBytes(own - 1));
         assert_eq!(chosen(&request).len(), 1);
     }
 }

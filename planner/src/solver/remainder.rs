@@ -1,10 +1,10 @@
 //! Lower bounds on the cost of the rest of a chain. A partial chain that cannot end better than a
 //! known chain is not continued, which does not change the result.
 
+use super::goals::GoalBounds;
 use super::mix::{self, Candidate, Price, Trade};
 use super::search::{Sums, Used};
 use super::{Choice, Goal, Part, Problem};
-use crate::Goals;
 use crate::table::RangeCost;
 
 /// Lower bounds on the contribution of the units from each cut point to the end of the model.
@@ -39,7 +39,7 @@ impl Gap {
 /// has the cheapest formats at that price.
 struct Traded {
     trade: Trade,
-    goals: Goals,
+    goals: GoalBounds,
     price: Price,
     /// Position of the minimised quantity in the objective.
     place: usize,
@@ -131,7 +131,7 @@ impl Traded {
         let is_bounded = match trade {
             Trade::LossForTime => !relaxed.quality,
             Trade::BytesForLoss => !relaxed.size && !relaxed.memory,
-            Trade::TimeForLoss => !relaxed.times && request.goals.token_microseconds.is_some(),
+            Trade::TimeForLoss => !relaxed.times && problem.goals.token.is_some(),
         };
         let place = problem.place_of(trade.goal());
         let units: Vec<(&Part, usize)> =
@@ -151,7 +151,7 @@ impl Traded {
             })
             .collect();
         // If the goal cannot be met this way, there is no bound.
-        let price = Price::of(best.iter().map(Vec::as_slice), trade.bound(request))?;
+        let price = Price::of(best.iter().map(Vec::as_slice), trade.bound(&problem.goals))?;
         let least = best.iter().map(|unit| price.least(unit));
         let least = by_part(problem, least);
         let spending = all.iter().map(|unit| unit.iter().map(|(_, of)| of.spent).min().unwrap_or(0));
@@ -159,7 +159,7 @@ impl Traded {
         let one = Price::exactly(problem.least_shard()[place]);
         let values = suffixes(problem, &least, one, |sum, more| *sum = sum.saturating_add(*more));
         let spending = suffixes(problem, &spending, 0, |sum, more| *sum = sum.saturating_add(*more));
-        Some(Self { trade, goals: request.goals, price, place, values, spending })
+        Some(Self { trade, goals: problem.goals, price, place, values, spending })
     }
 }
 
@@ -198,7 +198,7 @@ fn candidates(
         let spent = match trade {
             Trade::LossForTime => choice.loss[unit + 1].saturating_sub(choice.loss[unit]),
             Trade::BytesForLoss => cost.artefact_bytes,
-            Trade::TimeForLoss => cost.known_time,
+            Trade::TimeForLoss => problem.relaxed.stage.of(cost.time).saturating_mul(1000),
         };
         let value = sums[place].saturating_sub(one);
         Some((sums, Candidate { formats: choice.formats[unit], spent, value }))

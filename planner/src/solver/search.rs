@@ -3,27 +3,27 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use super::goals::{GoalBounds, HandOff};
 use super::mix::{self, Trade};
 use super::remainder::{Gap, Remainder};
 use super::{Choice, Effort, Goal, LABELS_PER_CUT, Part, Placement, Problem, Solution};
-use crate::table::{CostTable, Prefix, RangeCost, call_of, runtime_of, units_of};
-use crate::{Goals, Segment, SoftcapPlace};
+use crate::table::{CostTable, Interval, Prefix, RangeCost, call_of, runtime_of, units_of};
+use crate::{Segment, SoftcapPlace};
 
 /// Maximum numbers of labels per cut point, tried in this order. A smaller number is tried if the
-/// search with more exceeds its budget of comparisons.
+/// search with more exceeds its share of the budget. The last and narrowest search is unlimited.
 const BEAMS: [usize; 3] = [LABELS_PER_CUT, 32, 4];
 
 /// Cost of extending a label by a shard, in comparisons.
 const EXTENSION: u64 = 8;
 
-/// Maximum comparisons of labels in one search. The last and narrowest search is unlimited. A
-/// sandbox allows two billion units of fuel per call. A comparison needs up to six hundred with the
-/// work around it, and a request is searched a few times.
-const COMPARISONS: u64 = 500_000;
-
 /// Smallest relevant difference of times, as one in `NOISE` of the whole, because estimates are not
 /// more precise. Every shard must save as much.
 pub(super) const NOISE: u64 = 100;
+
+/// Nanoseconds that a shard may save only because its share of the first token and its gain are
+/// rounded down.
+pub(super) const ROUNDED: u64 = 2;
 
 /// Resources used by a partial chain. Only resources that the request limits are counted. The
 /// others stay zero, so that labels without a relevant difference stay comparable.
@@ -32,7 +32,7 @@ pub(super) struct Used {
     memory: u64,
     size: u64,
     loss: u64,
-    /// Known times of a token, and from a prompt to the first token.
+    /// Nanoseconds of a token, and from a prompt to the first token, that must keep the goals.
     token: u64,
     first_token: u64,
     /// Shards of the component that is being cut, if they are limited.
@@ -43,25 +43,24 @@ pub(super) struct Used {
 
 impl Trade {
     /// Returns the rest of the goal's bound after a partial chain.
-    pub(super) fn left(self, goals: &Goals, used: &Used) -> u64 {
+    pub(super) fn left(self, goals: &GoalBounds, used: &Used) -> u64 {
         let left = |goal: Option<u64>, used: u64| goal.map_or(u64::MAX, |goal| goal.saturating_sub(used));
         match self {
-            Trade::LossForTime => left(goals.quality_micronats, used.loss),
-            Trade::BytesForLoss => {
-                left(goals.size_bytes, used.size).min(left(goals.memory_bytes, used.memory))
-            }
-            Trade::TimeForLoss => left(goals.token_microseconds, used.token),
+            Trade::LossForTime => left(goals.quality, used.loss),
+            Trade::BytesForLoss => left(goals.size, used.size).min(left(goals.memory, used.memory)),
+            Trade::TimeForLoss => left(goals.token, used.token),
         }
     }
 }
 
 impl Used {
-    fn at_most(&self, other: &Used) -> bool {
+    /// Returns whether this is no more than another use, even with `moved` added.
+    fn at_most(&self, other: &Used, moved: HandOff) -> bool {
         self.memory <= other.memory
             && self.size <= other.size
             && self.loss <= other.loss
-            && self.token <= other.token
-            && self.first_token <= other.first_token
+            && self.token.saturating_add(moved.token) <= other.token
+            && self.first_token.saturating_add(moved.first_token) <= other.first_token
             && self.shards <= other.shards
             && self
                 .targets
@@ -71,8 +70,7 @@ impl Used {
     }
 }
 
-/// The additive part of the objective: rank of targets, layers without a time, loss, rank of
-/// formats with modelled times, nanoseconds, shards, rank of formats.
+/// The additive part of the objective: rank of targets, loss, nanoseconds, shards, rank of formats.
 pub(super) type Sums = [u64; Goal::ALL.len()];
 
 /// A partial chain.
@@ -92,6 +90,12 @@ struct Label {
     last: Option<(usize, Step)>,
 }
 
+/// Additional cost of a shard that follows one on another target.
+struct Moving {
+    sums: Sums,
+    used: HandOff,
+}
+
 /// A shard that the next component may join.
 #[derive(Debug, Clone)]
 struct Open {
@@ -99,6 +103,8 @@ struct Open {
     /// Formats of activations and states.
     values: (u32, u32),
     cost: RangeCost,
+    /// Nanoseconds of the transfer of a row to it, if the first token is bounded.
+    moved: u64,
     /// Amounts that limits may bound.
     at_stake: [u64; 5],
     /// Indices of the refused shards that it would become with certain components.
@@ -122,9 +128,8 @@ impl Label {
     /// continuation.
     ///
     /// `joining` is an upper bound on the saving of a component that joins the last shard. It is
-    /// `None` if a component that can join a shard may not be able to form a separate one. `moving`
-    /// is the additional cost of following a shard on another target.
-    fn dominates(&self, other: &Label, joining: Option<&Sums>, moving: &Sums) -> bool {
+    /// `None` if a component that can join a shard may not be able to form a separate one.
+    fn dominates(&self, other: &Label, joining: Option<&Sums>, moving: &Moving) -> bool {
         if self.sums > other.sums {
             return false;
         }
@@ -139,15 +144,17 @@ impl Label {
             let Some(joining) = joining else { return false };
             less(joining);
         }
+        let mut moved = HandOff::default();
         if self.target != other.target {
-            less(moving);
+            less(&moving.sums);
+            moved = moving.used;
         }
         let better = match self.sums.cmp(&theirs) {
             std::cmp::Ordering::Less => true,
             std::cmp::Ordering::Equal => self.largest <= other.largest && self.squares <= other.squares,
             std::cmp::Ordering::Greater => false,
         };
-        better && self.used.at_most(&other.used) && self.homes == other.homes
+        better && self.used.at_most(&other.used, moved) && self.homes == other.homes
     }
 
     /// Returns whether every component that can join the last shard of another label can also join
@@ -160,6 +167,7 @@ impl Label {
                 (own.target, own.values) == (theirs.target, theirs.values)
                     // A joining component then saves as many calls.
                     && own.cost.prefill_runs >= theirs.cost.prefill_runs
+                    && own.moved <= theirs.moved
                     && own.at_risk.iter().all(|refused| theirs.at_risk.contains(refused))
                     && own.at_stake.iter().zip(&theirs.at_stake).all(|(own, theirs)| own <= theirs)
                     && own.must_be_joined <= theirs.must_be_joined
@@ -183,6 +191,9 @@ pub(super) struct Found {
 
 /// Finds the best chain. For the simple effort, finds the first legal one.
 pub(super) fn search(problem: &mut Problem<'_>) -> Option<Found> {
+    if problem.is_out_of_reach() {
+        return None;
+    }
     if problem.settings.effort == Effort::Simple {
         return narrowing(problem, &[1], None);
     }
@@ -225,6 +236,9 @@ fn mixed(problem: &mut Problem<'_>, only: Option<u32>) -> Option<Found> {
 
 /// Returns whether a chain exists. Needs fewer labels than finding the optimum.
 pub(super) fn exists(problem: &Problem<'_>) -> bool {
+    if problem.is_out_of_reach() {
+        return false;
+    }
     // One label, plus the labels with the least use, nearly always lead to a chain.
     if longest(problem, 1, None).is_some() {
         return true;
@@ -232,22 +246,21 @@ pub(super) fn exists(problem: &Problem<'_>) -> bool {
     let any = (Remainder::new(problem), Sums::from([u64::MAX; Goal::ALL.len()]));
     narrowing(problem, &[1], Some(&any)).is_some()
         || (problem.settings.effort == Effort::Thorough
+            && !problem.settings.budget.is_spent()
             && narrowing(problem, &BEAMS[1..], Some(&any)).is_some())
 }
 
 /// Finds the best chain of shards that are each as long as their formats allow, on one target if
-/// `only` is set. Returns `None` if that exceeds the budget.
+/// `only` is set. Returns `None` if that exceeds its share of the budget.
 fn longest(problem: &Problem<'_>, beam: usize, only: Option<u32>) -> Option<Found> {
     Search { longest: true, only, ..Search::new(problem, beam, None) }.run().ok().flatten()
 }
 
-/// Returns the result of the first search within its budget, with these numbers of labels.
+/// Returns the result of the first search within its share, with these numbers of labels.
 fn narrowing(problem: &Problem<'_>, beams: &[usize], known: Option<&(Remainder, Sums)>) -> Option<Found> {
     for (position, &beam) in beams.iter().enumerate() {
         let mut search = Search::new(problem, beam, known);
-        if position + 1 == beams.len() {
-            search.left = u64::MAX;
-        }
+        search.is_limited = position + 1 < beams.len();
         if let Ok(found) = search.run() {
             return found;
         }
@@ -260,32 +273,34 @@ type Quantity = fn(&Used) -> u64;
 
 /// Returns the quantities that goals and preferences limit.
 fn bounded(problem: &Problem<'_>) -> Vec<Quantity> {
-    let goals = &problem.request.goals;
+    let goals = &problem.goals;
     let all: [(bool, Quantity); 6] = [
-        (goals.quality_micronats.is_some(), |used| used.loss),
-        (goals.memory_bytes.is_some(), |used| used.memory),
-        (goals.size_bytes.is_some(), |used| used.size),
-        (goals.token_microseconds.is_some(), |used| used.token),
-        (goals.first_token_microseconds.is_some(), |used| used.first_token),
+        (goals.quality.is_some(), |used| used.loss),
+        (goals.memory.is_some(), |used| used.memory),
+        (goals.size.is_some(), |used| used.size),
+        (goals.token.is_some(), |used| used.token),
+        (goals.first_token.is_some(), |used| used.first_token),
         (!problem.settings.most_shards.is_empty(), |used| used.shards.into()),
     ];
     all.into_iter().filter(|(is_bounded, _)| *is_bounded).map(|(_, used)| used).collect()
 }
 
-/// The search exceeded its budget of comparisons.
+/// The search exceeded its share of the budget.
 struct Exceeded;
 
 struct Search<'search, 'request> {
     problem: &'search Problem<'request>,
     beam: usize,
-    /// Remaining comparisons.
-    left: u64,
+    /// Whether comparisons are limited to a share of the budget.
+    is_limited: bool,
+    /// Comparisons so far, and their maximum.
+    compared: u64,
+    share: u64,
     /// Upper bound on the saving by joining a shard.
     joining: Sums,
-    /// Additional cost of a shard that follows one on another target.
-    moving: Sums,
-    /// Whether goals for times limit the overhead of calls.
-    calls_are_bounded: bool,
+    moving: Moving,
+    /// Whether goals for times limit the overhead of shards.
+    shards_are_bounded: bool,
     /// The quantities that the request limits. For each, the label with the least use is kept.
     bounded: Vec<Quantity>,
     /// The objective of a known chain, and lower bounds for the rest of others.
@@ -308,11 +323,24 @@ fn exceeds(own: &Sums, rest: &Sums, known: &Sums) -> bool {
     orders.find(|order| order.is_ne()).is_some_and(std::cmp::Ordering::is_gt)
 }
 
-/// Returns whether goals for times limit the overhead of calls.
-fn calls_are_bounded(problem: &Problem<'_>) -> bool {
-    let goals = &problem.request.goals;
-    let is_bounded = goals.token_microseconds.is_some() || goals.first_token_microseconds.is_some();
-    is_bounded && problem.parts.iter().flat_map(|part| &part.choices).any(|choice| choice.call > 0)
+/// Returns whether goals for times limit the overhead of shards.
+fn shards_are_bounded(problem: &Problem<'_>) -> bool {
+    let has_call = |choice: &Choice| choice.call != Interval::default();
+    problem.goals.bounds_times()
+        && (problem.request.boundary_nanoseconds > 0
+            || problem.parts.iter().flat_map(|part| &part.choices).any(has_call))
+}
+
+/// Returns the additional cost of a shard that follows one on another target.
+fn moving(problem: &Problem<'_>) -> Moving {
+    let transfer = problem.request.transfer_nanoseconds;
+    let bounded = |goal: Option<u64>, moved: u64| goal.map_or(0, |_| moved);
+    let rows = problem.prompt_rows.saturating_add(1);
+    let used = HandOff {
+        token: bounded(problem.goals.token, transfer),
+        first_token: bounded(problem.goals.first_token, transfer.saturating_mul(rows)),
+    };
+    Moving { sums: problem.in_time(transfer), used }
 }
 
 /// Requirements and results of a range of units, independent of the units before it.
@@ -332,10 +360,12 @@ impl<'search, 'request> Search<'search, 'request> {
         Search {
             problem,
             beam,
-            left: COMPARISONS,
+            is_limited: true,
+            compared: 0,
+            share: problem.settings.budget.share(),
             joining: problem.most_saved(),
-            moving: problem.in_time(problem.request.transfer_nanoseconds),
-            calls_are_bounded: calls_are_bounded(problem),
+            moving: moving(problem),
+            shards_are_bounded: shards_are_bounded(problem),
             bounded: bounded(problem),
             known,
             longest: false,
@@ -347,6 +377,19 @@ impl<'search, 'request> Search<'search, 'request> {
     }
 
     fn run(&mut self) -> Result<Option<Found>, Exceeded> {
+        let found = self.chain();
+        // An unlimited search costs no more than a share, so that it does not end the others.
+        self.problem.settings.budget.spend(self.compared.min(self.share));
+        found
+    }
+
+    /// Counts comparisons.
+    fn compare(&mut self, comparisons: u64) -> Result<(), Exceeded> {
+        self.compared = self.compared.saturating_add(comparisons);
+        if self.is_limited && self.compared > self.share { Err(Exceeded) } else { Ok(()) }
+    }
+
+    fn chain(&mut self) -> Result<Option<Found>, Exceeded> {
         let problem = self.problem;
         let bounded =
             problem.limits.iter().any(|limits| limits.shards.is_some() || limits.memory_bytes.is_some());
@@ -381,8 +424,7 @@ impl<'search, 'request> Search<'search, 'request> {
                         let Some(cost) = legal_cost(problem, choice, first, end) else { break };
                         let step = Step { part: index, first, end, choice: position, joins: false };
                         let range = Range::new(problem, part, step, cost);
-                        let labels = (self.arena.len() - from) as u64;
-                        self.left = self.left.checked_sub(EXTENSION * labels).ok_or(Exceeded)?;
+                        self.compare(EXTENSION * (self.arena.len() - from) as u64)?;
                         // A component may join the previous shard only with its first unit.
                         let ways: &[bool] = if first == 0 && index > 0 { &[false, true] } else { &[false] };
                         // Lower bound for the rest of a chain that ends here.
@@ -448,10 +490,10 @@ impl<'search, 'request> Search<'search, 'request> {
     /// Adds a label unless an existing one is at least as good, and drops labels that it dominates.
     /// Of two equals the earlier one stays, so ties resolve to the earliest choice.
     fn insert(&mut self, frontier: &mut Vec<Label>, label: Label) -> Result<(), Exceeded> {
-        self.left = self.left.checked_sub(1 + frontier.len() as u64).ok_or(Exceeded)?;
-        // With limits on the number of shards or on calls, or with refused shards, it matters
-        // whether a component joins.
-        let alike = !self.problem.forbids() && label.used.targets.is_empty() && !self.calls_are_bounded;
+        self.compare(1 + frontier.len() as u64)?;
+        // With limits on the number of shards or on their overhead, or with refused shards, it
+        // matters whether a component joins.
+        let alike = !self.problem.forbids() && label.used.targets.is_empty() && !self.shards_are_bounded;
         let joining = alike.then_some(&self.joining);
         if frontier.iter().any(|other| other.dominates(&label, joining, &self.moving)) {
             return Ok(());
@@ -547,8 +589,12 @@ impl Search<'_, '_> {
         };
         let mut sums = label.sums;
         sums.iter_mut().zip(own).for_each(|(sum, own)| *sum = sum.saturating_add(own));
-        if let Some(before) = label.target.filter(|_| !joins) {
-            let moved = problem.in_time(problem.transfer(before, choice.target));
+        let moved = match joins {
+            false => label.target.map_or(0, |before| problem.transfer(before, choice.target)),
+            true => open?.moved,
+        };
+        if moved > 0 && !joins {
+            let moved = problem.in_time(moved);
             sums.iter_mut().zip(moved).for_each(|(sum, moved)| *sum = sum.saturating_add(moved));
         }
         let bound = self.known.map(|(remainder, known)| {
@@ -558,7 +604,7 @@ impl Search<'_, '_> {
         if bound.as_ref().is_some_and(|(_, known, least)| least > known) {
             return None;
         }
-        let used = self.used(label, part, choice, (range, &added), joins)?;
+        let used = self.used(label, part, choice, (range, &added), (joins, moved))?;
         if let Some((remainder, known, least)) = &bound
             && remainder.excludes(known, (&sums, least), &used, step.part, end)
         {
@@ -602,6 +648,7 @@ impl Search<'_, '_> {
             Box::new(Open {
                 target: choice.target,
                 values: choice.values,
+                moved: problem.goals.first_token.map_or(0, |_| moved),
                 at_stake: problem.limits[target].at_stake(&cost, &problem.most[target]),
                 at_risk,
                 cost,
@@ -621,18 +668,18 @@ impl Search<'_, '_> {
     }
 
     /// Returns the use of a label with one more range of that cost, if goals and limits of targets
-    /// allow it.
+    /// allow it. `moved` is the time of the transfer of a row to the shard.
     fn used(
         &self,
         label: &Label,
         part: &Part,
         choice: &Choice,
         (range, cost): (&Range, &RangeCost),
-        joins: bool,
+        (joins, moved): (bool, u64),
     ) -> Option<Used> {
         let problem = self.problem;
         let Step { first, end, .. } = range.step;
-        let goals = &problem.request.goals;
+        let (goals, stage) = (&problem.goals, problem.relaxed.stage);
         let mut used = label.used.clone();
         if let Some(most) = part.most_shards {
             used.shards += 1;
@@ -640,31 +687,38 @@ impl Search<'_, '_> {
                 return None;
             }
         }
-        if let (Some(max), false) = (goals.memory_bytes, problem.relaxed.memory) {
+        if let (Some(max), false) = (goals.memory, problem.relaxed.memory) {
             used.memory = used.memory.saturating_add(cost.context_bytes());
             if used.memory > max {
                 return None;
             }
         }
-        if let (Some(max), false) = (goals.size_bytes, problem.relaxed.size) {
+        if let (Some(max), false) = (goals.size, problem.relaxed.size) {
             used.size = used.size.saturating_add(cost.artefact_bytes);
             if used.size > max {
                 return None;
             }
         }
-        if let (Some(max), false) = (goals.token_microseconds, problem.relaxed.times) {
-            used.token = used.token.saturating_add(cost.known_time);
-            if used.token > max {
-                return None;
+        if goals.bounds_times() && !problem.relaxed.times {
+            let hand_off = problem.hand_off(moved, cost, joins);
+            let add = |sum: u64, microseconds: u64, hand_off: u64| {
+                sum.saturating_add(microseconds.saturating_mul(1000)).saturating_add(hand_off)
+            };
+            if let Some(max) = goals.token {
+                used.token = add(used.token, stage.of(cost.time), hand_off.token);
+                if used.token > max {
+                    return None;
+                }
+            }
+            if let Some(max) = goals.first_token {
+                let first = stage.of(cost.time.and(cost.prefill));
+                used.first_token = add(used.first_token, first, hand_off.first_token);
+                if used.first_token > max {
+                    return None;
+                }
             }
         }
-        if let (Some(max), false) = (goals.first_token_microseconds, problem.relaxed.times) {
-            used.first_token = used.first_token.saturating_add(problem.first_token(cost));
-            if used.first_token > max {
-                return None;
-            }
-        }
-        if let (Some(max), false) = (goals.quality_micronats, problem.relaxed.quality) {
+        if let (Some(max), false) = (goals.quality, problem.relaxed.quality) {
             used.loss = used.loss.saturating_add(choice.loss[end].saturating_sub(choice.loss[first]));
             if used.loss > max {
                 return None;
@@ -772,23 +826,25 @@ impl Found {
                 }),
             }
         }
-        let time = shards.iter().try_fold(0_u64, |sum, shard| Some(sum.saturating_add(shard.cost.time?)));
+        let times = problem.times(shards.iter().map(|shard| (shard.target, &shard.cost)));
         Solution {
             shards,
             entries: problem.entries.clone(),
             context: problem.entries.first().map_or(0, |entry| entry.context),
-            time,
+            time: times.token.microseconds(),
+            first_token: times.first_token.microseconds(),
             exact: self.exact,
             gap: self.gap,
             balanced_by: problem.balanced_by,
             tables: Vec::new(),
             speculation: None,
-            about_speculation: None,
+            note: None,
             relieving: Vec::new(),
             mixed: None,
             reserve: Default::default(),
             decided: Default::default(),
-            timed: problem.timed.clone(),
+            intervals: problem.intervals.clone(),
+            stage: problem.relaxed.stage,
             settings: problem.settings.clone(),
         }
     }

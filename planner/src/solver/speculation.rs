@@ -5,15 +5,18 @@
 //! only if no layer leaves its target, no fallback is dropped, and the loss does not grow.
 //! Otherwise no tokens are verified.
 //!
-//! The gain follows from the times of a step with one row and with several, and from the number of
-//! right tokens per proposal. An unknown time counts as no gain. The gain must be at least
-//! [`LEAST_GAIN`], and at least the percentage by which the entry point enlarges the artefacts.
+//! The gain follows from the likely times of a step with one row and with several, and from the
+//! number of right tokens per proposal. It must be at least [`LEAST_GAIN`], and at least the
+//! percentage by which the entry point enlarges the artefacts.
 
 use super::bounds::TargetBounds;
-use super::{Effort, LEAST_SAVED, Placement, Settings, Solution, fallback, relief};
+use super::{
+    Choice, Effort, LEAST_SAVED, Placement, Settings, Solution, fallback, in_stages, relief, tables,
+};
 use crate::table::{CostTable, Prefix, RangeCost, call_of, runtime_of, units_of};
 use crate::{
-    Cause, Cost, Draft, Entry, EntryKind, Goals, Reason, Refusal, RefusalKind, Request, Speculation, names,
+    Cause, Cost, Draft, Entry, EntryKind, Goal, Reason, Refusal, RefusalKind, Request, Speculation, Support,
+    names,
 };
 
 #[cfg(test)]
@@ -44,8 +47,9 @@ struct Candidate<'r> {
     /// Cost of each shard with this entry point added.
     costs: Vec<RangeCost>,
     /// Nanoseconds of a step with this entry point.
-    step: Option<u64>,
-    /// Expected speed-up, in thousandths of the time with it. `None` if a time is unknown.
+    step: u64,
+    /// Expected speed-up, in thousandths of the time with it. `None` if nothing is known of the
+    /// draft's proposals.
     gain: Option<u64>,
     /// Minimum gain that justifies the entry point, in the same unit.
     needed: u64,
@@ -61,7 +65,9 @@ type Obstacle = (String, Cause);
 /// The errors without verifying, and `invalid-request` if requested rows are not offered, or there
 /// is no draft.
 pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
-    let plain = fallback::solve(request, settings)?;
+    let Some(plain) = in_stages(request, settings, fallback::solve)? else {
+        return Err(tables::no_solution(request, settings));
+    };
     if !request.has_states() {
         return Ok(plain);
     }
@@ -108,7 +114,7 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
         });
     };
     if asked.is_none() && !best.is_worth_it() {
-        let obstacle = best.too_little(one.is_some());
+        let obstacle = best.too_little();
         return Ok(without(plain, obstacle));
     }
     let worth = || found.iter().filter(|candidate| asked.is_some() || candidate.is_worth_it());
@@ -179,27 +185,24 @@ fn costs_with(request: &Request, solution: &Solution, entry: Entry) -> Result<Ve
         let prefix = Prefix::of_units(request, &table, &units, shard.target, &entries);
         let computed = prefix.range(0, units.len()).ok_or_else(illegal)?;
         let runtime = runtime_of(request, &shard.segments, shard.softcap);
-        let known_time = computed.known_time.saturating_add(runtime);
-        let time = computed.time.map(|_| known_time);
-        Ok(RangeCost { time, known_time, ..computed }.called(call_of(request, shard.target)))
+        Ok(Choice::with_runtime(computed, runtime).called(call_of(request, shard.target)))
     };
     solution.shards.iter().map(of).collect()
 }
 
-/// Returns the nanoseconds of a step at an entry point, including the runtime's work between
-/// shards. Returns `None` if a time is unknown.
-fn time_of_step(request: &Request, shards: &[Placement], entry: Entry) -> Option<u64> {
+/// Returns the likely nanoseconds of a step at an entry point that all targets of the shards
+/// support, including the runtime's work between shards.
+fn time_of_step(request: &Request, shards: &[Placement], entry: Entry) -> u64 {
     let table = CostTable::new(request);
     let rows = u64::from(entry.rows);
     let mut nanoseconds = 0_u64;
     for shard in shards {
         let units = units_of(request, &shard.segments, shard.softcap);
         let prefix = Prefix::of_units(request, &table, &units, shard.target, &[entry]);
-        let computed = prefix.range(0, units.len())?.time?;
         // The runtime caps the logits of each row.
-        let runtime = runtime_of(request, &shard.segments, shard.softcap).saturating_mul(rows);
-        let all = computed.saturating_add(runtime).saturating_add(call_of(request, shard.target));
-        nanoseconds = nanoseconds.saturating_add(all.saturating_mul(1000));
+        let runtime = runtime_of(request, &shard.segments, shard.softcap).times(rows);
+        let all = prefix.sum(0, units.len()).time.and(runtime).and(call_of(request, shard.target));
+        nanoseconds = nanoseconds.saturating_add(all.likely.saturating_mul(1000));
         nanoseconds = nanoseconds.saturating_add(request.boundary_nanoseconds);
     }
     let place = |shard: &Placement| {
@@ -208,7 +211,7 @@ fn time_of_step(request: &Request, shards: &[Placement], entry: Entry) -> Option
     };
     let moves = shards.windows(2).filter(|pair| place(&pair[0]) != place(&pair[1])).count() as u64;
     let moved = request.transfer_nanoseconds.saturating_mul(rows).saturating_mul(moves);
-    Some(nanoseconds.saturating_add(moved))
+    nanoseconds.saturating_add(moved)
 }
 
 /// Steps of a draft's usual replies, and the tokens that they produce with a number of rows.
@@ -260,14 +263,10 @@ impl<'r> Candidate<'r> {
         solution: &Solution,
         draft: &'r Draft,
         (entry, costs): (Entry, &[RangeCost]),
-        one: Option<u64>,
+        one: u64,
     ) -> Candidate<'r> {
         let step = time_of_step(request, &solution.shards, entry);
-        let proposal = u64::from(entry.rows.saturating_sub(1))
-            .saturating_mul(draft.token_microseconds)
-            .saturating_mul(1000);
-        let gain =
-            one.zip(step).and_then(|(one, step)| Usual::of(draft, entry.rows).gain(one, step, proposal));
+        let gain = Usual::of(draft, entry.rows).gain(one, step, proposal(draft, entry));
         let without = artefact_bytes(solution.shards.iter().map(|shard| &shard.cost));
         let added = artefact_bytes(costs.iter()).saturating_sub(without);
         let growth = u128::from(added) * 1000 / u128::from(without.max(1));
@@ -280,7 +279,7 @@ impl<'r> Candidate<'r> {
         self.gain.is_some_and(|gain| gain >= self.needed)
     }
 
-    fn too_little(&self, one_is_known: bool) -> Obstacle {
+    fn too_little(&self) -> Obstacle {
         let rows = self.entry.rows;
         let why = match self.gain {
             Some(gain) if self.needed > 1000 + LEAST_GAIN => {
@@ -293,10 +292,7 @@ impl<'r> Candidate<'r> {
                     "with decode_{rows} replies would be {gain} as fast, and at least {least} is required"
                 )
             }
-            None if one_is_known && self.step.is_some() => {
-                format!("the accepted proposals of draft `{}` are not known", self.draft.name)
-            }
-            None => "the times of some shards are not known".to_owned(),
+            None => format!("the accepted proposals of draft `{}` are not known", self.draft.name),
         };
         (why, Cause::Cost("time".to_owned()))
     }
@@ -331,7 +327,7 @@ impl<'r> Candidate<'r> {
             }
         }
         let memory = held.iter().copied().fold(own_bytes(self.draft, self.entry), u64::saturating_add);
-        if let Some(most) = goals.memory_bytes.filter(|most| memory > *most) {
+        if let Some(most) = goals.memory_bytes().filter(|most| memory > *most) {
             return Some((over("memory", memory, most), Cause::Goal("memory".to_owned())));
         }
         let tables = request.tables.iter().zip(&solution.tables);
@@ -340,14 +336,14 @@ impl<'r> Candidate<'r> {
             .map(|format| format.bytes)
             .chain([artefact_bytes(self.costs.iter()), solution.reserve.bytes()])
             .fold(0, u64::saturating_add);
-        let most = goals.size_bytes.filter(|most| size > *most)?;
+        let most = goals.size_bytes().filter(|most| size > *most)?;
         Some((over("size", size, most), Cause::Goal("size".to_owned())))
     }
 
-    fn added_to(&self, solution: Solution, one: Option<u64>, cause: Cause) -> Solution {
+    fn added_to(&self, solution: Solution, one: u64, cause: Cause) -> Solution {
         let (entry, draft) = (self.entry, self.draft);
-        let mut because = match (self.gain, one.zip(self.step)) {
-            (Some(gain), Some((one, several))) => {
+        let mut because = match self.gain {
+            Some(gain) => {
                 let usual = Usual::of(draft, entry.rows);
                 let accepted = usual.tokens.saturating_sub(usual.silent).saturating_mul(10);
                 let tokens = accepted.checked_div(usual.proposing).unwrap_or(0);
@@ -357,14 +353,14 @@ impl<'r> Candidate<'r> {
                      the others take {} for one ({})",
                     times(gain),
                     usual.proposing * 100 / all,
-                    names::microseconds(several.div_ceil(1000)),
+                    names::microseconds(self.step.div_ceil(1000)),
                     tokens / 10,
                     tokens % 10,
                     names::microseconds(one.div_ceil(1000)),
                     names::Named::name(&draft.provenance),
                 )
             }
-            _ => "the gain is not known".to_owned(),
+            None => "the gain is not known".to_owned(),
         };
         if cause == asked_for() {
             because.insert_str(0, "requested; ");
@@ -379,7 +375,7 @@ impl<'r> Candidate<'r> {
         Solution {
             shards,
             speculation: Some(speculation),
-            about_speculation: Some(Reason { shard: None, choice, because, cause }),
+            note: Some(Reason { shard: None, choice, because, cause }),
             ..solution
         }
     }
@@ -389,6 +385,12 @@ fn limit(name: &str) -> Cause {
     Cause::Limit(name.to_owned())
 }
 
+/// Returns the likely nanoseconds of the proposals that a step at an entry point verifies.
+fn proposal(draft: &Draft, entry: Entry) -> u64 {
+    let tokens = u64::from(entry.rows.saturating_sub(1));
+    tokens.saturating_mul(draft.token_time.likely).saturating_mul(1000)
+}
+
 /// Returns the bytes that verifying needs in addition to the shards.
 fn own_bytes(draft: &Draft, entry: Entry) -> u64 {
     draft.row_bytes.saturating_mul(entry.rows.into()).saturating_add(draft.memory_bytes)
@@ -396,7 +398,7 @@ fn own_bytes(draft: &Draft, entry: Entry) -> u64 {
 
 fn without(solution: Solution, (because, cause): Obstacle) -> Solution {
     let choice = "no proposals".to_owned();
-    Solution { about_speculation: Some(Reason { shard: None, choice, because, cause }), ..solution }
+    Solution { note: Some(Reason { shard: None, choice, because, cause }), ..solution }
 }
 
 /// Finds the optimum among plans that have both entry points, if verifying is worth it there and
@@ -406,11 +408,11 @@ fn anew<'r>(
     settings: &Settings,
     plain: &Solution,
     candidate: &Candidate<'r>,
-    (one, asked): (Option<u64>, Option<u32>),
+    (one, asked): (u64, Option<u32>),
 ) -> Option<(Solution, Candidate<'r>)> {
     let (draft, entry) = (candidate.draft, candidate.entry);
     let both = with_both(request, draft, entry);
-    let mut found = fallback::solve(&both, settings).ok()?;
+    let mut found = fallback::solve(&both, settings, plain.stage).ok()??;
     let units = |solution: &Solution| -> Vec<u64> {
         (0_u32..).zip(&request.targets).map(|(target, _)| solution.units_on(target)).collect()
     };
@@ -424,13 +426,9 @@ fn anew<'r>(
     let other = Candidate::new(request, plain, draft, (entry, &costs), one);
     let step = time_of_step(request, &found.shards, entry);
     let own = time_of_step(request, &found.shards, decode(found.context, 1));
-    let gain = one.zip(own).zip(step).and_then(|((one, own), step)| {
-        let proposal = u64::from(entry.rows.saturating_sub(1))
-            .saturating_mul(draft.token_microseconds)
-            .saturating_mul(1000);
-        let gain = Usual::of(draft, entry.rows).gain(own, step, proposal)?;
+    let gain = Usual::of(draft, entry.rows).gain(own, step, proposal(draft, entry)).map(|gain| {
         let gain = u128::from(gain) * u128::from(one) / u128::from(own.max(1));
-        Some(u64::try_from(gain).unwrap_or(u64::MAX))
+        u64::try_from(gain).unwrap_or(u64::MAX)
     });
     let other = Candidate { step, gain, ..other };
     let worth = asked.is_some() || other.is_worth_it();
@@ -438,7 +436,7 @@ fn anew<'r>(
     (worth && other.misfit(request, &found).is_none()).then_some((found, other))
 }
 
-/// Returns the request with the costs of the verifying entry point added to those of the entry
+/// Returns the request with the costs of the verifying entry point added to the costs of the entry
 /// point that every shard has.
 fn with_both(request: &Request, draft: &Draft, entry: Entry) -> Request {
     let table = CostTable::new(request);
@@ -447,22 +445,24 @@ fn with_both(request: &Request, draft: &Draft, entry: Entry) -> Request {
             return cost.clone();
         }
         let Some(other) = table.row(cost.kind, cost.target, cost.formats, entry) else {
-            let illegal = cost.illegal.clone().or(Some(format!("no cost for {}", names::entry(entry))));
-            return Cost { illegal, ..cost.clone() };
+            let why = format!("no cost for {}", names::entry(entry));
+            let support = if cost.time().is_some() { Support::Illegal(why) } else { cost.support.clone() };
+            return Cost { support, ..cost.clone() };
         };
+        let is_refused = cost.time().is_some() && other.time().is_none();
         Cost {
             ops: cost.ops.max(other.ops),
             weight_bytes: cost.weight_bytes.max(other.weight_bytes),
             artefact_bytes: cost.artefact_bytes.saturating_add(other.artefact_bytes),
             state_bytes: cost.state_bytes.max(other.state_bytes),
-            illegal: cost.illegal.clone().or_else(|| other.illegal.clone()),
+            support: if is_refused { other.support.clone() } else { cost.support.clone() },
             ..cost.clone()
         }
     };
     let own = own_bytes(draft, entry);
-    let goals = Goals {
-        memory_bytes: request.goals.memory_bytes.map(|most| most.saturating_sub(own)),
-        ..request.goals
+    let goals = match request.goals.memory_bytes() {
+        Some(most) => request.goals.with(Goal::MemoryBytes(most.saturating_sub(own))),
+        None => request.goals.clone(),
     };
     Request { costs: request.costs.iter().map(both).collect(), goals, ..request.clone() }
 }

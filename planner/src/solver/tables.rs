@@ -3,10 +3,13 @@
 
 use std::borrow::Cow;
 
+use super::goals::{Stage, stages};
 use super::preferences::in_order;
 use super::search::{self, Sums};
 use super::{Effort, Gap, Goal, Problem, Relaxed, Settings, Solution, Trade, diagnose, entry_sets, mix};
-use crate::{Cause, GatheredTable, Goals, Reason, Refusal, RefusalKind, Request, TableFormat, names};
+use crate::{
+    Cause, GatheredTable, Goal as Bound, Goals, Reason, Refusal, RefusalKind, Request, TableFormat, names,
+};
 
 /// Maximum number of sets of formats that are tried. Two tables in three formats have nine.
 const MOST: usize = 16;
@@ -30,23 +33,24 @@ impl Tables {
     fn rest_of<'r>(&self, request: &'r Request) -> Option<Cow<'r, Request>> {
         let goals = &request.goals;
         let holds = |goal: Option<u64>, own: u64| goal.is_none_or(|goal| own <= goal);
-        let both = holds(goals.size_bytes, self.bytes) && holds(goals.quality_micronats, self.micronats);
+        let both = holds(goals.size_bytes(), self.bytes) && holds(goals.quality_micronats(), self.micronats);
         both.then(|| self.at_most_rest_of(request))
     }
 
     /// Returns the request like [`rest_of`](Self::rest_of), with a rest of 0 for a goal that these
     /// tables exceed.
     fn at_most_rest_of<'r>(&self, request: &'r Request) -> Cow<'r, Request> {
-        let goals = &request.goals;
-        let left = |goal: Option<u64>, own: u64| goal.map(|goal| goal.saturating_sub(own));
-        let rest = Goals {
-            size_bytes: left(goals.size_bytes, self.bytes),
-            quality_micronats: left(goals.quality_micronats, self.micronats),
-            ..*goals
-        };
-        match rest == *goals {
+        let mut goals = request.goals.clone();
+        for bound in &mut goals.bounds {
+            match bound {
+                Bound::SizeBytes(most) => *most = most.saturating_sub(self.bytes),
+                Bound::QualityMicronats(most) => *most = most.saturating_sub(self.micronats),
+                _ => {}
+            }
+        }
+        match goals == request.goals {
             true => Cow::Borrowed(request),
-            false => Cow::Owned(Request { goals: rest, ..request.clone() }),
+            false => Cow::Owned(Request { goals, ..request.clone() }),
         }
     }
 
@@ -63,13 +67,11 @@ impl Tables {
             add(Goal::Time, problem.transfer(pair[0].target, pair[1].target));
         }
         for shard in &solution.shards {
-            let target = shard.target as usize;
-            add(Goal::Targets, problem.ranks[target].saturating_mul(shard.units()));
-            add(Goal::KnownTimes, shard.cost.untimed.into());
+            add(Goal::Targets, problem.ranks[shard.target as usize].saturating_mul(shard.units()));
             if problem.counts_loss() {
                 add(Goal::Loss, losses.of_shard(shard).saturating_add(problem.loss_of_a_shard()));
             }
-            add(Goal::Time, problem.nanoseconds(&shard.cost, target).saturating_add(problem.boundary));
+            add(Goal::Time, problem.nanoseconds(&shard.cost).saturating_add(problem.boundary));
             add(Goal::Shards, 1);
             add(Goal::Formats, shard.formats().map(u64::from).fold(0, u64::saturating_add));
         }
@@ -106,12 +108,12 @@ impl Tables {
                 format!("the gathered tables alone {what} {}, the goal is {}", shown(own), shown(goal));
             Some(Refusal::new(kind, message).with("goal", goal).with("tables", own))
         };
-        let quality = alone(goals.quality_micronats, RefusalKind::OverQuality, "lose", names::micronats);
+        let quality = alone(goals.quality_micronats(), RefusalKind::OverQuality, "lose", names::micronats);
         if let Some(quality) = quality {
             return quality;
         }
         let refusal = shards();
-        let size = alone(goals.size_bytes, RefusalKind::OverSize, "have", names::bytes);
+        let size = alone(goals.size_bytes(), RefusalKind::OverSize, "have", names::bytes);
         match size.filter(|_| refusal.kind != RefusalKind::OverSize) {
             Some(size) => size,
             None => refusal,
@@ -138,7 +140,7 @@ fn sets(request: &Request) -> Result<Vec<Tables>, Refusal> {
         };
         sets = frontier(sets.iter().flat_map(with).collect());
     }
-    if request.goals.size_bytes.is_none() {
+    if request.goals.size_bytes().is_none() {
         sets.truncate(1);
     }
     Ok(sets)
@@ -190,19 +192,28 @@ fn frontier(mut sets: Vec<Tables>) -> Vec<Tables> {
     sets
 }
 
-/// Finds the optimum with the flags that the request recommends.
-pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
+/// Finds the optimum of a stage with the flags that the request recommends. If the budget is spent,
+/// no set is tried after a plan is found, and without a plan only the smallest tables are tried.
+pub(super) fn solve(
+    request: &Request,
+    settings: &Settings,
+    stage: Stage,
+) -> Result<Option<Solution>, Refusal> {
     let sets = sets(request)?;
     let mut best: Option<(Solved, usize)> = None;
     let mut gaps: Vec<Gap> = Vec::new();
-    let (mut exact, mut found_with) = (true, 0);
-    for (place, least) in in_turn(request, settings, &sets)? {
+    let (mut exact, mut found_with, mut is_cut) = (true, 0, false);
+    for (place, least) in in_turn(request, settings, stage, &sets)? {
         let set = &sets[place];
         if best.as_ref().zip(least).is_some_and(|((best, _), least)| best.merit < least) {
             continue;
         }
+        if settings.budget.is_spent() && (best.is_some() || place + 1 < sets.len()) {
+            is_cut = true;
+            continue;
+        }
         let others = place + 1 < sets.len() && request.weighs_losses() && !request.goals.least_loss;
-        let Some(found) = solve_within(request, settings, set, others)? else { continue };
+        let Some(found) = solve_within(request, settings, stage, (set, others))? else { continue };
         exact &= found.solution.exact;
         found_with += 1;
         gaps.extend(found.solution.gap);
@@ -215,10 +226,10 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
             break;
         }
     }
-    let Some((best, _)) = best else { return Err(no_solution(request, settings, &sets)) };
+    let Some((best, _)) = best else { return Ok(None) };
     let own = best.solution.gap;
-    if found_with == 1 {
-        return Ok(Solution { exact, ..best.solution });
+    if found_with == 1 && !is_cut {
+        return Ok(Some(Solution { exact, ..best.solution }));
     }
     // Other tables are not proven to be worse.
     let goal = own.or(gaps.first().copied()).map(|gap| gap.goal);
@@ -229,16 +240,26 @@ pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, 
         _ => own.map_or(0, |own| own.value),
     };
     let gap = goal.zip(least).map(|(goal, least)| Gap { goal, value, least });
-    Ok(Solution { exact, gap: gap.filter(|gap| gap.value > gap.least), ..best.solution })
+    let gap = if is_cut {
+        // No bound is known for the sets that were not tried.
+        let goal = Trade::of(request).map_or(Goal::Time, Trade::goal);
+        let value = if goal == Goal::Loss { best.loss } else { best.nanoseconds };
+        Some(Gap { goal, value, least: 0 })
+    } else {
+        gap
+    };
+    let exact = exact && !is_cut;
+    Ok(Some(Solution { exact, gap: gap.filter(|gap| gap.value > gap.least), ..best.solution }))
 }
 
 /// Returns the sets in the order in which they are tried. If the loss is minimised, they are
 /// ordered by a lower bound for plans with them, so that few are tried. Otherwise the preferred one
-/// is first. The lower bound is known only if no parts of the objective except ranks of targets and
-/// unknown times come before losses.
+/// is first. The lower bound is known only if no parts of the objective except ranks of targets
+/// come before losses.
 fn in_turn(
     request: &Request,
     settings: &Settings,
+    stage: Stage,
     sets: &[Tables],
 ) -> Result<Vec<(usize, Option<Sums>)>, Refusal> {
     let plain = || (0..sets.len()).map(|place| (place, None)).collect();
@@ -251,7 +272,7 @@ fn in_turn(
         let mut least = [u64::MAX; Goal::ALL.len()];
         let Some(rest) = set.rest_of(request) else { continue };
         for entries in entry_sets(request)? {
-            let problem = Problem::new(&rest, settings, entries, Relaxed::default())?;
+            let problem = Problem::new(&rest, settings, entries, within(stage))?;
             if !problem.is_known_before_losses() {
                 return Ok(plain());
             }
@@ -279,17 +300,22 @@ struct Solved {
     is_free_of_size: bool,
 }
 
-/// Finds the optimum with these tables, or `None` if there is none. `others` specifies whether to
-/// check the effect of a larger size goal.
+/// Returns the constraints of a stage.
+fn within(stage: Stage) -> Relaxed {
+    Relaxed { stage, ..Relaxed::default() }
+}
+
+/// Finds the optimum of a stage with these tables, or `None` if there is none. `others` specifies
+/// whether to check the effect of a larger size goal.
 fn solve_within(
     request: &Request,
     settings: &Settings,
-    tables: &Tables,
-    others: bool,
+    stage: Stage,
+    (tables, others): (&Tables, bool),
 ) -> Result<Option<Solved>, Refusal> {
     let Some(rest) = tables.rest_of(request) else { return Ok(None) };
     for entries in entry_sets(request)? {
-        let mut problem = Problem::new(&rest, settings, entries.clone(), Relaxed::default())?;
+        let mut problem = Problem::new(&rest, settings, entries.clone(), within(stage))?;
         let Some(found) = search::search(&mut problem) else { continue };
         let objective = found.objective();
         let mut solution = found.into_solution(&problem);
@@ -298,15 +324,14 @@ fn solve_within(
         }
         solution.tables.clone_from(&tables.formats);
         solution.gap = tables.gap(solution.gap);
-        let is_free_of_size = others && {
-            let mut freer =
-                Problem::new(&rest, settings, entries, Relaxed { size: true, ..Relaxed::default() })?;
+        let is_free_of_size = others && !settings.budget.is_spent() && {
+            let relaxed = Relaxed { size: true, ..within(stage) };
+            let mut freer = Problem::new(&rest, settings, entries, relaxed)?;
             search::search(&mut freer).is_some_and(|freer| freer.objective() == objective)
         };
         let losses = &problem.losses;
         let own = solution.shards.iter().map(|shard| losses.of_shard(shard)).fold(0, u64::saturating_add);
-        let times =
-            solution.shards.iter().map(|shard| problem.nanoseconds(&shard.cost, shard.target as usize));
+        let times = solution.shards.iter().map(|shard| problem.nanoseconds(&shard.cost));
         return Ok(Some(Solved {
             merit: tables.merit(&problem, &solution),
             loss: own.saturating_add(tables.micronats),
@@ -318,30 +343,40 @@ fn solve_within(
     Ok(None)
 }
 
-/// Returns why there is no plan: with the preferred tables, or, if the size prevents one, with the
-/// smallest tables.
-fn no_solution(request: &Request, settings: &Settings, sets: &[Tables]) -> Refusal {
+/// Returns why no stage has a plan: with the preferred tables, or, if the size prevents one, with
+/// the smallest tables.
+pub(super) fn no_solution(request: &Request, settings: &Settings) -> Refusal {
+    let sets = match sets(request) {
+        Ok(sets) => sets,
+        Err(refusal) => return refusal,
+    };
     let of = |tables: &Tables| -> Result<Refusal, Refusal> {
         let rest = tables.at_most_rest_of(request);
         let Some(entries) = entry_sets(request)?.into_iter().next() else {
             let message = "the request offers no entry points that fit";
             return Err(Refusal::new(RefusalKind::InvalidRequest, message));
         };
-        let problem = Problem::new(&rest, settings, entries, Relaxed::default())?;
+        // The last stage allows most plans.
+        let stage = stages(request, settings)?.last().copied().unwrap_or_default();
+        let problem = Problem::new(&rest, settings, entries, within(stage))?;
         Ok(tables.refusal(&request.goals, || diagnose::diagnose(&problem, tables, &request.goals)))
     };
     let of = |tables| of(tables).unwrap_or_else(|refusal| refusal);
     let preferred = sets.first().map(of);
-    let within = |tables: &&Tables| {
-        request.goals.quality_micronats.is_none_or(|goal| tables.part_of(RefusalKind::OverQuality) <= goal)
-    };
-    match sets.iter().skip(1).rfind(within) {
+    let quality = request.goals.quality_micronats();
+    let loses_less =
+        |tables: &&Tables| quality.is_none_or(|goal| tables.part_of(RefusalKind::OverQuality) <= goal);
+    let mut refusal = match sets.iter().skip(1).rfind(loses_less) {
         Some(smallest) if preferred.as_ref().is_some_and(|own| own.kind == RefusalKind::OverSize) => {
             of(smallest)
         }
         _ => preferred
             .unwrap_or_else(|| Refusal::new(RefusalKind::InvalidRequest, "there are no tables to choose")),
+    };
+    if settings.budget.is_spent() {
+        refusal.message.push_str(" (the search was cut short)");
     }
+    refusal
 }
 
 impl Solution {
@@ -361,7 +396,7 @@ impl Solution {
             let earlier = table.formats.iter().take(place as usize);
             let smaller = earlier.clone().all(|other| other.bytes > format.bytes);
             let unknown = earlier.clone().all(|other| other.micronats.is_none());
-            let (because, cause) = match (place, request.goals.size_bytes) {
+            let (because, cause) = match (place, request.goals.size_bytes()) {
                 (0, None) if !weighed => (
                     format!("the format listed first, and no goal requires a smaller one; {lost}"),
                     Cause::Preference("formats-order".to_owned()),
@@ -403,7 +438,7 @@ mod tests {
     use super::super::solve;
     use super::Settings;
     use crate::testing::RequestBuilder;
-    use crate::{RefusalKind, Request};
+    use crate::{Goal, RefusalKind, Request};
 
     const TABLE: [(u64, Option<u32>); 3] = [(8000, Some(0)), (4000, Some(70)), (2000, Some(900))];
 
@@ -415,7 +450,8 @@ mod tests {
         request
             .table("per-layer", &[(500, Some(0)), (250, None)])
             .change(|request| {
-                (request.goals.size_bytes, request.goals.least_loss) = (Some(size), true);
+                request.goals.set(Goal::SizeBytes(size));
+                request.goals.least_loss = true;
                 change(request);
             })
             .build()
@@ -449,8 +485,9 @@ mod tests {
     fn what_tables_lose_is_a_part_of_the_quality_goal() {
         let within = |micronats: u64, size: Option<u64>| {
             let request = sized(0, |request| {
-                (request.goals.size_bytes, request.goals.least_loss) = (size, false);
-                request.goals.quality_micronats = Some(micronats);
+                request.goals.least_loss = false;
+                request.goals.bounds = size.into_iter().map(Goal::SizeBytes).collect();
+                request.goals.set(Goal::QualityMicronats(micronats));
             });
             solve(&request, &Settings::default())
         };
@@ -465,8 +502,10 @@ mod tests {
     #[test]
     fn where_losses_do_not_count_the_order_of_formats_does() {
         let plain = |size: Option<u64>| {
-            let request =
-                sized(0, |request| (request.goals.size_bytes, request.goals.least_loss) = (size, false));
+            let request = sized(0, |request| {
+                request.goals.least_loss = false;
+                request.goals.bounds = size.into_iter().map(Goal::SizeBytes).collect();
+            });
             solve(&request, &Settings::default()).unwrap().tables
         };
         assert_eq!(plain(None), [0, 0]);
@@ -481,14 +520,14 @@ mod tests {
             [(&[(9, None)][..], RefusalKind::OverQuality), (&[][..], RefusalKind::InvalidRequest)]
         {
             let request = RequestBuilder::decoder(1).table("odd", formats);
-            let request = request.change(|request| request.goals.quality_micronats = Some(10)).build();
+            let request = request.change(|request| request.goals.set(Goal::QualityMicronats(10))).build();
             let refused = solve(&request, &Settings::default()).unwrap_err();
             assert_eq!(refused.kind, kind, "{}", refused.message);
             assert!(refused.message.contains("table `odd`"), "{}", refused.message);
         }
         // Goals that the tables alone exceed.
         let request = RequestBuilder::decoder(1).table("large", &[(9, Some(11))]);
-        let request = request.change(|request| request.goals.quality_micronats = Some(10)).build();
+        let request = request.change(|request| request.goals.set(Goal::QualityMicronats(10))).build();
         let refused = solve(&request, &Settings::default()).unwrap_err();
         assert_eq!(refused.kind, RefusalKind::OverQuality);
         assert!(refused.message.starts_with("the gathered tables alone lose"), "{}", refused.message);
@@ -502,7 +541,7 @@ mod tests {
         let request = (0..6).fold(RequestBuilder::decoder(1), |request, table| {
             request.table(&format!("table {table}"), &formats)
         });
-        let request = request.change(|request| request.goals.size_bytes = Some(1 << 40)).build();
+        let request = request.change(|request| request.goals.set(Goal::SizeBytes(1 << 40))).build();
         let sets = super::sets(&request).unwrap();
         assert_eq!(sets.len(), super::MOST);
         assert_eq!((sets[0].bytes, sets[super::MOST - 1].bytes), (6 * 1600, 6 * 100));

@@ -34,9 +34,9 @@ fn cost(request: &Request, table: &CostTable<'_>, shard: &Shard) -> Result<Range
     let sum =
         |entries: &[_]| Prefix::of_units(request, table, &units, shard.target, entries).sum(0, units.len());
     let cost = sum(&shard.entries);
-    // Sums saturate. Operations without a time are summed for the first entry point only.
-    let uncosted = shard.entries.iter().map(|entry| sum(&[*entry]).uncosted_ops);
-    let sums = uncosted.chain([cost.ops, cost.longest_run, cost.context_bytes()]);
+    // Sums saturate.
+    let times = shard.entries.iter().map(|entry| sum(&[*entry]).time.high);
+    let sums = times.chain([cost.ops, cost.context_bytes()]);
     if sums.max() == Some(u64::MAX) {
         return Err(Refusal::new(RefusalKind::OverLimit, "a sum of the cost table exceeds 64 bits"));
     }
@@ -69,18 +69,22 @@ fn goals(request: &Request, plan: &Plan, costs: &[RangeCost]) -> Result<(), Refu
     let memory = total(costs, RangeCost::context_bytes);
     let tables = tables(request, plan).map(|table| table.bytes).fold(0, u64::saturating_add);
     let size = total(costs, |cost| cost.artefact_bytes).saturating_add(tables);
-    let token = total(costs, |cost| cost.known_time);
-    let first = total(costs, |cost| cost.known_prefill).saturating_add(token);
+    // The runtime needs time for every run of a shard. A plan keeps a goal if the lowest time does.
+    let runs = total(costs, |cost| cost.prefill_runs).saturating_add(costs.len() as u64);
+    let between = |runs: u64| request.boundary_nanoseconds.saturating_mul(runs) / 1000;
+    let token = total(costs, |cost| cost.time.low);
+    let first = total(costs, |cost| cost.prefill.low).saturating_add(token).saturating_add(between(runs));
+    let token = token.saturating_add(between(costs.len() as u64));
     // The sum saturates, and the host refuses a sum of more than 64 bits.
-    let most = goals.memory_bytes.unwrap_or(u64::MAX).min(u64::MAX - 1);
+    let most = goals.memory_bytes().unwrap_or(u64::MAX).min(u64::MAX - 1);
     at_most(OverMemory, "memory-bytes", memory, Some(most))?;
-    at_most(OverSize, "size", size, goals.size_bytes)?;
-    at_most(TooSlow, "token-microseconds", token, goals.token_microseconds)?;
-    at_most(TooSlow, "first-token-microseconds", first, goals.first_token_microseconds)
+    at_most(OverSize, "size", size, goals.size_bytes())?;
+    at_most(TooSlow, "token-microseconds", token, goals.token_microseconds())?;
+    at_most(TooSlow, "first-token-microseconds", first, goals.first_token_microseconds())
 }
 
 fn quality(request: &Request, table: &CostTable<'_>, plan: &Plan) -> Result<(), Refusal> {
-    let Some(goal) = request.goals.quality_micronats else { return Ok(()) };
+    let Some(goal) = request.goals.quality_micronats() else { return Ok(()) };
     let layers = plan.shards.iter().flat_map(|shard| shard_losses(request, table, shard));
     let tables = tables(request, plan).map(|table| table.micronats.map(u64::from));
     let add = |sum: u64, loss: Option<u64>| Some(sum.saturating_add(loss?));
@@ -153,8 +157,8 @@ fn at_most(kind: RefusalKind, name: &str, value: u64, most: Option<u64>) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use shardwright_planner::testing::RequestBuilder;
-    use shardwright_planner::{NumberKind, Planner, Provenance, Sensitivity, TimeCost, ValueSensitivity};
+    use shardwright_planner::testing::{RequestBuilder, refuse, set_time};
+    use shardwright_planner::{Goal, NumberKind, Planner, Provenance, Sensitivity, ValueSensitivity};
 
     use super::*;
     use crate::Even;
@@ -171,7 +175,7 @@ mod tests {
     #[test]
     fn an_unsupported_layer_is_refused() {
         let illegal = decoder().change(|request| {
-            request.costs.iter_mut().for_each(|cost| cost.illegal = Some("no such operation".to_owned()));
+            request.costs.iter_mut().for_each(|cost| refuse(cost, "no such operation"));
         });
         let (kind, message) = refused(illegal);
         assert!(kind == RefusalKind::Unsupported && message.contains("no such operation"), "{message}");
@@ -208,32 +212,28 @@ mod tests {
 
     #[test]
     fn every_goal_is_kept() {
-        type Set = fn(&mut Request, u64);
-        // Six layers decode, and five prefill 128 of 511 tokens in each of four runs.
-        let goals: [(Set, u64, RefusalKind, &str); 4] = [
+        type Bound = fn(u64) -> Goal;
+        // Six layers decode, and five prefill 128 of 511 tokens in each of four runs. The runtime
+        // needs 1 µs for each run of three shards, of which two prefill.
+        let goals: [(Bound, u64, RefusalKind, &str); 4] = [
+            (Goal::MemoryBytes, 8320, RefusalKind::OverMemory, "memory"),
+            (Goal::SizeBytes, 8127, RefusalKind::OverSize, "size"),
+            (Goal::TokenMicroseconds, 60 + 3, RefusalKind::TooSlow, "token-microseconds"),
             (
-                |request, most| request.goals.memory_bytes = Some(most),
-                8320,
-                RefusalKind::OverMemory,
-                "memory",
-            ),
-            (|request, most| request.goals.size_bytes = Some(most), 8127, RefusalKind::OverSize, "size"),
-            (
-                |request, most| request.goals.token_microseconds = Some(most),
-                60,
-                RefusalKind::TooSlow,
-                "token-microseconds",
-            ),
-            (
-                |request, most| request.goals.first_token_microseconds = Some(most),
-                60 + 4 * 50,
+                Goal::FirstTokenMicroseconds,
+                60 + 3 + 4 * (50 + 2),
                 RefusalKind::TooSlow,
                 "first-token-microseconds",
             ),
         ];
-        for (set, most, expected, name) in goals {
-            let request =
-                |most: u64| decoder().table("rows", &[(7, None)]).change(|request| set(request, most));
+        for (bound, most, expected, name) in goals {
+            let request = |most: u64| {
+                let request = decoder().times_within(0, 10, 40, 90).table("rows", &[(7, None)]);
+                request.change(|request| {
+                    request.boundary_nanoseconds = 1000;
+                    request.goals.set(bound(most));
+                })
+            };
             assert!(Even::make_plan(&request(most).build()).is_ok(), "{name}");
             let (kind, message) = refused(request(most - 1));
             assert!(kind == expected && message.starts_with(name), "{name}: {message}");
@@ -244,7 +244,7 @@ mod tests {
     fn known_losses_stay_within_a_quality_goal() {
         let request = |goal: u64, weights: &'static [u32], table: Option<u32>| {
             decoder().table("rows", &[(7, table)]).change(move |request| {
-                request.goals.quality_micronats = Some(goal);
+                request.goals.set(Goal::QualityMicronats(goal));
                 request.weight_formats[0].numbers = NumberKind::Signed;
                 let provenance = Provenance::Measured;
                 request.value_sensitivities.push(ValueSensitivity {
@@ -284,15 +284,11 @@ mod tests {
     #[test]
     fn sums_beyond_64_bits_are_refused() {
         type Spoil = fn(&mut shardwright_planner::Cost);
-        let spoils: [Spoil; 5] = [
+        let spoils: [Spoil; 4] = [
             |cost| cost.ops = u64::MAX / 2,
             |cost| cost.weight_bytes = u64::MAX / 2,
             |cost| cost.state_bytes = u64::MAX / 2,
-            |cost| cost.uncosted_ops = u64::MAX / 2,
-            |cost| {
-                let provenance = Provenance::Measured;
-                cost.time = Some(TimeCost { microseconds: u64::MAX / 2, provenance });
-            },
+            |cost| set_time(cost, u64::MAX / 2),
         ];
         for spoil in spoils {
             let spoiled = decoder().change(|request| request.costs.iter_mut().for_each(spoil));

@@ -137,6 +137,7 @@ fn plan(request: &Request, pieces: u32) -> Result<Plan, Refusal> {
         fallback: vec![],
         speculation: None,
         reasons: vec![],
+        lessons: vec![],
         extensions: vec![],
     };
     for (component, index) in request.model.components.iter().zip(0_u32..) {

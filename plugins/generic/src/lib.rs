@@ -1,34 +1,15 @@
 //! The built-in planner: works for any SoC from the request's facts alone.
 //!
-//! **Job.** Passes the request to the SDK's exact solver, with preferences from the options, and
-//! after a refusal learns from the whole history. It respects every limit, balances shards by time
-//! or by bytes, gives a reason for every choice, and names the obstacle if no plan is left.
+//! **Job.** Passes the request to the SDK's exact solver, with preferences from the SDK's
+//! [`options`], and after a refusal learns from the whole history. It respects every limit,
+//! balances shards by time or by bytes, gives a reason for every choice, and names the obstacle if
+//! no plan is left.
 //!
-//! **Not its job.** It knows no vendor and no SoC: a chip's peculiarities are in its profile.
-//!
-//! Options:
-//!
-//! * `balance`: `automatic`, `time`, `bytes` or `ops`
-//! * `build`: `ahead` or `just-in-time`
-//! * `softcap`: `automatic`, `graph` or `runtime`
-//! * `format`: the beginning of a tuple's name (`w8-per-channel/a8-dynamic`)
-//! * `format-gain`: the percentage that formats must save compared with the formats listed first
-//! * `usual-quality`: the loss in millinats within which formats are chosen if there is no goal
-//! * `effort`: `thorough` or `simple`
-//! * `fallbacks`: `all` or `none`
-//! * `speculation`: `auto`, `none`, or a number of rows
-//! * `place.COMPONENT`: the name of a target
-//! * `most-shards.COMPONENT`: a number
-//! * `weights.COMPONENT[.FIRST-END][.ROLE]`: a weight format, for layers from first to before end
-//! * `order`: goals that come first
+//! **Not its job.** It knows no vendor and no SoC: a chip's peculiarities are in its profile, and
+//! rules for the chips of a vendor are in planners of their own.
 
-use shardwright_planner::solver::{
-    self, Balance, Effort, Goal, Settings, Speculate, WantedFormat, loss_of as lost, solve,
-};
-use shardwright_planner::{
-    Attempt, BuildTime, Cause, Description, Goals, Level, OptionDescription, Plan, Planner, Reason, Refusal,
-    RefusalKind, Request, SoftcapPlace, learn, log, names,
-};
+use shardwright_planner::solver::{Settings, solve};
+use shardwright_planner::{Attempt, Description, Plan, Planner, Refusal, Request, learn, options};
 
 /// The built-in planner.
 #[derive(Debug)]
@@ -38,311 +19,39 @@ shardwright_planner::export_planner!(Generic);
 
 impl Planner for Generic {
     fn describe() -> Description {
-        let option = |name: &str, values: &str, summary: &str| OptionDescription {
-            name: name.to_owned(),
-            values: values.to_owned(),
-            summary: summary.to_owned(),
-        };
         Description {
             name: "generic".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             summary: "fastest plan within the limits of any SoC, or the fewest balanced shards".to_owned(),
-            options: vec![
-                option(
-                    "balance",
-                    "automatic|time|bytes|ops",
-                    "quantity by which the shards of a component are balanced (automatic)",
-                ),
-                option(
-                    "build",
-                    "ahead|just-in-time",
-                    "when shards are compiled: just-in-time also on a device that cannot load them (ahead)",
-                ),
-                option(
-                    "softcap",
-                    "automatic|graph|runtime",
-                    "place of the soft-cap of the logits (automatic: in the graph if supported and no slower)",
-                ),
-                option(
-                    "format",
-                    "WEIGHTS[/ACTIVATIONS[/STATES]]",
-                    "formats of every shard: the first offered tuple whose name begins with this",
-                ),
-                option(
-                    "format-gain",
-                    "0..99",
-                    "time in percent that formats not listed first must save, without a quality goal (25)",
-                ),
-                option(
-                    "effort",
-                    "thorough|simple",
-                    "search for the best plan, or use the first legal one in the fewest shards (thorough)",
-                ),
-                option(USUAL_QUALITY, "MILLINATS", "maximum loss if neither a goal nor formats are set"),
-                option(
-                    "fallbacks",
-                    "none or all",
-                    "whether other targets take over if one is lost, as far as a size goal allows (all)",
-                ),
-                option(
-                    SPECULATION,
-                    "auto, none or ROWS",
-                    "whether proposed tokens are verified, and in how many rows (auto: if that is faster)",
-                ),
-                option("join", "on|off", "whether a shard may contain several components (on)"),
-                option("place.COMPONENT", "TARGET", "target of a component"),
-                option("most-shards.COMPONENT", "1..", "maximum number of shards of a component"),
-                option(
-                    "weights.COMPONENT",
-                    "FORMAT",
-                    "weight format of a component, of layers from the first to before the last, or of a role: `weights.decoder.0-4.mlp-output`",
-                ),
-                option(
-                    "order",
-                    "targets|known-times|loss|modelled-formats|time|shards|formats, …",
-                    "goals that come first, separated by commas",
-                ),
-            ],
+            options: options::descriptions(),
         }
     }
 
     fn make_plan(request: &Request) -> Result<Plan, Refusal> {
-        let settings = settings(request)?;
-        usually(request, settings, |request, settings| Ok(solve(request, settings)?.into_plan(request)))
+        plan(request, |request, settings| Ok(solve(request, settings)?.into_plan(request)))
     }
 
     fn revise(request: &Request, _previous: &Plan, history: &[Attempt]) -> Result<Plan, Refusal> {
-        let settings = settings(request)?;
-        usually(request, settings, |request, settings| learn::revise(request, history, settings))
+        plan(request, |request, settings| learn::revise(request, history, settings))
     }
 }
 
-const SPECULATION: &str = "speculation";
-const USUAL_QUALITY: &str = "usual-quality";
-
-/// Plans within the usual loss if neither a goal nor an option decides between formats. If no plan
-/// is within it, plans with the least loss if goals bound bytes, otherwise without a bound.
-fn usually(
+/// Plans with settings from the options of a request.
+fn plan(
     request: &Request,
-    settings: Settings,
     plan: impl Fn(&Request, &Settings) -> Result<Plan, Refusal>,
 ) -> Result<Plan, Refusal> {
-    let goals = &request.goals;
-    let stated = goals.quality_micronats.is_some() || goals.least_loss;
-    let chosen = settings.formats.is_some() || !settings.wanted.is_empty() || !settings.order.is_empty();
-    let option = request.options.iter().find(|(name, _)| name == USUAL_QUALITY);
-    let usual = option.and_then(|(_, value)| value.parse::<u32>().ok());
-    let Some(usual) = usual.filter(|_| !stated && !chosen && request.formats.len() > 1) else {
-        return plan(request, &settings);
-    };
-    let most = u64::from(usual) * 1000;
-    let with = |goals: Goals| Request { goals, ..request.clone() };
-    let bounded = with(Goals { quality_micronats: Some(most), ..*goals });
-    let wary = Settings { gain_within_goal: settings.gain, loss_is_usual: true, ..settings.clone() };
-    if goals.size_bytes.is_none() && goals.memory_bytes.is_none() {
-        return match plan(&bounded, &wary) {
-            Ok(plan) => Ok(bounded_by(plan, usual, "")),
-            Err(refusal) => {
-                let plan = plan(request, &settings)?;
-                let lost = lost(request, &plan).map_or_else(
-                    || "the loss of this plan is not known".to_owned(),
-                    |micronats| format!("this plan loses {}", names::micronats(micronats)),
-                );
-                Ok(bounded_by(plan, usual, &format!(", but not met: {lost} ({})", refusal.message)))
-            }
-        };
-    }
-    // Finding the least loss needs little fuel. Proving that no plan is within a bound needs much.
-    let Ok(least) = plan(&with(Goals { least_loss: true, ..*goals }), &settings) else {
-        let plan = plan(request, &settings)?;
-        return Ok(bounded_by(plan, usual, ", but not met: the loss of this plan is not known"));
-    };
-    match lost(request, &least) {
-        Some(micronats) if micronats <= most => {
-            // The remaining loss may be used for any gain.
-            let wary = Settings { gain_within_goal: settings.gain_within_goal, ..wary };
-            match plan(&bounded, &wary) {
-                Ok(plan) => Ok(bounded_by(plan, usual, "")),
-                Err(_) => Ok(bounded_by(least, usual, "; no faster plan meets it, so the loss is the least")),
-            }
-        }
-        Some(micronats) => {
-            let least_loss = names::micronats(micronats);
-            let rest = format!(", but not met: the least loss within the other goals is {least_loss}");
-            Ok(bounded_by(least, usual, &rest))
-        }
-        None => Ok(bounded_by(least, usual, ", but not met: the loss of this plan is not known")),
-    }
-}
-
-/// Adds the reason that names the usual loss and whether the plan meets it.
-fn bounded_by(plan: Plan, usual: u32, rest: &str) -> Plan {
-    let reason = Reason {
-        shard: None,
-        choice: format!("loss ≤ {usual} millinats"),
-        because: format!("the default without a goal{rest}"),
-        cause: Cause::Goal(USUAL_QUALITY.to_owned()),
-    };
-    let reasons = plan.reasons.into_iter().chain([reason]).collect();
-    Plan { reasons, ..plan }
-}
-
-/// Reads preferences from the options of a request.
-fn settings(request: &Request) -> Result<Settings, Refusal> {
-    let mut settings = Settings::default();
-    for (name, value) in &request.options {
-        let invalid = |expected: &str| {
-            let message = format!("option `{name}` is `{value}`, expected {expected}");
-            Refusal::new(RefusalKind::InvalidRequest, message).with("option", name)
-        };
-        match name.as_str() {
-            "balance" => {
-                settings.balance = match value.as_str() {
-                    "automatic" => Balance::Automatic,
-                    "time" => Balance::Time,
-                    "bytes" => Balance::Bytes,
-                    "ops" => Balance::Operations,
-                    _ => return Err(invalid("automatic, time, bytes or ops")),
-                };
-            }
-            "build" => {
-                settings.build = match value.as_str() {
-                    "ahead" => BuildTime::Ahead,
-                    "just-in-time" => BuildTime::JustInTime,
-                    _ => return Err(invalid("ahead or just-in-time")),
-                };
-            }
-            "softcap" => {
-                settings.softcap = match value.as_str() {
-                    "automatic" => None,
-                    "graph" => Some(SoftcapPlace::Graph),
-                    "runtime" => Some(SoftcapPlace::Runtime),
-                    _ => return Err(invalid("automatic, graph or runtime")),
-                };
-            }
-            "effort" => {
-                settings.effort = match value.as_str() {
-                    "thorough" => Effort::Thorough,
-                    "simple" => Effort::Simple,
-                    _ => return Err(invalid("thorough or simple")),
-                };
-            }
-            USUAL_QUALITY => {
-                value.parse::<u32>().map_err(|_| invalid("a whole number of millinats"))?;
-            }
-            "fallbacks" => {
-                settings.falls_back = match value.as_str() {
-                    "all" => true,
-                    "none" => false,
-                    _ => return Err(invalid("all or none")),
-                };
-            }
-            SPECULATION => {
-                settings.speculate = match value.as_str() {
-                    "auto" => Speculate::Automatic,
-                    "none" => Speculate::No,
-                    rows => {
-                        let rows = rows.parse().ok().filter(|rows| *rows > 1);
-                        Speculate::Rows(rows.ok_or_else(|| invalid("auto, none or a number above 1"))?)
-                    }
-                };
-            }
-            "join" => {
-                settings.join = match value.as_str() {
-                    "on" => true,
-                    "off" => false,
-                    _ => return Err(invalid("on or off")),
-                };
-            }
-            "format-gain" => {
-                let gain = value.parse().ok().filter(|gain| *gain < 100);
-                settings.gain = gain.ok_or_else(|| invalid("a whole number below 100"))?;
-            }
-            "format" => {
-                let tuples = 0..u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
-                let offered: Vec<String> = tuples.map(|formats| request.formats_name(formats)).collect();
-                let index = offered.iter().position(|name| begins(name, value)).ok_or_else(|| {
-                    invalid(&format!("the beginning of an offered tuple: {}", offered.join(", ")))
-                })?;
-                settings.formats = Some(u32::try_from(index).unwrap_or(u32::MAX));
-            }
-            "order" => {
-                let goal = |word: &str| Goal::ALL.into_iter().find(|goal| goal.name() == word.trim());
-                let order: Option<Vec<Goal>> = value.split(',').map(goal).collect();
-                settings.order = order.ok_or_else(|| invalid("names of goals, separated by commas"))?;
-            }
-            _ => match name.split_once('.') {
-                Some(("place", component)) => {
-                    let component = request.component_named(component).ok_or_else(|| invalid(COMPONENT))?;
-                    let target =
-                        request.target_named(value).ok_or_else(|| invalid("the name of a target"))?;
-                    settings.place.push((component, target));
-                }
-                Some(("most-shards", component)) => {
-                    let component = request.component_named(component).ok_or_else(|| invalid(COMPONENT))?;
-                    let most = value.parse().ok().filter(|most| *most > 0);
-                    let most = most.ok_or_else(|| invalid("a whole number above zero"))?;
-                    settings.most_shards.push((component, most));
-                }
-                Some(("weights", place)) => {
-                    let wanted = wanted(request, place, value).ok_or_else(|| invalid(LAYERS))?;
-                    if wanted.role.as_ref().is_some_and(|role| !names::ROLES.contains(&role.as_str())) {
-                        return Err(invalid(&format!(
-                            "a role after the layers: {}",
-                            names::ROLES.join(", ")
-                        )));
-                    }
-                    let possible = wanted.possible(request);
-                    if !possible.contains(&value.as_str()) {
-                        return Err(invalid(&format!("a weight format; {}", solver::offered(&possible))));
-                    }
-                    settings.wanted.push(wanted);
-                }
-                // Another planner's option, or an option of a newer version: logged, then ignored.
-                _ => log(Level::Warn, format!("option `{name}` is unknown and has no effect")),
-            },
-        }
-    }
-    Ok(settings)
-}
-
-const COMPONENT: &str = "the name of a component after the dot";
-const LAYERS: &str = "the name of a component after the dot, optionally with layers and a role, such as \
-                      `decoder.0-4.mlp-output`";
-
-/// Parses `decoder`, `decoder.0-4`, `decoder.mlp-output` or `decoder.0-4.mlp-output`: the
-/// component, its layers from the first to before the last, and a role of weights in them.
-fn wanted(request: &Request, place: &str, format: &str) -> Option<WantedFormat> {
-    let mut words = place.split('.').peekable();
-    let component = request.component_named(words.next()?)?;
-    let layers = request.model.components[component as usize].layer_count();
-    let range = |word: &str| {
-        let (first, end) = word.split_once('-')?;
-        Some((first.parse::<u32>().ok()?, end.parse::<u32>().ok()?))
-    };
-    let (mut first, mut end) = (0, layers);
-    if let Some(layers_asked) = words.peek().copied().and_then(range) {
-        words.next();
-        (first, end) = layers_asked;
-        if first >= end || end > layers {
-            return None;
-        }
-    }
-    let role = words.next().map(str::to_owned);
-    let format = format.to_owned();
-    words.next().is_none().then_some(WantedFormat { component, first, end, role, format })
-}
-
-/// Checks whether the name of a tuple is `beginning`, or continues after it with another part.
-fn begins(name: &str, beginning: &str) -> bool {
-    let rest = name.strip_prefix(beginning);
-    !beginning.is_empty() && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    options::usually(request, options::settings(request, &[])?, plan)
 }
 
 #[cfg(test)]
 mod tests {
-    use shardwright_planner::testing::RequestBuilder;
-    use shardwright_planner::{ErrorClass, Feedback, Provenance, RoleFormat, Sensitivity};
+    use shardwright_planner::options::{SPECULATION, USUAL_QUALITY};
+    use shardwright_planner::testing::{RequestBuilder, refuse, set_time};
+    use shardwright_planner::{
+        BuildTime, Cause, ErrorClass, Feedback, Goal as Bound, Provenance, Reason, RefusalKind, RoleFormat,
+        Sensitivity, SoftcapPlace,
+    };
 
     use super::*;
 
@@ -471,6 +180,8 @@ mod tests {
         let second = Generic::revise(&request, &first, &history).unwrap();
         assert_eq!(decoder_shards(&second), [(0, 5), (5, 10)]);
         assert!(second.reasons.iter().any(|reason| reason.choice == "npu: ops ≤ 500 (learned)"));
+        let lesson = &second.lessons[..];
+        assert!(matches!(lesson, [own] if (own.target, &own.limit[..], own.value) == (0, "ops", 500)));
     }
 
     #[test]
@@ -513,7 +224,7 @@ mod tests {
 
     fn head(plan: &Plan) -> (Option<SoftcapPlace>, String) {
         let index = plan.shards.len() - 1;
-        let of_head = |reason: &&shardwright_planner::Reason| {
+        let of_head = |reason: &&Reason| {
             reason.shard.is_some_and(|shard| shard as usize == index) && reason.choice.starts_with("soft-cap")
         };
         let because =
@@ -528,11 +239,11 @@ mod tests {
         let capped = || apart(2).softcap(7);
         let (place, because) = head(&Generic::make_plan(&capped().build()).unwrap());
         assert_eq!(place, graph);
-        assert!(because.contains("the times to compare are not known"), "{because}");
+        assert_eq!(because, "0 µs instead of 7 µs by the runtime");
 
         let refused_there = capped().change(|request| {
             for cost in request.costs.iter_mut().filter(|cost| cost.kind == 1) {
-                cost.illegal = Some("no tanh".to_owned());
+                refuse(cost, "no tanh");
             }
         });
         let (place, because) = head(&Generic::make_plan(&refused_there.build()).unwrap());
@@ -544,7 +255,7 @@ mod tests {
         assert_eq!(because, "100 µs instead of 107 µs by the runtime");
         let slow = capped().times(0, 100).change(|request| {
             for cost in request.costs.iter_mut().filter(|cost| cost.kind == 1) {
-                cost.time.as_mut().unwrap().microseconds = 108;
+                set_time(cost, 108);
             }
         });
         let (place, because) = head(&Generic::make_plan(&slow.build()).unwrap());
@@ -619,8 +330,8 @@ mod tests {
         }
     }
 
-    /// Returns a request with ten layers, embedding and head in 4 or 8 bits, without times. Each
-    /// loses 20,000 millionths in 4 bits and 100 in 8.
+    /// Returns a request with ten layers, embedding and head in 4 or 8 bits, with times that follow
+    /// their bytes. Each loses 20,000 millionths in 4 bits and 100 in 8.
     fn weighed(usual: &str) -> Request {
         let mut request = RequestBuilder::decoder(10)
             .formats("w4-per-channel", 1, 8)
@@ -630,7 +341,11 @@ mod tests {
         request.boundary_nanoseconds = 100;
         request.formats.remove(0);
         request.costs.retain(|cost| cost.formats > 0);
-        request.costs.iter_mut().for_each(|cost| cost.formats -= 1);
+        for cost in &mut request.costs {
+            cost.formats -= 1;
+            let time = cost.weight_bytes;
+            set_time(cost, time);
+        }
         for (format, micronats) in [("w4-per-channel", 20_000), ("w8-per-channel", 100)] {
             let format = request.weight_format_named(format).unwrap();
             let places = (0..10).map(|layer| (1, layer)).chain([(0, 0), (2, 0)]);
@@ -663,7 +378,7 @@ mod tests {
         assert_eq!(four_bits(&request), (7, unasked));
         let plan = Generic::make_plan(&request).unwrap();
         let said = |words: &str| plan.reasons.iter().any(|reason| reason.because.contains(words));
-        assert!(said("for the bytes they save") && said("no times are known"), "{:?}", plan.reasons);
+        assert!(said("lose least for the time they save"), "{:?}", plan.reasons);
         // A refusal does not change that.
         let feedback = refused(0, &[]);
         let history = [Attempt { plan: plan.clone(), feedback: vec![feedback] }];
@@ -678,7 +393,7 @@ mod tests {
         asked.options.push(("format".to_owned(), "w8-per-channel".to_owned()));
         assert_eq!(four_bits(&asked), (0, String::new()));
         let mut stated = weighed("150");
-        stated.goals.quality_micronats = Some(1_000_000);
+        stated.goals.set(Bound::QualityMicronats(1_000_000));
         assert_eq!(four_bits(&stated), (12, String::new()));
     }
 
@@ -688,7 +403,7 @@ mod tests {
     fn a_size_leaves_the_usual_loss_in_force() {
         let sized = |size: u64| {
             let mut request = weighed("150");
-            request.goals.size_bytes = Some(size);
+            request.goals.set(Bound::SizeBytes(size));
             request.options.push(("fallbacks".to_owned(), "none".to_owned()));
             request
         };
@@ -709,17 +424,14 @@ mod tests {
             let builder = RequestBuilder::decoder(8).target("cpu", "cpu").formats("w8-per-channel", 1, 4);
             let mut request = builder.softcap(7).times(0, 1).times(1, 1).build();
             for cost in &mut request.costs {
-                (cost.ops, cost.weight_bytes, cost.artefact_bytes, cost.state_bytes, cost.uncosted_ops) =
-                    (u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX);
-                cost.time = Some(shardwright_planner::TimeCost {
-                    microseconds: u64::MAX,
-                    provenance: shardwright_planner::Provenance::Measured,
-                });
+                (cost.ops, cost.weight_bytes, cost.artefact_bytes, cost.state_bytes) =
+                    (u64::MAX, u64::MAX, u64::MAX, u64::MAX);
+                set_time(cost, u64::MAX);
             }
             request.boundary_nanoseconds = u64::MAX;
             if goals {
-                request.goals.token_microseconds = Some(u64::MAX);
-                request.goals.first_token_microseconds = Some(u64::MAX);
+                request.goals.set(Bound::TokenMicroseconds(u64::MAX));
+                request.goals.set(Bound::FirstTokenMicroseconds(u64::MAX));
                 (request.goals.prompt_tokens, request.goals.answer_tokens) = (u32::MAX, u32::MAX);
             }
             request.options = options;

@@ -222,6 +222,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardwright-planner", &[]),
     ("shardwright-planner-build", &["shardwright-vocabulary"]),
     ("shardwright-planner-generic", &["shardwright-planner"]),
+    ("shardwright-planner-mediatek", &["shardwright-planner"]),
+    ("shardwright-planner-qualcomm", &["shardwright-planner"]),
     ("shardwright-planner-even", &["shardwright-planner"]),
     ("shardwright-planner-policy", &["shardwright-planner"]),
     ("shardwright-shim-abi", &["shardwright-vocabulary"]),

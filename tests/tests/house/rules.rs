@@ -163,6 +163,7 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
     ("host/shims/", "loading dylibs and calling through the C ABI"),
     ("host/worker/", "memory that two processes map, the worker's signal handler"),
     ("host/files/", "mapping files and parts of them"),
+    ("host/cli/", "a look at standard output before the runtime replaces it"),
     ("host/bundle/", "asking the system who writes a file"),
     ("host/runtime/", "mapping the tables that rows are gathered from"),
     ("host/planning/", "deserialising a planner pack whose signature was verified"),

@@ -7,6 +7,7 @@ mod failover;
 mod formats;
 mod forward;
 mod gguf_blocks;
+mod goals;
 mod gradient;
 mod largest;
 mod legalise;

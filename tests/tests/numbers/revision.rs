@@ -32,7 +32,8 @@ fn tight_chip(ops: u32) -> TempDir {
     manifest["name"] = "stingy".into();
     manifest["library"] = "stingy.so".into();
     fs::write(folder.path().join("stingy.shim.json"), manifest.to_string()).expect("written");
-    let profile = r#"{"schema": 1, "name": "tightchip", "title": "Tight", "vendor": "Nobody", "shim": "stingy", "kind": "npu"}"#;
+    let profile = r#"{"schema": 1, "name": "tightchip", "title": "Tight", "vendor": "Nobody", "shim": "stingy", "kind": "npu",
+        "overheads": [{"name": "call-microseconds", "value": 0, "provenance": "measured", "note": "the chip is this CPU"}]}"#;
     fs::create_dir(folder.path().join("profiles")).expect("made");
     fs::write(folder.path().join("profiles/tightchip.json"), profile).expect("written");
     folder
@@ -165,7 +166,7 @@ fn what_was_learned_makes_the_next_plan_right_first_time() {
     assert_eq!(learned.len(), 1, "{plan}");
     assert_eq!((&learned[0]["name"], &learned[0]["target"]), (&"ops".into(), &"tightchip".into()), "{plan}");
     assert_eq!(learned[0]["value"], OPS, "the shim counts as the table does: {plan}");
-    assert!(learned[0]["note"].to_string().contains("more than the 120"), "{plan}");
+    assert!(learned[0]["note"].to_string().contains("the maximum is 120"), "{plan}");
     assert!(plan["shards"].to_string().contains("the limit is 120 (learned)"), "{plan}");
     assert!(plan["notices"].to_string().contains("to forget it"), "{plan}");
 

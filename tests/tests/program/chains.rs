@@ -127,9 +127,7 @@ fn every_target_of_the_plan_has_a_chain_in_its_own_formats_and_the_next_one_runs
     ]);
     assert_eq!(variant["plan"]["fallback"], planned, "{report}");
     // Own formats: the formats of the profile for any machine.
-    let own = "embed w8-per-channel/a8-dynamic-block32/f16, \
-               decoder.0-7 w8-per-channel/a8-dynamic-block32/f16, \
-               head w8-block32/a8-dynamic-block32/f16";
+    let own = "w8-block32/a8-dynamic-block32/f16";
 
     let bundle = Bundle::open(machine.bundle()).expect("a bundle");
     let chains = &bundle.variant().chains;

@@ -347,15 +347,33 @@ fn inspect_of_a_damaged_bundle_names_the_file_and_exits_with_4() {
 
     // All bytes are read only on request.
     damage(&table);
-    assert_eq!(inspected(&[]).0, Some(0));
+    let report = shardwright(["inspect", &path]).json();
+    assert_eq!((&report["intact"], &report["verified"]), (&Value::Null, &false.into()), "{report}");
+    let of_table = |report: &Value| {
+        let mut files = report["files"].as_array().expect("files").iter();
+        files.find(|file| file["sha256"] == *name).expect("the table").clone()
+    };
+    assert_eq!(of_table(&report)["state"], "present", "{report}");
+    let (code, text) = inspected(&[]);
+    assert!(code == Some(0) && text.contains("`--verify` hashes them"), "{code:?} {text}");
     let (code, text) = inspected(&["--verify"]);
     assert!(code == Some(4) && text.contains(&name[..12]), "{code:?} {text}");
     let (code, text) = inspected(&["--verify", "--format", "json"]);
     let report: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((code, &report["intact"]), (Some(4), &false.into()), "{report}");
+    assert_eq!((&report["verified"], &of_table(&report)["state"]), (&true.into(), &"damaged".into()));
+    assert!(of_table(&report)["help"].is_string(), "{report}");
+    // `doctor` hashes what runs.
+    let outcome = shardwright(["doctor", &path]).outcome();
+    assert!(outcome.code == Some(4) && outcome.stdout.contains("the bundle cannot run here"));
 
+    // The error and the help follow the report, in text and in JSON.
     fs::remove_file(&table).expect("removed");
-    assert_eq!(inspected(&[]).0, Some(4));
+    let help = "copy the bundle again from its source";
+    refused(shardwright(["inspect", &path]), 4, &[&name, help]);
+    let outcome = shardwright(["inspect", &path, "--format", "json"]).outcome();
+    let failure: Value = serde_json::from_str(&outcome.stderr).expect("JSON");
+    assert!(failure["error"]["help"].as_str().is_some_and(|text| text.starts_with(help)), "{failure}");
     refused(generate(&path), 4, &[&name]);
 
     // Without its manifest it is still not taken for a checkpoint.
@@ -453,16 +471,50 @@ fn a_file_changed_and_mended_is_not_used_although_it_was_proved_before() {
 
 #[test]
 fn strict_refuses_what_a_bundle_says_was_done_otherwise() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let broken = folder.path().join("broken.wasm");
-    fs::write(&broken, "no planner").expect("written");
-    let broken = shown(&broken);
-    let bundle = Compiled::from(TEXT_FIXTURES[3], ["--planner", &broken]);
+    // The example planner drops all flags.
+    let target = ["--soc", "mt6989", "--on", "cpu", "--planner", "even", "--flag", "opt=1"];
+    let bundle = Compiled::from(TEXT_FIXTURES[3], target);
     let path = shown(&bundle.path());
     let outcome = generate(&path).outcome();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    assert!(outcome.stderr.lines().any(|line| line.starts_with("fallback:") && line.contains("broken.wasm")));
-    refused(generate(&path).argument("--strict"), 9, &["broken.wasm"]);
+    assert!(outcome.stderr.lines().any(|line| line.starts_with("fallback:") && line.contains("opt=1")));
+    refused(generate(&path).argument("--strict"), 9, &["opt=1"]);
+    refused(shardwright(["inspect", &path, "--strict"]), 9, &["opt=1"]);
+}
+
+/// Entries of a bundle's folder that do not belong to it are never read. Files that systems and
+/// editors create do not matter to `--strict`.
+#[test]
+fn foreign_files_in_a_bundle_are_reported_once_and_refused_under_strict() {
+    let bundle = Compiled::of(TEXT_FIXTURES[3]);
+    let (path, folder) = (shown(&bundle.path()), tempfile::tempdir().expect("a temporary folder"));
+    let packed = || shardwright(["pack", &path, "-o"]).argument(folder.path().join("packed.swb"));
+    let commands = || [generate(&path), shardwright(["bench", &path, "-p", "4", "-n", "2", "-r", "1"])];
+    let reported = |name: &str, begin: &str| {
+        let [run, bench] = commands();
+        for run in [run, bench, packed()] {
+            let outcome = run.outcome();
+            let lines: Vec<&str> = outcome.stderr.lines().filter(|line| line.contains(name)).collect();
+            assert!(outcome.code == Some(0) && lines.len() == 1, "{name}: {}", outcome.stderr);
+            assert!(lines[0].starts_with(begin) && lines[0].contains("part of the bundle"), "{lines:?}");
+        }
+        for list in ["inspect", "doctor"] {
+            let text = shardwright([list, &path]).succeeds();
+            assert!(text.contains(name), "{list}: {text}");
+        }
+    };
+    fs::write(bundle.path().join(".DS_Store"), "a view").expect("written");
+    reported(".DS_Store", "note: ");
+    for run in commands().into_iter().chain([shardwright(["inspect", &path])]) {
+        run.argument("--strict").succeeds();
+    }
+    fs::write(bundle.path().join("files/extra.bin"), "a part").expect("written");
+    reported("files/extra.bin", "fallback: ");
+    for run in commands().into_iter().chain([shardwright(["inspect", &path])]) {
+        refused(run.argument("--strict"), 9, &["files/extra.bin is ignored: it is not part of the bundle"]);
+    }
+    let verify = ["verify", TEXT_FIXTURES[3], "--bundle", &path, "--strict"];
+    refused(shardwright(verify), 9, &["files/extra.bin"]);
 }
 
 /// A closed terminal also interrupts the compilation, and its output has no reader any more.

@@ -6,8 +6,9 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use shardwright_bundle::{Bundle, TextFile};
 use shardwright_tests::bundles::{Compiled, damage};
-use shardwright_tests::checkpoints::TEXT_FIXTURES;
+use shardwright_tests::checkpoints::{DEMO_MODEL, TEXT_FIXTURES};
 use shardwright_tests::program::{self, Outcome, shardwright};
 use shardwright_tests::rust_source::test_part;
 use shardwright_tests::{plans, skipped, tree};
@@ -241,6 +242,16 @@ fn a_bundle_is_checked_for_how_it_would_run() {
     let variant = does_not_run(doctor(&damaged).arguments(["--format", "json"]).outcome(), 4);
     let reason = variant["damaged_table"].as_str().expect("a reason");
     assert!(reason.contains(table["sha256"].as_str().expect("a hash")), "{reason}");
+
+    // Files that no chain names are hashed too.
+    let damaged = Compiled::of(DEMO_MODEL);
+    let opened = Bundle::open(damaged.path()).expect("a bundle");
+    let tokenizer = opened.place(&opened.manifest().texts[&TextFile::Tokenizer]).expect("its place").path;
+    damage(&tokenizer);
+    let outcome = doctor(&damaged).outcome();
+    assert_eq!(outcome.code, Some(4), "{}{}", outcome.stdout, outcome.stderr);
+    assert!(outcome.stdout.ends_with("the bundle is damaged\n"), "{}", outcome.stdout);
+    assert!(outcome.stderr.contains(&tokenizer.display().to_string()), "{}", outcome.stderr);
 
     // A folder, a checkpoint and a damaged manifest are not bundles.
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -228,7 +229,7 @@ fn every_command_reports_fields_without_effect_and_rejects_them_under_strict() {
     let cache = tempfile::tempdir().expect("a folder");
     let text = cache.path().join("text");
     fs::write(&text, "some words ".repeat(100)).expect("written");
-    let shown = |path: &std::path::Path| path.display().to_string();
+    let shown = |path: &Path| path.display().to_string();
     let (from, made, text) = (&*shown(copy.path()), &*shown(&bundle.path()), &*shown(&text));
     let into = &*shown(&cache.path().join("bundle"));
     let rejected = "`num_beams` is ignored: beam search is not supported";
@@ -246,7 +247,8 @@ fn every_command_reports_fields_without_effect_and_rejects_them_under_strict() {
     let tune = ["--context", "64", "--minutes", "0"];
     let perplexity = ["--text", text, "--window", "32", "--chunks", "1", "--context", "64"];
     let several = ["--soc", "mt6989,generic", "--on", "cpu", "--dry-run"];
-    let commands: [(&str, &str, &[&str]); 14] = [
+    let sensitivity = ["--formats", "w8-per-channel/f32/f32", "--minutes", "0", "--text", text];
+    let commands: [(&str, &str, &[&str]); 15] = [
         ("run", from, &run),
         ("run", made, &run),
         ("show", from, &[]),
@@ -261,6 +263,7 @@ fn every_command_reports_fields_without_effect_and_rejects_them_under_strict() {
         ("bench", made, &bench),
         ("perplexity", from, &perplexity),
         ("tune", from, &tune),
+        ("sensitivity", from, &sensitivity),
     ];
     for (command, path, more) in commands {
         // Trials of `tune` must not change the plans of other tests.
@@ -272,9 +275,7 @@ fn every_command_reports_fields_without_effect_and_rejects_them_under_strict() {
         for says in says {
             assert_eq!(all.matches(says).count(), 1, "{command} {more:?}: {says}: {all}");
         }
-        if !["show", "inspect"].contains(&command) {
-            run().argument("--strict").refuses_with(9, &[rejected]);
-        }
+        run().argument("--strict").refuses_with(9, &[rejected]);
     }
     // The reports of programs have them too.
     let of_texts = ["add_bos_token", "normalizer.wobble", "num_beams"];
@@ -298,21 +299,53 @@ fn a_field_without_effect_is_reported_by_embed() {
     run().argument("--strict").refuses_with(9, &[says]);
 }
 
-/// A damaged tokenizer does not stop a plan or a report, but its fields are not checked.
+/// Every command refuses a checkpoint with a damaged text file, whether or not it uses the file.
+/// `show` and `inspect` show the other parts first.
 #[test]
-fn a_tokenizer_that_cannot_be_read_is_reported_and_refused_under_strict() {
-    let damaged = Copy::of(TEXT_FIXTURES[0]).with("tokenizer.json", "{");
-    let run = |command: &[&str]| shardwright(command).argument(damaged.path());
-    let plan = run(&["plan", "--no-measure"]).succeeds();
-    let note = plan.lines().find(|line| line.contains("fields of the text files are not checked"));
-    assert!(note.is_some_and(|line| line.starts_with("note: ") && line.contains("tokenizer.json")), "{plan}");
-    run(&["plan", "--no-measure", "--strict"]).refuses_with(4, &["tokenizer.json"]);
-    let shown = run(&["show"]).succeeds();
-    assert!(shown.contains("not checked: ") && shown.contains("tokenizer.json"), "{shown}");
-    // A missing tokenizer has no fields.
+fn a_text_file_that_cannot_be_read_is_refused_by_every_command() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let into = folder.path().join("bundle").display().to_string();
+    for (name, damaged) in [
+        ("tokenizer.json", Copy::of(TEXT_FIXTURES[0]).with("tokenizer.json", "{")),
+        ("generation_config.json", Copy::of(TEXT_FIXTURES[0]).with("generation_config.json", "{")),
+    ] {
+        let path = damaged.path().display().to_string();
+        for line in [
+            "plan MODEL --no-measure",
+            "plan MODEL --no-measure --strict",
+            "plan MODEL --no-measure --soc mt6989,generic",
+            "compile MODEL --dry-run",
+            "compile MODEL --dry-run --soc mt6989,generic --on cpu",
+            "compile MODEL -o INTO",
+            "run MODEL --prompt a -n 1",
+            "bench MODEL -p 4 -n 1 -r 1",
+            "show MODEL",
+            "inspect MODEL",
+        ] {
+            let words = line.split(' ').map(|word| match word {
+                "MODEL" => path.as_str(),
+                "INTO" => into.as_str(),
+                word => word,
+            });
+            shardwright(words).refuses_with(4, &[name]);
+            assert!(!Path::new(&into).join("bundle.json").exists(), "{name}: {line}");
+        }
+        for command in ["show", "inspect"] {
+            let outcome = shardwright([command, &path]).outcome();
+            let lines = || outcome.stdout.lines();
+            assert!(lines().any(|line| line.starts_with("damaged: ") && line.contains(name)), "{command}");
+            assert!(lines().any(|line| line.contains("layer kind")), "{}", outcome.stdout);
+            let outcome = shardwright([command, &path, "--format", "json"]).outcome();
+            let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+            assert!(report["unread"]["error"].as_str().is_some_and(|text| text.contains(name)), "{report}");
+            let failure: Value = serde_json::from_str(&outcome.stderr).expect("JSON");
+            assert!(failure["error"]["help"].is_string(), "{failure}");
+        }
+    }
+    // A missing tokenizer has no fields, and a plan does not need one.
     let bare = Copy::of(TEXT_FIXTURES[0]).without("tokenizer.json");
-    let plan = shardwright(["plan", "--no-measure", "--strict"]).argument(bare.path()).succeeds();
-    assert!(!plan.contains("not checked"), "{plan}");
+    shardwright(["plan", "--no-measure", "--strict"]).argument(bare.path()).succeeds();
+    shardwright(["show"]).argument(bare.path()).succeeds();
 }
 
 /// The results of a plan and their basis, in text and in JSON.

@@ -1,5 +1,6 @@
 //! `plan` for several chips at once: a table, the full plans with `-v`, and the worst exit code.
 
+use serde_json::Value;
 use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::program::{Run, shardwright};
 
@@ -42,9 +43,21 @@ fn the_exit_code_is_that_of_the_worst_chip() {
     assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
     assert!(outcome.stdout.contains("generic") && outcome.stdout.contains("no plan"), "{}", outcome.stdout);
     assert!(outcome.stdout.contains("mt1: ") && outcome.stdout.contains("help: "), "{}", outcome.stdout);
+    plan(&["mt1,generic"], &[]).refuses_with(3, &["error: mt1: no profile for SoC `mt1`"]);
     // No chip can run the model in so few bytes (7), and one chip is unknown (3).
     let outcome = plan(&["mt1,mt6989"], &["--size", "100KB", "--format", "json"]).outcome();
     assert_eq!(outcome.code, Some(7), "{}", outcome.stderr);
+    let failure: Value = serde_json::from_str(&outcome.stderr).expect("JSON");
+    assert_eq!(failure["error"]["kind"], "planning", "{failure}");
+    assert!(failure["error"]["message"].as_str().is_some_and(|text| text.starts_with("mt6989: ")));
+    // An error without help of its own has the default help, after the report and in it.
+    let strict = || plan(&["mt6989,sm8750"], &["--limit", "ops=3", "--strict"]);
+    let stderr = strict().refuses_with(9, &["error: mt6989: "]);
+    assert!(stderr.contains("help: leave `--strict` out"), "{stderr}");
+    let outcome = strict().arguments(["--format", "json"]).outcome();
+    let report: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    let failed = report["failed"].as_array().expect("chips");
+    assert!(failed.len() == 2 && failed.iter().all(|chip| chip["help"].is_string()), "{report}");
     for option in ["--html", "--write-request"] {
         plan(&["mt6989,generic"], &[option, "x"]).refuses_with(2, &[option, "a single chip"]);
     }

@@ -184,18 +184,18 @@ fn tokenizer_index() -> Vec<u8> {
 
 /// Returns a file with two learned limits of a compiler.
 fn learned() -> Vec<u8> {
-    let limit = |name: &str, told: bool| {
+    let limit = |name: &str| {
         serde_json::json!({
-            "name": name, "value": 400, "refused": 812, "told": told,
-            "flags": [{ "name": "opt-level", "value": "3" }], "evidence": "too many operations",
+            "name": name, "value": 400,
+            "flags": [{ "name": "opt-level", "value": "3" }], "because": "too many operations",
         })
     };
     let compiler = serde_json::json!({
         "chip": "mt6989", "shim": "neuron", "shim_version": "1.0.0", "library": null,
         "device": "adapter 8.2.28", "settings": [["simulate", "yes"]], "facts": [["arch", "mdla5"]],
     });
-    let limits = [limit("ops", true), limit("weight-bytes", false)];
-    let file = serde_json::json!({ "version": 2, "learned_of": compiler, "limits": limits });
+    let limits = [limit("ops"), limit("weight-bytes")];
+    let file = serde_json::json!({ "version": 3, "learned_of": compiler, "limits": limits });
     serde_json::to_vec(&file).expect("JSON")
 }
 

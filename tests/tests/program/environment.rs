@@ -112,8 +112,16 @@ fn limits_of_the_system_end_in_a_reply_or_an_error() {
     assert_eq!(answers("ulimit -s 256", &RUN), 0);
     // A failed allocation ends a process without an error message, so too small an address space is
     // refused.
-    let (code, _, says) = limited("ulimit -v 125000", &RUN);
-    assert!(code == Some(11) && says.contains("address space is limited to 122 MiB"), "{code:?}: {says}");
+    for (kibibytes, mebibytes) in [(125_000, 122), (140_000, 136), (200_000, 195), (300_000, 292)] {
+        let limit = format!("ulimit -v {kibibytes}");
+        let (code, _, says) = limited(&limit, &RUN);
+        let words = format!("address space is limited to {mebibytes} MiB, and the program needs at least ");
+        assert!(code == Some(11) && says.contains(&words), "{limit}: {code:?}: {says}");
+        assert!(says.contains("help: raise the limit: `ulimit -v unlimited`"), "{says}");
+        // Commands that do not run a model need less.
+        expect_answer(&limit, "shardwright", limited(&limit, &["--version"]));
+    }
+    expect_answer("300 MB", "shim", limited("ulimit -v 300000", &["shim", "list"]));
     // With more, files may not be mapped. They are not at fault.
     let few_threads = [&RUN[..], &["--threads", "2"]].concat();
     for kibibytes in [380_000, 390_000, 400_000] {
@@ -124,6 +132,8 @@ fn limits_of_the_system_end_in_a_reply_or_an_error() {
             code => {
                 assert_eq!(code, Some(11), "{limit}: {says}");
                 assert!(says.contains("help: ") && says.contains("ulimit -v"), "{limit}: {says}");
+                // The path of a temporary file means nothing to a user.
+                assert!(!says.contains(".swo") && !says.contains(".swa"), "{limit}: {says}");
             }
         }
     }
@@ -133,6 +143,14 @@ fn limits_of_the_system_end_in_a_reply_or_an_error() {
         assert!(code == Some(13) && says.contains("Too many open files"), "{limit}: {code:?}: {says}");
         assert!(says.contains("help: raise the limit of open files: `ulimit -n"), "{limit}: {says}");
         assert!(!says.contains("builds the CPU shim") && !says.contains("no shim is named"), "{says}");
+    }
+    // The folder for temporary files is missing, or a file.
+    for folder in ["/no/such/folder", "README.md"] {
+        let limit = format!("export TMPDIR={folder}");
+        let (code, _, says) = limited(&limit, &RUN);
+        assert_eq!(code, Some(3), "{limit}: {says}");
+        assert!(says.contains(&format!("{folder}: no temporary file can be created")), "{says}");
+        assert!(says.contains("help: set the variable `TMPDIR` to a writable folder"), "{says}");
     }
     let (code, _, says) = limited("exec >/dev/full", &["shim", "list"]);
     assert!(code == Some(13) && says.contains("help: free space on the disk"), "{code:?}: {says}");

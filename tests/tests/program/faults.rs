@@ -43,7 +43,11 @@ const FOLDER: &str = "exec <.";
 /// The current folder was removed.
 const REMOVED: &str = "cd \"$(mktemp -d)\"; rmdir \"$PWD\"";
 
-const FAULTS: [Fault; 27] = [
+/// Standard output is closed.
+const CLOSED: &str = "exec >&-";
+const LOST: &str = "standard output is closed, so the output would be lost";
+
+const FAULTS: [Fault; 35] = [
     (FULL, &RUN, 13, FREE),
     (FULL, &["run", DEMO_MODEL, "-p", "a", "-n", "2", "--format", "json"], 13, "\"kind\":\"resource\""),
     (FULL, &["plan", DEMO_MODEL, "--no-measure"], 13, FREE),
@@ -69,8 +73,17 @@ const FAULTS: [Fault; 27] = [
     (FOLDER, &["run", DEMO_MODEL, "--chat"], 3, "standard input: "),
     (REMOVED, &["plan", DEMO, "--no-measure", "--html", "new"], 3, "new: "),
     (REMOVED, &["show", DEMO], 0, "demo-model"),
-    // All streams are closed. No file can be written to the cache.
-    ("exec <&- >&- 2>&-", &RUN, 0, ""),
+    // A standard output that is closed or cannot be written is refused.
+    (CLOSED, &RUN, 13, LOST),
+    (CLOSED, &["plan", DEMO_MODEL, "--no-measure"], 13, LOST),
+    (CLOSED, &["run", DEMO_MODEL, "-p", "a", "-n", "2", "--format", "json"], 13, "\"kind\":\"resource\""),
+    (CLOSED, &["--version"], 13, LOST),
+    (CLOSED, &["trust", "key", NEW], 13, LOST),
+    ("exec <&- >&-", &["show", DEMO_MODEL], 13, LOST),
+    ("exec 1</dev/null", &["show", DEMO_MODEL], 13, "standard output is open for reading only"),
+    // The other streams may be closed. No file can be written to the cache.
+    ("exec <&- 2>&-", &RUN, 0, "Belief"),
+    ("exec >/dev/null", &["show", DEMO_MODEL], 0, ""),
     ("export XDG_CACHE_HOME=\"$PWD/README.md\"", &RUN, 0, "Belief"),
 ];
 

@@ -72,14 +72,31 @@ fn shards(output: &str) -> Vec<&str> {
     table.lines().skip(1).take_while(|row| row.starts_with(|c: char| c.is_ascii_digit())).collect()
 }
 
+/// Returns the number of shards after these words of a text.
+fn number_after(text: &str, words: &str) -> usize {
+    let numbers = ["one shard", "two shards", "three shards", "four shards", "five shards"];
+    let rest = text.split(words).nth(1).unwrap_or_else(|| panic!("no `{words}`: {text}"));
+    let found = numbers.iter().position(|number| rest.starts_with(number));
+    found.unwrap_or_else(|| panic!("no number of shards: {rest}")) + 1
+}
+
+/// The program of the tests has the MediaTek shim, like the one that the page recommends to
+/// install. The demo's program does not have it.
+#[test]
+fn the_installed_program_does_what_the_first_page_promises() {
+    let section = section("Try it");
+    let lines = block(&section, "text");
+    let command = lines.iter().find_map(|line| line.strip_prefix("$ shardwright plan ")).expect("a command");
+    let plan = shardwright(["plan"]).arguments(command.split(' ')).argument("--no-measure").json();
+    let shards = plan["shards"].as_array().expect("shards").len();
+    assert_eq!(shards, number_after(&promise(), "so its plan has "), "{plan}");
+}
+
 #[test]
 fn the_demo_does_what_the_first_page_promises() {
     let Some(output) = output() else { return };
     let promise = promise();
-    let numbers = ["one", "two", "three", "four", "five"];
-    let promised = numbers.iter().position(|number| promise.contains(&format!(" {number} shards")));
-    let promised = promised.unwrap_or_else(|| panic!("no number of shards: {promise}")) + 1;
-    assert_eq!(shards(&output).len(), promised, "{output}");
+    assert_eq!(shards(&output).len(), number_after(&promise, "so that the plan needs "), "{output}");
     assert!(promise.contains("*emulated on cpu*"), "{promise}");
     // The page omits some lines, and the end of the reply.
     for line in block(&section("Try it"), "text").into_iter().filter(|line| !line.is_empty()) {

@@ -215,8 +215,12 @@ fn a_table_that_the_plan_rounds_is_the_bundles() {
     let whole = compile(1 << 40);
     let totals = &whole.variants[0].plan.totals;
     assert_eq!(format(&whole), WeightFormat::Bf16, "{:?}", whole.variants[0].plan.tables);
+    // A tenth less leaves no room for the step that verifies proposals, and both chains fit.
+    let plain = compile(totals.artefacts.bytes * 9 / 5 + totals.table_bytes);
+    let artefacts = plain.variants[0].plan.totals.artefacts.bytes;
+    assert!(artefacts < totals.artefacts.bytes && plain.variants[0].chains == ["primary", "cpu"]);
     // The bytes fit both chains in their stored formats, and three quarters of the tables.
-    let rounded = compile(2 * totals.artefacts.bytes + totals.table_bytes * 3 / 4);
+    let rounded = compile(2 * artefacts + totals.table_bytes * 3 / 4);
     assert_eq!(format(&rounded), WeightFormat::W8PerChannel, "{:?}", rounded.variants[0].plan.tables);
     assert_eq!(rounded.variants[0].chains, ["primary", "cpu"]);
     assert!(rounded.bytes < whole.bytes, "{} of {}", rounded.bytes, whole.bytes);

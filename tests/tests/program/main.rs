@@ -18,6 +18,7 @@ mod environment;
 mod faults;
 mod first_page;
 mod goldens;
+mod hedges;
 mod howto_javascript;
 mod howto_shim;
 mod howto_soc_and_planner;

@@ -145,7 +145,7 @@ fn layers_have_weights_that_only_naming_offers() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let layers = |option: &str| weights(&qwen(folder.path(), &["--planner-option", option]).json());
     let named = layers("weights.decoder.2-6=w4-per-channel");
-    let narrow = |own: &&String| own.starts_with("w4-per-channel");
+    let narrow = |own: &&String| own.starts_with("w4-per-channel[head=");
     assert!(named.iter().filter(narrow).count() == 4, "{named:?}");
     let role = layers("weights.decoder.0-2.mlp-output=w8-per-channel");
     assert!(role.iter().filter(|own| own.starts_with("w8-per-channel")).count() >= 2, "{role:?}");
@@ -178,15 +178,36 @@ fn a_size_for_a_deep_model_is_planned_within_the_fuel() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let config = Spec::e2b().config().to_string();
     fs::write(folder.path().join("config.json"), config).expect("written");
-    for soc in ["sm8850", "mt6989"] {
+    for (soc, planner) in [("sm8850", "qualcomm"), ("mt6989", "mediatek")] {
         // The estimates of a vendor's compiler would need minutes.
         let run = shardwright(["plan", "--no-measure"])
             .argument(folder.path())
             .environment("SHARDWRIGHT_QNN_LIB", "/nowhere");
         let plan = run.arguments(["--soc", soc, "--context", "4096", "--size", "4GB"]).json();
-        assert_eq!(plan["planner"]["name"], "generic", "{}", plan["notices"]);
+        assert_eq!(plan["planner"]["name"], planner, "{}", plan["notices"]);
         let (bytes, loss) = size_and_loss(&plan);
         assert!(bytes <= 4_000_000_000 && loss <= 150_000, "{soc}: {bytes} bytes, {loss} millionths");
+    }
+}
+
+/// A public tool was refused this model at the count of operations of its own lowering. By the
+/// count of the shim, the model is within the limit of that report.
+#[test]
+fn a_doubtful_limit_on_operations_is_hedged() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    fs::write(folder.path().join("config.json"), Spec::e2b().config().to_string()).expect("written");
+    let plan = |options: &[&str]| {
+        let run = shardwright(["plan", "--no-measure", "--soc", "mt6989", "--context", "4096"]);
+        run.arguments(options).argument(folder.path()).json()
+    };
+    let hedges = |plan: &Value| {
+        let choices = plan["reasons"].as_array().expect("reasons").iter().map(|reason| &reason["choice"]);
+        choices.filter_map(Value::as_str).filter(|choice| choice.contains("a hedge with ops ≤")).count()
+    };
+    for (options, expected) in [(&[][..], 1), (&["--planner-option", "hedge=off"][..], 0)] {
+        let plan = plan(options);
+        assert_eq!(plan["planner"]["name"], "mediatek", "{}", plan["notices"]);
+        assert_eq!((plan["shards"].as_array().map(Vec::len), hedges(&plan)), (Some(1), expected), "{plan}");
     }
 }
 

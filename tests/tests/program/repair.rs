@@ -301,6 +301,6 @@ fn measured_times_reach_the_planner() {
     let reasons = report["attempts"][0]["reasons"].to_string();
     assert!(reasons.contains("(measured), above the goal of 25000 µs"), "{report}");
     let shown = shardwright(["inspect"]).argument(bench.path("repaired")).succeeds();
-    let primary = shown.split("chain cpu").next().expect("text").to_owned();
+    let primary = shown.split("chain testchip").next().expect("text").to_owned();
     assert!(!primary.contains(" testchip  testchip"), "{shown}");
 }

@@ -1,8 +1,9 @@
 //! Estimates the time of a graph by the roofline of its chip: the longer of moving its bytes and
-//! computing its products.
+//! computing its products, both at their peak rates.
 //!
-//! The figures are facts of the chip's profile. Without them, there is no estimate. Calls, copies
-//! and elementwise operations are not modelled, and the error of the estimate is unknown.
+//! The rates are facts of the chip's profile. Without them, there is no estimate. Calls, copies and
+//! elementwise operations are not modelled. The profile states for the host how much longer runs
+//! need than the estimate.
 
 use shardwright_neuron_adapter::{operand, operation};
 use shardwright_shim_abi::{Chip, Error, Fact, FlagKind};
@@ -23,8 +24,6 @@ pub mod facts {
     pub const FIXED_BY_FIXED: &str = "tera-operations-16x16";
     /// Peak rate of products of 16-bit floats.
     pub const FLOATS: &str = "tera-operations-f16";
-    /// Fraction of both peaks that the chip reaches.
-    pub const EFFICIENCY: &str = "roofline-efficiency";
 }
 
 /// Types of a product's operands, as far as they determine the rate.
@@ -84,8 +83,6 @@ pub struct Roofline {
     /// Rates in tera-operations per second, in the order of [`Operands`]. A multiply-add counts as
     /// two operations.
     rates: [Option<f64>; Operands::ALL.len()],
-    /// Efficiency, above 0 and at most 1.
-    efficiency: f64,
 }
 
 /// Returns the facts that this module reads.
@@ -105,11 +102,6 @@ pub fn read_facts() -> Vec<Fact> {
         rate(Operands::FixedByFour, "peak rate of 16-bit activations with 4-bit weights"),
         rate(Operands::FixedByFixed, "peak rate of two 16-bit activations, as in attention"),
         rate(Operands::Floats, "peak rate of 16-bit floats, in which f32 is computed too"),
-        figure(
-            facts::EFFICIENCY,
-            "part of the peaks that the chip reaches, fitted to one reported time; 1 if missing, so that \
-             times are the shortest possible",
-        ),
     ]
 }
 
@@ -117,30 +109,26 @@ impl Roofline {
     /// Reads the figures of a profile. Returns `None` if the profile has no such facts.
     ///
     /// # Errors
-    /// `ErrorClass::InvalidArgument` for a value that is not a number in range, and for rates or an
-    /// efficiency without a bandwidth.
+    /// `ErrorClass::InvalidArgument` for a value that is not a number in range, and for rates
+    /// without a bandwidth.
     pub fn read(chip: &Chip<'_>) -> Result<Option<Roofline>, Error> {
         let wrong = |fact: &'static str, reason: String| wrong_fact(chip.name, fact, &reason);
-        let number = |fact: &'static str, largest: f64| -> Result<Option<f64>, Error> {
+        let number = |fact: &'static str| -> Result<Option<f64>, Error> {
             let Some(text) = chip.facts.get(fact) else { return Ok(None) };
             match text.parse::<f64>() {
-                Ok(value) if value > 0.0 && value <= largest => Ok(Some(value)),
-                _ => Err(wrong(fact, format!("`{text}` is not a number above 0 and at most {largest}"))),
+                Ok(value) if value > 0.0 && value <= LARGEST => Ok(Some(value)),
+                _ => Err(wrong(fact, format!("`{text}` is not a number above 0 and at most {LARGEST}"))),
             }
         };
-        let memory = number(facts::MEMORY, LARGEST)?;
+        let memory = number(facts::MEMORY)?;
         let mut rates = [None; Operands::ALL.len()];
         for (rate, operands) in rates.iter_mut().zip(Operands::ALL) {
-            *rate = number(operands.fact(), LARGEST)?;
+            *rate = number(operands.fact())?;
         }
-        let efficiency = number(facts::EFFICIENCY, 1.0)?;
         match memory {
-            Some(memory) => Ok(Some(Roofline { memory, rates, efficiency: efficiency.unwrap_or(1.0) })),
-            None if efficiency.is_none() && rates.iter().all(Option::is_none) => Ok(None),
-            None => {
-                let reason = "it is missing, but rates or an efficiency are set, which need it";
-                Err(wrong(facts::MEMORY, reason.to_owned()))
-            }
+            Some(memory) => Ok(Some(Roofline { memory, rates })),
+            None if rates.iter().all(Option::is_none) => Ok(None),
+            None => Err(wrong(facts::MEMORY, "it is missing, but rates are set, which need it".to_owned())),
         }
     }
 
@@ -159,7 +147,7 @@ impl Roofline {
             let (operands, multiply_adds) = product(graph, operation)?;
             computing += 2.0 * multiply_adds as f64 / (self.rate(operands)? * 1e6);
         }
-        Some((moving.max(computing) / self.efficiency).ceil() as u64)
+        Some(moving.max(computing).ceil() as u64)
     }
 }
 
@@ -249,37 +237,20 @@ mod tests {
         assert_eq!(known.microseconds(&four), Some((values + 4 * 2048).div_ceil(1000)));
     }
 
-    /// The notes of the shipped profiles state to which time each efficiency was fitted.
+    /// Two reported speeds of shipped chips are within the factors that the profiles state for
+    /// these estimates.
     #[test]
-    fn shipped_efficiencies_give_the_times_they_were_fitted_to() {
+    fn shipped_rates_and_factors_cover_reported_times() {
+        let profiles = crate::soc::tests::profiles();
         for (name, weights, bytes, milliseconds) in
             [("mt6989", FOUR, 6_607_000_000, 50.0), ("mt6993", EIGHT, 596_000_000, 19.0)]
         {
             let declared = crate::soc::tests::of_profile(name).roofline.expect("declared");
             let time = declared.microseconds(&layer(1, FIXED, weights, bytes)).expect("a time");
-            let error = time as f64 / 1e3 / milliseconds - 1.0;
-            assert!(error.abs() < 0.01, "{name}: {time} µs, fitted to {milliseconds} ms");
-        }
-        // Without a reported time the efficiency is 1.
-        let declared = crate::soc::tests::of_profile("mt6991").roofline.expect("declared");
-        assert_eq!(declared.efficiency, 1.0);
-    }
-
-    #[test]
-    fn an_efficiency_lengthens_every_time() {
-        let with = |efficiency| {
-            let facts = [
-                ("memory-gigabytes-per-second", "1"),
-                ("tera-operations-16x8", "1"),
-                ("roofline-efficiency", efficiency),
-            ];
-            read(&facts).expect("read").expect("declared")
-        };
-        for rows in [1, 64] {
-            let graph = layer(rows, FIXED, EIGHT, MATRIX);
-            let (whole, half) = (with("1").microseconds(&graph), with("0.5").microseconds(&graph));
-            let (whole, half) = (whole.expect("a time"), half.expect("a time"));
-            assert!(half.abs_diff(2 * whole) <= 1, "{half} beside {whole}");
+            let factors = &profiles[name]["times"]["estimates"];
+            let bound = |factor: &str| time as f64 / 1e3 * factors[factor].as_f64().expect("a factor");
+            let (low, high) = (bound("low"), bound("high"));
+            assert!((low..high).contains(&milliseconds), "{name}: {milliseconds} ms, {low} to {high}");
         }
     }
 
@@ -314,10 +285,8 @@ mod tests {
             (&[("memory-gigabytes-per-second", "nan")], facts::MEMORY),
             (&[("memory-gigabytes-per-second", "1e300")], facts::MEMORY),
             (&[("tera-operations-f16", "5")], facts::MEMORY),
-            (&[("roofline-efficiency", "0.5")], facts::MEMORY),
             (&[memory, ("tera-operations-16x8", "-1")], facts::FIXED_BY_EIGHT),
             (&[memory, ("tera-operations-16x16", "inf")], facts::FIXED_BY_FIXED),
-            (&[memory, ("roofline-efficiency", "1.1")], facts::EFFICIENCY),
         ] {
             let error = read(given).expect_err(fact);
             assert_eq!(error.detail_of("fact"), Some(fact), "{given:?}: {error}");

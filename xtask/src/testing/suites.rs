@@ -72,6 +72,8 @@ const VENDORS: Suite = Suite {
         "shardwright-shim-qnn-library",
         "shardwright-neuron-simulator",
         "shardwright-planner-generic",
+        "shardwright-planner-mediatek",
+        "shardwright-planner-qualcomm",
     ],
     reads: &["demo-model", "wit"],
 };

@@ -10,13 +10,16 @@ use shardwright_vocabulary::{
 };
 
 use super::Preparation;
-use crate::{BuiltShard, ModelFormats, PlanHeading, PlanReport, Result, forecast, report_plan};
+use crate::{
+    BuiltShard, GoalReport, ModelFormats, PlanHeading, PlanReport, Ranged, Result, forecast, report_plan,
+};
 
 /// Index of the profile's own chip among a request's targets.
 const CHIP: u32 = 0;
 
 impl Preparation {
-    /// Returns the plan with all its notices. Under `strict`, a fallback is an error instead.
+    /// Returns the plan with all its notices. Under `strict`, a fallback is an error instead, and
+    /// so is a goal that is unlikely to be met.
     pub(crate) fn report(
         &self,
         planned: &Planned,
@@ -54,27 +57,26 @@ impl Preparation {
         notices.extend(self.calibration_unused(planned));
         notices.extend(self.longer_than_polled(planned));
         notices.extend(more);
-        if self.options.strict
-            && let Some(fallback) = notices.iter().find(|notice| notice.kind == NoticeKind::Fallback)
-        {
-            return Err(Error::new(ErrorKind::Strict, fallback.text.clone()));
-        }
         let heading = PlanHeading {
             soc: self.profile.name.clone(),
             planner: PlannerIdentity {
                 name: planned.by.name.clone(),
                 version: planned.by.version.clone(),
-                built_in: self.options.planner.is_none()
-                    || planned.fallback.is_some()
-                    || planned.floor.is_some(),
+                built_in: self.session.is_built_in() || planned.fallback.is_some() || planned.floor.is_some(),
             },
             refused_plans,
-            notices,
+            notices: Vec::new(),
             emulated_on: self.emulated_on.clone(),
         };
         let forecast = forecast(&self.request, &planned.plan, self.formats.graph(0), &self.weighed);
         let report = report_plan(&self.request, &planned.plan, forecast, heading);
-        Ok(PlanReport { soc_title: Some(self.profile.title.clone()), ..report })
+        notices.extend(report.goals.iter().filter_map(GoalReport::notice));
+        if self.options.strict
+            && let Some(fallback) = notices.iter().find(|notice| notice.kind == NoticeKind::Fallback)
+        {
+            return Err(Error::new(ErrorKind::Strict, fallback.text.clone()));
+        }
+        Ok(PlanReport { soc_title: Some(self.profile.title.clone()), notices, ..report })
     }
 
     /// Adds the notices about skipped shims to an error of planning without a shim. A planner that
@@ -206,10 +208,10 @@ impl Preparation {
         let long = planned.plan.shards().iter().filter_map(|shard| {
             let runs = shard.cost.entries.iter();
             let runs = runs.filter(|run| run.entry.kind == EntryKind::Decode && run.entry.rows == 1);
-            let longest = runs.map(|run| run.known_microseconds).max()?;
+            let longest = runs.map(|run| run.time).max_by_key(|time| time.microseconds)?;
             let on_the_chip = shard.planned.target == CHIP;
-            (on_the_chip && longest > polled)
-                .then(|| format!("{} {}", shard.name, units::microseconds(longest)))
+            (on_the_chip && longest.microseconds > polled)
+                .then(|| format!("{} {}", shard.name, Ranged::time(&longest)))
         });
         let long: Vec<String> = long.collect();
         if long.is_empty() {

@@ -7,7 +7,7 @@ use shardwright_planning::request::TargetSummary;
 use shardwright_vocabulary::FormatTuple;
 
 use super::chosen::Chosen;
-use crate::offers::{merged, offered_formats, override_limits, targets};
+use crate::offers::{hedge_limits, merged, offered_formats, override_limits, targets};
 use crate::options::FORMAT_OPTION;
 
 pub(super) struct Candidates<'c> {
@@ -47,8 +47,9 @@ impl<'c> Candidates<'c> {
             .map(|found| offered_formats(graph, &found.profile, options, asked))
             .collect();
         let tuples = merged(graph, &own_formats);
-        let mut targets = targets(chip, further, options.alone);
+        let mut targets = targets(chip, further, options);
         override_limits(&mut targets, &options.recorded.limits);
+        hedge_limits(&mut targets, &options.within);
         let formats = own_formats.into_iter().map(Some).chain([None]);
         let each =
             targets.into_iter().zip(formats).enumerate().map(|(index, ((summary, found), formats))| {

@@ -8,6 +8,7 @@ use shardwright_vocabulary::{Error, ErrorKind, Notice, TargetKind, limit_names};
 use shardwright_worker::Shims;
 
 use super::Notices;
+use crate::profiles::skipped_profiles;
 use crate::{Executor, PlanOptions, PlanSource, Result};
 
 pub(super) struct Chosen {
@@ -39,8 +40,7 @@ impl Chosen {
 
         let passing = &mut notices.passing;
         passing.extend(shims.notice.iter().map(Notice::note));
-        let skipped = profiles.list()?.skipped;
-        passing.extend(skipped.iter().map(|error| Notice::note(format!("{error}; the profile is skipped"))));
+        passing.extend(skipped_profiles(&profiles, options.strict)?);
         let ignored = source.ignored().iter();
         notices.lasting.extend(ignored.map(|field| Notice::fallback(field.to_string())));
         if !taken.is_empty() {
@@ -72,7 +72,7 @@ fn check(graph: &Graph, profile: &Profile, options: &PlanOptions) -> Result<()> 
     let known = limit_names::ALL;
     // Another planner may support limits that this host does not know.
     let unknown = options.recorded.limits.iter().find(|(name, _)| !known.contains(&name.as_str()));
-    match unknown.filter(|_| options.planner.is_none()) {
+    match unknown.filter(|_| options.has_usual_planner()) {
         None => Ok(()),
         Some((name, _)) => Err(Error::new(ErrorKind::Argument, format!("unknown limit `{name}`"))
             .with_help(format!("available limits: {}", known.join(", ")))),

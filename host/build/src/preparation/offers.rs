@@ -11,6 +11,7 @@ use super::candidates::{Candidate, Candidates, Role};
 use super::chosen::Chosen;
 use crate::executors::{OwnShim, demand, executor, unusable};
 use crate::offers::{Offered, complete, known_formats, unchecked_flags};
+use crate::roofline::TimeModel;
 use crate::times::timer;
 use crate::{
     Compiler, Costs, Executor, Judge, LEARNED, Learned, PlanOptions, PrimitiveCount, Purpose, Result,
@@ -94,11 +95,11 @@ impl Offers {
         let own = OwnShim::of(shims, &summary.target, candidate.found, options)?;
         let because = site.without_its_shim(candidate, &own, &mut notices.passing);
         let judged = own.judge();
-        // If the chip is in another machine, so is the CPU next to it. Times measured here do not
-        // help to distribute work there.
+        // If the chip is in another machine, so is the CPU next to it. The rates of its profile
+        // replace times that apply to this machine's CPU.
         if candidate.role == Role::Chip && summary.target.kind != TargetKind::Cpu {
             let known = judged.or(own.stand_in());
-            self.chip_is_here = known.is_none_or(|(_, device)| device.kind == DeviceKind::Present);
+            self.chip_is_here = known.is_some_and(|(_, device)| device.kind == DeviceKind::Present);
         }
         let is_timed = site.needs_keys && (summary.target.kind != TargetKind::Cpu || self.chip_is_here);
         let timer = is_timed.then(|| timer(&summary.target, judged, shims, options)).flatten();
@@ -131,7 +132,8 @@ impl Offers {
         }
         notices.lasting.append(&mut said);
         self.timers.push(timer);
-        self.each.push(TargetOffer { summary, judge });
+        let times = TimeModel::of(summary.target.kind, profile);
+        self.each.push(TargetOffer { summary, judge, times });
         Ok(())
     }
 

@@ -1,17 +1,14 @@
-//! Fifth stage of a preparation: the request with measured times and losses, and the session with
-//! the planner.
+//! Fifth stage of a preparation: the request with measured times and losses.
 
 use shardwright_bundle::Digest;
 use shardwright_planning::request::Request;
-use shardwright_planning::session::PlanningSession;
-use shardwright_vocabulary::{Notice, Part, Watch};
+use shardwright_vocabulary::{Part, Watch};
 
 use super::Notices;
 use super::chosen::Chosen;
 use super::offers::Offers;
 use super::wanted::Wanted;
 use crate::options::LossGoal;
-use crate::planners::planning_session;
 use crate::ranges::boundary_ranges;
 use crate::request::make_keyed_request;
 use crate::tables::gathered_tables;
@@ -22,7 +19,6 @@ pub(super) struct Requested {
     /// For each row of the cost table, the key of its measured time, if it has one.
     pub(super) time_keys: Vec<Option<Digest>>,
     pub(super) formats: ModelFormats,
-    pub(super) session: PlanningSession,
 }
 
 impl Requested {
@@ -68,8 +64,6 @@ impl Requested {
         if loss_goal != LossGoal::None {
             notices.passing.extend(source.take_notices());
         }
-        let session = planning_session(options, &chosen.trust)?;
-        notices.passing.extend(session.load_notices().map(Notice::note));
-        Ok(Requested { request, time_keys, formats, session })
+        Ok(Requested { request, time_keys, formats })
     }
 }

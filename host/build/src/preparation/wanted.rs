@@ -2,7 +2,9 @@
 //! planner's options.
 
 use shardwright_graph::Graph;
+use shardwright_planning::hedge;
 use shardwright_planning::request::{Goals, PlannerOption, PromptLength};
+use shardwright_planning::session::PlanningSession;
 use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, TargetKind, Watch};
 
 use super::Notices;
@@ -30,6 +32,7 @@ impl Wanted {
         source: &dyn PlanSource,
         chosen: &Chosen,
         tuples: &[FormatTuple],
+        session: &PlanningSession,
         notices: &mut Notices,
         watch: &dyn Watch,
     ) -> Result<Wanted> {
@@ -63,12 +66,17 @@ impl Wanted {
         let formats = ModelFormats::counted(graph, tuples)?;
         let (drafts, said) = options.usual_drafts(source, &profile.name, context, watch)?;
         notices.passing.extend(said);
-        let options = planner_options(graph, chosen);
+        let options = planner_options(graph, chosen, session);
         Ok(Wanted { menu, goals, loss_goal, prompts, drafts, options, formats })
     }
 }
 
-fn planner_options(graph: &Graph, Chosen { options, chip, .. }: &Chosen) -> Vec<PlannerOption> {
+/// Returns the user's options of the planner, and defaults for options that the planner has.
+fn planner_options(
+    graph: &Graph,
+    Chosen { options, chip, .. }: &Chosen,
+    session: &PlanningSession,
+) -> Vec<PlannerOption> {
     let mut planner_options: Vec<PlannerOption> = options
         .recorded
         .planner_options
@@ -77,15 +85,19 @@ fn planner_options(graph: &Graph, Chosen { options, chip, .. }: &Chosen) -> Vec<
         .filter(|(name, _)| placed_pass(name).is_none_or(|pass| pass == graph.pass))
         .map(|(name, value)| PlannerOption { name: name.clone(), value: value.clone() })
         .collect();
-    let usual = options.usual_quality(&chip.profile, graph);
-    planner_options.extend(usual.map(|millinats| PlannerOption {
-        name: USUAL_QUALITY_OPTION.to_owned(),
-        value: millinats.to_string(),
-    }));
+    let usual = options.usual_quality(&chip.profile, graph).map(|millinats| millinats.to_string());
     // Without fallbacks, the plan needs no share of a size goal for them.
-    if options.strict && options.size_bytes.is_some() && options.planner.is_none() {
-        let (name, value) = NO_FALLBACKS;
-        planner_options.push(PlannerOption { name: name.to_owned(), value: value.to_owned() });
+    let alone = options.strict && options.size_bytes.is_some();
+    let (fallbacks, hedges) = (NO_FALLBACKS, hedge::OFF);
+    let defaults = [
+        (USUAL_QUALITY_OPTION, usual),
+        (fallbacks.0, (alone && options.has_usual_planner()).then(|| fallbacks.1.to_owned())),
+        (hedges.0, (alone || options.unhedged).then(|| hedges.1.to_owned())),
+    ];
+    for (name, value) in defaults {
+        let is_open = planner_options.iter().all(|own| own.name != name);
+        let value = value.filter(|_| is_open && session.options().any(|known| known.name == name));
+        planner_options.extend(value.map(|value| PlannerOption { name: name.to_owned(), value }));
     }
     planner_options
 }

@@ -382,14 +382,14 @@ fn a_shelf_recalls_what_it_kept_and_nothing_else() {
         let mut store = BundleStore::new(&writer).unwrap();
         let built = build(&mut store).unwrap();
         assert_eq!(store.recalled(), 0);
-        let chain = store.chain("primary", &site.request, &plan, &built, &report(&built)).unwrap();
+        let chain = store.chain(("primary", &[]), &site.request, &plan, &built, &report(&built)).unwrap();
         assert_eq!(chain.shards.len(), 4);
 
         let elsewhere = build(&mut NoArtefactStore).unwrap();
         let empty = SharedWriter::new(BundleWriter::create(folder.path().join("empty")).unwrap());
         let error = BundleStore::new(&empty)
             .unwrap()
-            .chain("primary", &site.request, &plan, &elsewhere, &report(&elsewhere))
+            .chain(("primary", &[]), &site.request, &plan, &elsewhere, &report(&elsewhere))
             .unwrap_err();
         assert_eq!((error.kind(), error.place()), (ErrorKind::Shim, Some("shard embed")), "{error:?}");
         assert!(error.help().is_some());

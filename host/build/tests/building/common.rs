@@ -44,11 +44,11 @@ pub fn offer(name: &str, judge: impl Judge + 'static) -> TargetOffer {
         device: "cpu".to_owned(),
         kind: TargetKind::Npu,
     };
-    TargetOffer { summary: TargetSummary::of(target), judge: Box::new(judge) }
+    TargetOffer::new(TargetSummary::of(target), Box::new(judge))
 }
 
 pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> Answer<Request> {
-    let model = ModelName { name: "a model".to_owned(), family: "a family".to_owned() };
+    let model = ModelName { name: "a model".to_owned(), family: "a family".to_owned(), towers: Vec::new() };
     let goals = Goals {
         quality_micronats: None,
         least_loss: false,
@@ -91,6 +91,7 @@ pub fn plan(request: &Request, cuts: &[u32]) -> Plan {
         fallback: Vec::new(),
         speculation: None,
         reasons: Vec::new(),
+        lessons: Vec::new(),
     }
 }
 

@@ -7,9 +7,7 @@ use shardwright_build::{
 use shardwright_graph::Graph;
 use shardwright_planning::plan::{Plan, PlannedSpeculation};
 use shardwright_planning::request::{DraftEstimate, Request};
-use shardwright_vocabulary::{
-    Limit, Overhead, Provenance, TargetKind, TimeCost, limit_names, overhead_names,
-};
+use shardwright_vocabulary::{Overhead, Provenance, TargetKind, TimeCost, overhead_names};
 
 use crate::common::{DOWNLOAD, checked, fixture, offer, plan, request, weighed};
 
@@ -39,7 +37,7 @@ fn verifying_holds_its_rows_of_logits_and_the_draft() {
         silent_steps: 1,
         accepted_steps: vec![1, 1],
         provenance: Provenance::Measured,
-        token_microseconds: 0,
+        token_time: TimeCost::ZERO,
         memory_bytes: 12_345,
         row_bytes: 0,
     }];
@@ -103,9 +101,9 @@ fn each_phase_is_the_sum_of_its_named_parts() {
     assert!(compile.unknown().eq(["compiler overhead"]));
 
     let verdict = &forecast.verdict;
-    assert_eq!((verdict.fits, verdict.largest), (Fits::Whole, Some(Phase::Decode)));
+    assert_eq!((verdict.fits, verdict.largest), (Fits::Unknown, Some(Phase::Decode)));
     assert_eq!((verdict.held_bytes, verdict.mapped_bytes), (decode.held_bytes, tables));
-    assert!(!verdict.memory_limit_known && verdict.elsewhere.is_empty());
+    assert!(verdict.device_bytes.is_none() && verdict.elsewhere.is_empty() && !verdict.too_slow);
 }
 
 #[test]
@@ -119,53 +117,46 @@ fn weights_in_other_formats_are_held_while_they_are_compiled() {
     let compile = phase(&forecast, Phase::Compile);
     assert_eq!(part(compile, "converted weights"), Figure::Counted { bytes: weights });
     assert_eq!(compile.held_bytes, weights);
+    // A device that compiles needs no more for that than for loading.
+    assert!(phase(&forecast, Phase::Load).held_bytes >= weights);
 }
 
 #[test]
 fn the_times_of_tokens_are_those_of_the_entry_points_they_run() {
     let graph = fixture("gemma4_text");
     let mut request = asked(&graph);
-    let unknown = forecast(&graph, &request, plan(&request, &[]));
-    let none = Speed::Tokens { prompt_tokens: 64, first: None, each: None, per_1000_seconds: None };
-    assert_eq!(unknown.speed, none);
-
     for row in &mut request.costs {
         let microseconds = if row.entry.rows == 64 { 50 } else { 1000 };
-        row.time = Some(TimeCost { microseconds, provenance: Provenance::Simulated });
+        let time = TimeCost::within(microseconds / 2, microseconds, 3 * microseconds, Provenance::Simulated);
+        row.time = Some(time);
     }
     let timed = forecast(&graph, &request, plan(&request, &[]));
     // A decode is 13 kinds of 1 ms. A prompt of 64 is three prefills of 16 and one for the rest, of
     // 8 kinds each, and a decode. A step hands over four times. A prefill leaves out the head.
     let handing = 4 * 588_u64;
     let filling = 3 * 588_u64;
-    let each = (13_000_000 + handing).div_ceil(1000);
-    let first = (4 * (8_000_000 + filling) + 13_000_000 + handing).div_ceil(1000);
-    let simulated =
-        |microseconds| Some(Predicted { microseconds, provenance: Provenance::Simulated, uncosted_ops: 0 });
+    let predicted = |low, computed: u64, high, handed: u64| {
+        let (down, up) = (handed / 1000, handed.div_ceil(1000));
+        let time = TimeCost::within(low + down, computed + up, high + up, Provenance::Simulated);
+        Predicted::of(time, 0)
+    };
+    let each = predicted(6_500, 13_000, 39_000, handing);
     let expected = Speed::Tokens {
         prompt_tokens: 64,
-        first: simulated(first),
-        each: simulated(each),
-        per_1000_seconds: Some(1_000_000_000 / each),
+        first: Some(predicted(22_500, 45_000, 135_000, 4 * filling + handing)),
+        each,
+        per_1000_seconds: Some(1_000_000_000 / each.microseconds),
     };
     assert_eq!(timed.speed, expected);
 
-    // The forecast reports operations that a time leaves out: an operation of each of eight kinds
-    // of a prefill.
+    // The forecast reports operations that are estimated by share: an operation of each of eight
+    // kinds of a prefill.
     for row in request.costs.iter_mut().filter(|row| row.entry.to_string() == "prefill_16@64") {
         row.uncosted_ops = 1;
     }
     let partial = forecast(&graph, &request, plan(&request, &[]));
-    let Speed::Tokens { first: Some(first), each: Some(each), .. } = partial.speed else {
-        panic!("{:?}", partial.speed)
-    };
+    let Speed::Tokens { first: Some(first), each, .. } = partial.speed else { panic!("{:?}", partial.speed) };
     assert_eq!((first.uncosted_ops, each.uncosted_ops), (8, 0));
-
-    // One unknown part makes the whole unknown.
-    let prefill = request.costs.iter_mut().filter(|row| row.entry.to_string() == "prefill_16@64");
-    prefill.for_each(|row| row.time = None);
-    let partly = forecast(&graph, &request, plan(&request, &[]));
-    let Speed::Tokens { first: None, each: Some(_), .. } = partly.speed else { panic!("{:?}", partly.speed) };
 }
 
 #[test]
@@ -176,7 +167,9 @@ fn loading_takes_what_each_shard_and_each_byte_of_it_takes() {
     assert_eq!(loading(&request), None);
     let overhead = |name: &str, value, provenance| Overhead {
         name: name.to_owned(),
+        low: None,
         value,
+        high: None,
         provenance,
         note: String::new(),
     };
@@ -188,10 +181,13 @@ fn loading_takes_what_each_shard_and_each_byte_of_it_takes() {
     request.targets[0].overheads = vec![rate.clone()];
     let artefacts: u64 =
         checked(&request, plan(&request, &[6])).shards().iter().map(|shard| shard.cost.artefact_bytes).sum();
-    let of = |microseconds, provenance| Some(Predicted { microseconds, provenance, uncosted_ops: 0 });
+    let of = |microseconds, provenance| Some(Predicted::of(TimeCost::exact(microseconds, provenance), 0));
     assert_eq!(loading(&request), of(artefacts, Provenance::Measured));
     request.targets[0].overheads = vec![fixed, rate];
     assert_eq!(loading(&request), of(artefacts + 5 * 7, Provenance::Reported));
+    request.targets[0].overheads[0].high = Some(20);
+    let slowest = loading(&request).map(|time| time.high);
+    assert_eq!(slowest, Some(artefacts + 5 * 20));
 }
 
 #[test]
@@ -199,12 +195,10 @@ fn a_model_that_embeds_has_one_time_and_one_phase_of_running() {
     let graph = fixture("embeddinggemma");
     let mut request = asked(&graph);
     for row in &mut request.costs {
-        row.time = Some(TimeCost { microseconds: 10, provenance: Provenance::Measured });
+        row.time = Some(TimeCost::exact(10, Provenance::Measured));
     }
     let forecast = forecast(&graph, &request, plan(&request, &[]));
-    let Speed::Vector { tokens: 64, each: Some(time) } = forecast.speed else {
-        panic!("{:?}", forecast.speed)
-    };
+    let Speed::Vector { tokens: 64, each: time } = forecast.speed else { panic!("{:?}", forecast.speed) };
     assert_eq!(time.provenance, Provenance::Measured);
     let phases: Vec<_> = forecast.memory.iter().map(|memory| memory.phase).collect();
     assert_eq!(phases, [Phase::Compile, Phase::Load, Phase::Encode]);
@@ -215,7 +209,7 @@ fn a_model_that_embeds_has_one_time_and_one_phase_of_running() {
 fn a_verdict_says_what_runs_elsewhere_and_what_exceeds_the_memory_asked_for() {
     let graph = fixture("qwen3");
     let mut offers = [offer("chip", PrimitiveCount::default()), offer("cpu", PrimitiveCount::default())];
-    offers[0].summary.limits.push(Limit::new(limit_names::MEMORY_BYTES, 1 << 40, Provenance::Reported));
+    offers[0].summary.device_memory = Some(1 << 40);
     offers[1].summary.target.kind = TargetKind::Cpu;
     let mut request = request(&graph, &offers, &EntryMenu::usual(&graph, 64));
     let mut cut = plan(&request, &[]);
@@ -223,7 +217,7 @@ fn a_verdict_says_what_runs_elsewhere_and_what_exceeds_the_memory_asked_for() {
     let split = forecast(&graph, &request, cut.clone());
     assert_eq!(split.verdict.fits, Fits::InPart);
     assert_eq!(split.verdict.elsewhere, [("head".to_owned(), "cpu".to_owned())]);
-    assert!(split.verdict.memory_limit_known);
+    assert_eq!(split.verdict.device_bytes, Some(1 << 40));
     // The head's input is written on another target than the head's, so it is copied.
     let buffers = |forecast: &Forecast| match part(phase(forecast, Phase::Decode), "inputs and boundaries") {
         Figure::Estimated { bytes, .. } => bytes,
@@ -240,4 +234,9 @@ fn a_verdict_says_what_runs_elsewhere_and_what_exceeds_the_memory_asked_for() {
     assert_eq!(forecast(&graph, &request, plan(&request, &[])).verdict.fits, Fits::No);
     request.goals.memory_bytes = Some(whole.verdict.held_bytes);
     assert_eq!(forecast(&graph, &request, plan(&request, &[])).verdict.fits, Fits::Whole);
+    // The device bounds the memory too.
+    request.targets[0].device_memory = Some(whole.verdict.held_bytes - 1);
+    assert_eq!(forecast(&graph, &request, plan(&request, &[])).verdict.fits, Fits::No);
+    request.targets[0].device_memory = None;
+    assert_eq!(forecast(&graph, &request, plan(&request, &[])).verdict.fits, Fits::Unknown);
 }

@@ -4,5 +4,6 @@
 mod carrying_out;
 mod common;
 mod forecast;
+mod predictions;
 mod report;
 mod tables;

@@ -1,16 +1,16 @@
 //! Reports of plans: their numbers are the numbers of the tables.
 
 use shardwright_build::{
-    BytesReport, EntryMenu, FallbackReport, Goal, LossReport, PlanHeading, PlanReport, PrimitiveCount, Speed,
-    TimeShare, forecast, report_plan,
+    BytesReport, EntryMenu, FallbackReport, Goal, GoalReport, LossReport, PlanHeading, PlanReport,
+    PrimitiveCount, Speed, TimeShare, forecast, report_plan, units,
 };
 use shardwright_planning::check::{CheckedPlan, CheckedShard};
 use shardwright_planning::cost::ShardCost;
 use shardwright_planning::plan::{Cause, Fallback, Reason};
 use shardwright_planning::request::{Request, Sensitivity};
 use shardwright_vocabulary::{
-    CostRow, Flag, FlagSchema, FlagStage, FlagType, Limit, Notice, NoticeKind, Overhead, PlannerIdentity,
-    Provenance, Relief, SoftcapPlace, TimeCost, WeightFormat, WeightRole, overhead_names,
+    CostRow, Flag, FlagSchema, FlagStage, FlagType, GoalVerdict, Limit, Notice, NoticeKind, Overhead,
+    PlannerIdentity, Provenance, Relief, SoftcapPlace, TimeCost, WeightFormat, WeightRole, overhead_names,
 };
 
 use crate::common::{checked, fixture, offer, plan, request, weighed};
@@ -28,7 +28,11 @@ fn a_report_has_the_numbers_of_the_plan() {
         cause: Cause::Goal("context".to_owned()),
     };
     let mut cut = plan(&request, &[6]);
-    cut.fallback = vec![Fallback { target: 1, formats: vec![0] }];
+    let hedge = vec![("shards".to_owned(), 1)];
+    cut.fallback = vec![
+        Fallback { target: 1, formats: vec![0], limits: hedge.clone() },
+        Fallback { target: 0, formats: vec![0], limits: vec![] },
+    ];
     cut.reasons = vec![reason(Some(2), "this shard"), reason(None, "the whole"), reason(Some(2), "again")];
     cut.shards[2].target = 1;
     // The readers of its states run where it does, because states are not shared across targets.
@@ -50,8 +54,21 @@ fn a_report_has_the_numbers_of_the_plan() {
         [NoticeKind::Note, NoticeKind::Fallback]
     );
     assert_eq!(report.emulated_on.as_deref(), Some("cpu"));
-    let chain = FallbackReport { target: "cpu".to_owned(), formats: vec![report.shards[2].formats.clone()] };
-    assert_eq!(report.fallback, [chain]);
+    let formats = vec![report.shards[2].formats.clone()];
+    let chain = |target: &str, within, bytes| FallbackReport {
+        target: target.to_owned(),
+        formats: formats.clone(),
+        within,
+        bytes,
+    };
+    // Cuts do not change the bytes of a hedge. It need not verify proposals, as this plan could.
+    let bytes = report.fallback[0].bytes.unwrap();
+    let totals = &report.totals;
+    assert!(bytes > totals.weight_bytes && bytes <= totals.artefacts.bytes, "{bytes}: {totals:?}");
+    assert_eq!(report.fallback, [chain("cpu", hedge, Some(bytes)), chain("chip", vec![], None)]);
+    let shown: Vec<String> = report.fallback.iter().map(ToString::to_string).collect();
+    let hedged = format!("cpu within shards ≤ 1 (+{}), in bf16/f32/f32", units::bytes(bytes));
+    assert_eq!(shown, [hedged, "chip takes over, in bf16/f32/f32".to_owned()]);
     assert_eq!(report.limits.len(), 1);
     assert_eq!((report.limits[0].target.as_str(), report.limits[0].limit.value), ("chip", 100_000));
     assert_eq!(report.reasons.len(), 1);
@@ -106,50 +123,51 @@ fn a_report_adds_up_what_the_plan_costs() {
     assert_eq!(plain.state_bytes, sum(|cost| cost.state_bytes));
     let artefacts = BytesReport { bytes: sum(|cost| cost.artefact_bytes), provenance: Provenance::Modelled };
     assert_eq!(plain.artefacts, artefacts);
-    assert_eq!(plain.boundary_nanoseconds, 5 * 588);
     assert_eq!(plain.times.len(), request.entries.len());
-    assert!(plain.times.iter().all(|entry| entry.time.is_none()), "{:?}", plain.times);
+    let is_known = |time: &TimeCost| time.is_ordered() && time.low < time.high;
+    assert!(plain.times.iter().all(|entry| is_known(&entry.time)), "{:?}", plain.times);
     assert_eq!(plain.loss, LossReport::None);
 
-    // Every row needs ten microseconds. The time of the head comes from a formula, and the weakest
-    // provenance counts for the whole.
+    // Every row needs five to thirty microseconds. The time of the head comes from a formula, and
+    // the weakest provenance counts for the whole.
     let head = request.kinds.iter().position(|kind| kind.name == "head").unwrap() as u32;
     for row in &mut request.costs {
         let provenance = if row.kind == head { Provenance::Modelled } else { Provenance::Simulated };
-        row.time = Some(TimeCost { microseconds: 10, provenance });
+        row.time = Some(TimeCost::within(5, 10, 30, provenance));
         row.uncosted_ops = 1;
     }
     let timed = totals(&request, &[6]);
     let of = |name: &str| timed.times.iter().find(|time| time.entry.to_string() == name).unwrap();
-    // Embed, per-layer inputs, ten layers, head. In prefill, six of the layers and no head.
-    let time = |microseconds, provenance| Some(TimeCost { microseconds, provenance });
-    assert_eq!(of("decode_1@64").time, time(130, Provenance::Modelled));
+    // Embed, per-layer inputs, ten layers, head, and five hand-offs. In prefill, six of the layers
+    // and no head.
+    assert_eq!(of("decode_1@64").hand_off_nanoseconds, 5 * 588);
+    assert_eq!(of("prefill_64@64").hand_off_nanoseconds, 3 * 588);
+    assert_eq!(of("decode_1@64").time, TimeCost::within(65 + 2, 130 + 3, 390 + 3, Provenance::Modelled));
     assert_eq!(of("decode_1@64").uncosted_ops, 13);
-    assert_eq!(of("prefill_64@64").time, time(80, Provenance::Simulated));
+    assert_eq!(of("prefill_64@64").time, TimeCost::within(40 + 1, 80 + 2, 240 + 2, Provenance::Simulated));
     let share = |provenance, places, microseconds| TimeShare { provenance, places, microseconds };
-    let simulated = share(Some(Provenance::Simulated), 12, 120);
-    assert_eq!(of("decode_1@64").shares, [simulated, share(Some(Provenance::Modelled), 1, 10)]);
-    assert_eq!(of("prefill_64@64").shares, [share(Some(Provenance::Simulated), 8, 80)]);
-    let mut in_part = request.clone();
-    in_part.costs.iter_mut().filter(|row| row.kind == head).for_each(|row| row.time = None);
-    let in_part = totals(&in_part, &[6]);
-    let decode = in_part.times.iter().find(|time| time.entry.to_string() == "decode_1@64").unwrap();
-    assert_eq!((decode.time, &decode.shares[..]), (None, &[simulated, share(None, 1, 0)][..]));
-    // Known times of calls are included: five in a decode, and in a prefill three, for the shards
-    // that have work in it.
+    let simulated = share(Provenance::Simulated, 12, 120);
+    assert_eq!(of("decode_1@64").shares, [simulated, share(Provenance::Modelled, 1, 10)]);
+    assert_eq!(of("prefill_64@64").shares, [share(Provenance::Simulated, 8, 80)]);
+    assert_eq!(of("decode_1@64").calls, TimeCost::ZERO);
+    // Times of calls are included: five in a decode, and in a prefill three, for the shards that
+    // have work in it.
     let mut called = request.clone();
     called.targets[0].overheads = vec![Overhead {
         name: overhead_names::CALL.to_owned(),
+        low: Some(100),
         value: 300,
+        high: None,
         provenance: Provenance::Reported,
         note: String::new(),
     }];
     let called = totals(&called, &[6]);
     let of = |name: &str| called.times.iter().find(|time| time.entry.to_string() == name).unwrap();
-    assert_eq!(of("decode_1@64").time, time(130 + 1500, Provenance::Modelled));
-    assert_eq!(of("decode_1@64").calls, time(1500, Provenance::Reported));
-    assert_eq!(of("decode_1@64").shares[0], share(Some(Provenance::Reported), 0, 1500));
-    assert_eq!(of("prefill_64@64").time, time(80 + 900, Provenance::Reported));
+    let calls = TimeCost::within(500, 1500, 1500, Provenance::Reported);
+    assert_eq!(of("decode_1@64").calls, calls);
+    assert_eq!(of("decode_1@64").time, TimeCost::within(567, 1633, 1893, Provenance::Modelled));
+    assert_eq!(of("decode_1@64").shares[0], share(Provenance::Reported, 0, 1500));
+    assert_eq!(of("prefill_64@64").time, TimeCost::within(341, 982, 1142, Provenance::Reported));
     // Between shards on two devices the runtime converts the values that it hands over.
     let mut elsewhere = request.clone();
     elsewhere.targets.push(elsewhere.targets[0].clone());
@@ -164,7 +182,7 @@ fn a_report_adds_up_what_the_plan_costs() {
         moved.shards[first..].iter_mut().for_each(|shard| shard.target = 1);
         let moved = checked(&elsewhere, moved);
         match forecast(&elsewhere, &moved, &graph, &weighed(&graph)).speed {
-            Speed::Tokens { first: Some(first), each: Some(each), prompt_tokens: 64, .. } => (first, each),
+            Speed::Tokens { first: Some(first), each, prompt_tokens: 64, .. } => (first, each),
             other => panic!("{other:?}"),
         }
     };
@@ -193,7 +211,7 @@ fn a_report_adds_up_what_the_plan_costs() {
     )
     .totals;
     let decode = capped.times.iter().find(|time| time.entry.to_string() == "decode_1@64").unwrap();
-    assert_eq!(decode.time.unwrap().microseconds, 130 + runtime.microseconds);
+    assert_eq!(decode.time.microseconds, 133 + runtime.microseconds);
 
     // The loss of formats is the sum of the measured losses, and the report counts unmeasured
     // places. A shard without weights is lossless.
@@ -237,8 +255,7 @@ fn layers_add_up_to_their_shards() {
     let mut request =
         request(&graph, &[offer("chip", PrimitiveCount::default())], &EntryMenu::usual(&graph, 64));
     for (index, row) in request.costs.iter_mut().enumerate() {
-        let microseconds = 10 + index as u64;
-        row.time = Some(TimeCost { microseconds, provenance: Provenance::Simulated });
+        row.time = Some(TimeCost::exact(10 + index as u64, Provenance::Simulated));
         row.uncosted_ops = index as u64 % 3;
     }
     // The last layer of each shard is in other formats.
@@ -302,8 +319,8 @@ fn layers_add_up_to_their_shards() {
             assert!(parts.iter().all(|part| part.entry == entry.entry));
             assert_eq!(parts.iter().map(|part| part.ops).sum::<u64>(), entry.ops);
             assert_eq!(parts.iter().map(|part| part.uncosted_ops).sum::<u64>(), entry.uncosted_ops);
-            let times = parts.iter().map(|part| part.time.unwrap().microseconds).sum::<u64>();
-            assert_eq!(times, entry.time.unwrap().microseconds);
+            let times = parts.iter().map(|part| part.time.microseconds).sum::<u64>();
+            assert_eq!(times, entry.time.microseconds);
         }
         let (last, others) = shard.by_layer.split_last().unwrap();
         assert_eq!(last.formats, "w8-per-channel/f32/f32");
@@ -394,32 +411,39 @@ fn goals_have_what_the_plan_makes_of_them() {
         report
             .goals
             .into_iter()
-            .map(|goal| (goal.goal, (goal.asked, goal.predicted, goal.met)))
+            .map(|goal| (goal.goal, (goal.asked, goal.predicted, goal.verdict)))
             .collect::<Vec<_>>()
     };
-    let rows = (Goal::PrefillRows, (64, Some(64), Some(true)));
-    assert_eq!(goals(&request), [(Goal::Context, (64, Some(64), Some(true))), rows]);
+    let met = Some(GoalVerdict::Met);
+    let rows = (Goal::PrefillRows, (64, Some(64), met));
+    assert_eq!(goals(&request), [(Goal::Context, (64, Some(64), met)), rows]);
 
-    // A goal for an unknown time, a goal that is met, and a goal for memory.
+    // A goal that is met, and a goal for memory, which a formula estimates.
     let totals = reported(&request, &checked(&request, plan(&request, &[]))).totals;
     let peak = totals.artefacts.bytes + totals.state_bytes;
-    request.goals.token_microseconds = Some(100);
     request.goals.quality_micronats = Some(7);
     request.goals.memory_bytes = Some(peak);
     let found = goals(&request);
-    assert!(found.contains(&(Goal::Token, (100, None, None))), "{found:?}");
-    assert!(found.contains(&(Goal::Quality, (7, Some(0), Some(true)))), "{found:?}");
-    assert!(found.contains(&(Goal::Memory, (peak, Some(peak), Some(true)))), "{found:?}");
+    assert!(found.contains(&(Goal::Quality, (7, Some(0), met))), "{found:?}");
+    let likely = (peak, Some(peak), Some(GoalVerdict::Likely));
+    assert!(found.contains(&(Goal::Memory, likely)), "{found:?}");
 
-    // 13 rows of ten microseconds. Handing over between shards does not count for a goal.
-    request.goals.token_microseconds = Some(130);
+    // 13 rows of five to thirty microseconds, and four hand-offs between shards.
     for row in &mut request.costs {
-        row.time = Some(TimeCost { microseconds: 10, provenance: Provenance::Measured });
+        row.time = Some(TimeCost::within(5, 10, 30, Provenance::Simulated));
+    }
+    for (most, verdict) in [(393, GoalVerdict::Met), (133, GoalVerdict::Likely), (67, GoalVerdict::Unlikely)]
+    {
+        request.goals.token_microseconds = Some(most);
+        let report = reported(&request, &checked(&request, plan(&request, &[])));
+        let token = report.goals.iter().find(|goal| goal.goal == Goal::Token).unwrap();
+        assert_eq!((token.low, token.predicted, token.high), (Some(67), Some(133), Some(393)));
+        assert_eq!((token.verdict, token.provenance), (Some(verdict), Some(Provenance::Simulated)));
+        assert_eq!(report.forecast.verdict.too_slow, verdict == GoalVerdict::Unlikely);
+        let notices = report.goals.iter().filter_map(GoalReport::notice).count();
+        assert_eq!(notices, usize::from(verdict == GoalVerdict::Unlikely));
     }
     let report = reported(&request, &checked(&request, plan(&request, &[])));
-    let token = report.goals.iter().find(|goal| goal.goal == Goal::Token).unwrap();
-    assert_eq!((token.predicted, token.met), (Some(130), Some(true)));
-    assert_eq!(token.provenance, Some(Provenance::Measured));
     for goal in &report.goals {
         assert_eq!(serde_json::to_value(goal.goal).unwrap(), goal.goal.name());
     }

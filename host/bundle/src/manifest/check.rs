@@ -376,6 +376,14 @@ fn chain(at: &str, chain: &ChainEntry, structure: &Structure) -> Checked {
     if let Some(executor) = &chain.emulated_on {
         name(&format!("{at}.emulated_on"), executor)?;
     }
+    cap(&format!("{at}.within"), chain.within.len(), PAIRS)?;
+    for (index, (limit, _)) in chain.within.iter().enumerate() {
+        name(&format!("{at}.within[{index}]"), limit)?;
+    }
+    if let Some(planner) = &chain.planner {
+        name(&format!("{at}.planner.name"), &planner.name)?;
+        name(&format!("{at}.planner.version"), &planner.version)?;
+    }
     let field = format!("{at}.shards");
     cap(&field, chain.shards.len(), SHARDS)?;
     if chain.shards.is_empty() {

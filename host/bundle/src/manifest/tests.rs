@@ -131,6 +131,12 @@ fn sample() -> Manifest {
             chains: vec![ChainEntry {
                 name: "primary".to_owned(),
                 emulated_on: Some("cpu".to_owned()),
+                within: vec![("ops".to_owned(), 2600)],
+                planner: Some(PlannerIdentity {
+                    name: "hedging".to_owned(),
+                    version: "1.0.0".to_owned(),
+                    built_in: false,
+                }),
                 request: file("request"),
                 plan: file("plan"),
                 report: Some(file("report")),
@@ -171,6 +177,8 @@ fn sample() -> Manifest {
                 chains: vec![ChainEntry {
                     name: "picture".to_owned(),
                     emulated_on: None,
+                    within: Vec::new(),
+                    planner: None,
                     request: file("request of a tower"),
                     plan: file("plan of a tower"),
                     report: None,
@@ -339,6 +347,9 @@ fn contradictions_are_refused_by_field_on_writing_and_reading() {
             own.chains.push(own.chains[0].clone());
         }),
         ("variants[0].chains[0].emulated_on", |m| m.variants[0].chains[0].emulated_on = Some(String::new())),
+        ("variants[0].chains[0].within[0]", |m| m.variants[0].chains[0].within[0].0.clear()),
+        ("variants[0].chains[0].planner.name", |m| planner(m).name.clear()),
+        ("variants[0].chains[0].planner.version", |m| planner(m).version = "1\n".to_owned()),
         ("variants[0].chains[0].shards", |m| m.variants[0].chains[0].shards.clear()),
         ("variants[0].chains[0].speculation.draft", |m| speculation(m).draft.clear()),
         ("variants[0].chains[0].speculation.rows", |m| speculation(m).rows = 1),
@@ -550,6 +561,10 @@ fn shard(manifest: &mut Manifest) -> &mut ShardEntry {
 
 fn speculation(manifest: &mut Manifest) -> &mut ChosenSpeculation {
     manifest.variants[0].chains[0].speculation.as_mut().unwrap()
+}
+
+fn planner(manifest: &mut Manifest) -> &mut PlannerIdentity {
+    manifest.variants[0].chains[0].planner.as_mut().unwrap()
 }
 
 fn quantisation(manifest: &mut Manifest) -> &mut Quantisation<FileReference> {
@@ -840,14 +855,20 @@ fn chain_entry(index: usize) -> impl Strategy<Value = ChainEntry> {
         },
     );
     let said = (proptest::option::of(word()), proptest::option::of(speculation));
-    (said, files, several(shard_entry, 1..4)).prop_map(
-        move |((emulated_on, speculation), (request, plan, report), mut shards)| {
+    let planner = (word(), word(), any::<bool>()).prop_map(|(name, version, built_in)| PlannerIdentity {
+        name,
+        version,
+        built_in,
+    });
+    let hedge = (proptest::collection::vec((word(), any::<u64>()), 0..3), proptest::option::of(planner));
+    (said, hedge, files, several(shard_entry, 1..4)).prop_map(
+        move |((emulated_on, speculation), (within, planner), (request, plan, report), mut shards)| {
             if let Some(own) = &speculation {
                 let verifying = EntryName { kind: EntryKind::Decode, rows: own.rows, context: 1 };
                 shards.iter_mut().for_each(|shard| shard.entries.push(verifying));
             }
             let name = format!("chain {index}");
-            ChainEntry { name, emulated_on, request, plan, report, speculation, shards }
+            ChainEntry { name, emulated_on, within, planner, request, plan, report, speculation, shards }
         },
     )
 }

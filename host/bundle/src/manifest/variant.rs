@@ -26,6 +26,7 @@ pub struct Variant {
     /// The calibration that its activation formats use, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Digest>,
+    /// The planner that decided about its first chain.
     pub planner: PlannerIdentity,
     /// Further options of the request by name, such as `context`, or `limit` with a member `ops`:
     /// JSON of the crate that built the variant.
@@ -94,6 +95,13 @@ pub struct ChainEntry {
     /// The executor that replaces the planned targets, if any. Every report states it first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub emulated_on: Option<String>,
+    /// Limits of a hedge, by name. A hedge is planned on the chip of the first chain within tighter
+    /// limits, for a device that cannot load the first chain. Empty for other chains.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub within: Vec<(String, u64)>,
+    /// The planner of the chain, if it is not the variant's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planner: Option<PlannerIdentity>,
     /// The request to the planner: canonical JSON of the planning crate.
     pub request: FileReference,
     /// The planner's checked answer: canonical JSON of the planning crate.
@@ -106,6 +114,13 @@ pub struct ChainEntry {
     pub speculation: Option<ChosenSpeculation>,
     /// The shards in the order in which a step runs them. There is at least one.
     pub shards: Vec<ShardEntry>,
+}
+
+impl ChainEntry {
+    /// Returns whether the chain is a hedge.
+    pub fn is_hedge(&self) -> bool {
+        !self.within.is_empty()
+    }
 }
 
 /// The tower of a pass: a separate model, whose output rows are inputs of the text model.

@@ -20,8 +20,8 @@ fn refusal(directory: &Path) -> Error {
     let said = inspection
         .files
         .iter()
-        .any(|file| matches!(&file.state, FileState::Damaged { reason } if *reason == error.to_string()));
-    assert!(said && !inspection.intact, "{error}");
+        .any(|file| matches!(&file.state, FileState::Damaged { reason, .. } if *reason == error.to_string()));
+    assert!(said && inspection.intact == Some(false), "{error}");
     error
 }
 

@@ -52,7 +52,7 @@ fn a_packed_bundle_is_the_same_bundle() {
     assert_eq!(opened.assets_of(&opened.variant().assets).unwrap().len(), 2);
     assert_eq!((identify(&path).unwrap(), is_bundle(&path)), (Kind::Bundle, true));
     let inspection = inspect(&path, Examine::Content, &Trust::off(), |_| ()).unwrap();
-    assert!(inspection.packed && inspection.intact && inspection.unreferenced.is_empty());
+    assert!(inspection.packed && inspection.intact == Some(true) && inspection.unreferenced.is_empty());
 
     // Packing either form gives equal bytes.
     let again = parent.path().join("again.swb");

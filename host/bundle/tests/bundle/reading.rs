@@ -163,10 +163,14 @@ fn a_changed_bit_in_any_file_is_found() {
                 assert!(error.message().starts_with(&expected) && error.help().is_some(), "{error}");
             }
             let glance = inspect(&directory, Examine::Presence, &Trust::off(), |_| ()).unwrap();
-            assert_eq!(glance.intact, opened.is_ok());
+            // Long files are not hashed at a glance, so their bytes are unknown.
+            assert_eq!((glance.intact, glance.verified), (opened.is_err().then_some(false), false));
             let inspection = inspect(&directory, Examine::Content, &Trust::off(), |_| ()).unwrap();
-            assert!(!inspection.intact);
-            let damaged = |state: &FileState| matches!(state, FileState::Damaged { reason } if reason.contains("SHA-256"));
+            assert_eq!((inspection.intact, inspection.verified), (Some(false), true));
+            let damaged = |state: &FileState| match state {
+                FileState::Damaged { reason, help } => reason.contains("SHA-256") && help.is_some(),
+                _ => false,
+            };
             let found: Vec<_> = inspection.files.iter().filter(|file| damaged(&file.state)).collect();
             assert_eq!(found.len(), 1);
             assert_eq!(found[0].file, reference);
@@ -293,7 +297,10 @@ fn an_inspection_says_what_is_there_and_has_a_json_twin() {
     let mut heard = 0;
     let found = inspect(&directory, Examine::Presence, &Trust::off(), |_| heard += 1).unwrap();
     assert_eq!(heard, found.files.len());
-    assert!(found.intact);
+    // The JSON does not claim that unread bytes are intact.
+    assert_eq!((found.intact, found.verified), (None, false));
+    let json = serde_json::to_value(&found).unwrap();
+    assert_eq!((&json["intact"], &json["verified"]), (&serde_json::Value::Null, &false.into()));
     for file in &found.files {
         let long = file.file.bytes > TINY_FILE_BYTES;
         assert_eq!(file.state, if long { FileState::Present } else { FileState::Verified });
@@ -315,6 +322,7 @@ fn an_inspection_says_what_is_there_and_has_a_json_twin() {
 
     let verified = inspect(&directory, Examine::Content, &Trust::off(), |_| ()).unwrap();
     assert!(verified.files.iter().all(|file| file.state == FileState::Verified));
+    assert_eq!((verified.intact, verified.verified), (Some(true), true));
     let json = serde_json::to_value(&verified).unwrap();
     assert_eq!(json["format"], 4);
     assert_eq!(json["files"][0]["state"], "verified");
@@ -326,8 +334,10 @@ fn an_inspection_says_what_is_there_and_has_a_json_twin() {
 
     fs::remove_dir_all(directory.join("files")).unwrap();
     let empty = inspect(&directory, Examine::Content, &Trust::off(), |_| ()).unwrap();
-    assert!(!empty.intact);
-    let missing =
-        |state: &FileState| matches!(state, FileState::Damaged { reason } if reason.contains("is missing"));
+    assert_eq!(empty.intact, Some(false));
+    let missing = |state: &FileState| match state {
+        FileState::Damaged { reason, .. } => reason.contains("is missing"),
+        _ => false,
+    };
     assert!(empty.files.iter().all(|file| missing(&file.state)));
 }

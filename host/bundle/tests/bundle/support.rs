@@ -169,6 +169,8 @@ fn chain(writer: &mut BundleWriter, recipe: Recipe, name: &str, kind: TargetKind
     Ok(ChainEntry {
         name: name.to_owned(),
         emulated_on: None,
+        within: Vec::new(),
+        planner: None,
         request: writer.add_bytes(b"{\"request\":1}")?,
         plan: writer.add_bytes(format!("{{\"plan\":\"{name}\"}}").as_bytes())?,
         report: Some(writer.add_bytes(b"{\"report\":1}")?),

@@ -69,7 +69,7 @@ fn volumes_hold_every_file_once_and_open_in_any_order() {
     expect_whole(Bundle::open(&folder).unwrap());
     assert_eq!((identify(&folder).unwrap(), is_bundle(&folder)), (Kind::Bundle, true));
     let inspection = inspect(&folder, Examine::Content, &Trust::off(), |_| ()).unwrap();
-    assert!(inspection.intact && inspection.packed && inspection.unreferenced.is_empty());
+    assert!(inspection.intact == Some(true) && inspection.packed && inspection.unreferenced.is_empty());
 
     paths.reverse();
     expect_whole(Bundle::open_volumes(&paths).unwrap());

@@ -14,7 +14,7 @@ use shardwright_bundle::{
 };
 use shardwright_files::output::expect_folder;
 use shardwright_gguf::model_at;
-use shardwright_graph::Graph;
+use shardwright_graph::{Asset, Graph};
 use shardwright_models::Checkpoint;
 use shardwright_text::{TOKENIZER_BYTES_MAX, Tokenizer, text_file};
 use shardwright_vocabulary::{Error, ErrorKind, Notice, Part, Pass, Result, Watch};
@@ -124,11 +124,7 @@ impl<'c> Compiling<'c> {
         plan.notices.extend(rules.take_notices());
         let Settled { profile, graph, report, ranges, .. } = primary;
         all.progress(WRITTEN, "writing tables");
-        let add_assets = |graph: &Graph| -> Result<Vec<AssetEntry>> {
-            let assets = graph.assets.iter().map(|asset| writer.lock().add_asset(asset));
-            assets.collect()
-        };
-        let assets = add_assets(&graph)?;
+        let assets = add_assets(writer, &graph)?;
         let mut notices = report.notices.clone();
         let mut say = |said: &[Notice]| {
             for notice in said {
@@ -149,7 +145,7 @@ impl<'c> Compiling<'c> {
                 pass,
                 weights: Digest::from(tower_weights(&graph)?),
                 structure: Structure::of(&graph),
-                assets: add_assets(&graph)?,
+                assets: add_assets(writer, &graph)?,
                 chains,
             });
         }
@@ -163,7 +159,7 @@ impl<'c> Compiling<'c> {
             family: facts.family.to_string(),
             checkpoint: Digest::from(checkpoint.content_hash()),
         };
-        let variant = Variant {
+        let mut variant = Variant {
             soc: profile.name,
             aliases: profile.aliases,
             calibration,
@@ -176,6 +172,10 @@ impl<'c> Compiling<'c> {
             verifications: Vec::new(),
             notices,
         };
+        let towers = variant.towers.iter_mut().flat_map(|tower| &mut tower.chains);
+        for chain in variant.chains.iter_mut().chain(towers) {
+            chain.planner = chain.planner.take().filter(|own| *own != variant.planner);
+        }
         Ok(Made { variant, plan, model, reused })
     }
 
@@ -224,6 +224,7 @@ impl<'c> Compiling<'c> {
                 chains: variant.all_chains().map(|chain| chain.name.clone()).collect(),
                 bytes: files.union(&shared).map(|file| file.bytes).sum(),
                 own_bytes: files.difference(&others).map(|file| file.bytes).sum(),
+                hedge_bytes: hedge_bytes(variant),
                 plan,
             }
         });
@@ -251,6 +252,15 @@ impl<'c> Compiling<'c> {
     }
 }
 
+/// Adds the gathered tables of a model, whose values must be finite.
+fn add_assets(writer: &SharedWriter, graph: &Graph) -> Result<Vec<AssetEntry>> {
+    let add = |asset: &Asset| {
+        asset.table.expect_finite()?;
+        writer.lock().add_asset(asset)
+    };
+    graph.assets.iter().map(add).collect()
+}
+
 /// Adds the text files of a folder, or the text files made from a GGUF file's metadata.
 fn texts_of(checkpoint: &Path, writer: &mut BundleWriter) -> Result<BTreeMap<TextFile, FileReference>> {
     if checkpoint.is_dir() && model_at(checkpoint)?.is_none() {
@@ -272,6 +282,15 @@ fn nothing_compiled() -> Error {
 /// Returns the files that a variant names.
 fn files_of(variant: &Variant) -> BTreeSet<FileReference> {
     variant.references().into_iter().map(|(_, file)| file).collect()
+}
+
+/// Returns the bytes of the artefacts that only hedges of a variant have.
+fn hedge_bytes(variant: &Variant) -> u64 {
+    let artefacts = |hedges: bool| {
+        let chains = variant.all_chains().filter(move |chain| chain.is_hedge() == hedges);
+        chains.flat_map(|chain| &chain.shards).map(|shard| shard.artefact).collect::<BTreeSet<_>>()
+    };
+    artefacts(true).difference(&artefacts(false)).map(|file| file.bytes).sum()
 }
 
 /// A tower whose chains are compiled.
@@ -318,14 +337,15 @@ fn chains(
     watch: &mut Part<'_>,
 ) -> Result<(ChainEntry, Settled, LaterChains)> {
     let mut compiled = |name: &str, options: &PlanOptions, trying: Trying<'_>, watch: &mut dyn Watch| {
+        let within = options.within.as_slice();
         let mut source = Gated::new(builder.source(options)?, options, seat, watch)?;
         let settled = settle_trying(&mut source, options, Purpose::Compile, store, trying, watch)?;
         let Settled { request, plan, shards, report, .. } = &settled;
-        Ok::<_, Error>((store.chain(name, request, plan, shards, report)?, settled))
+        Ok::<_, Error>((store.chain((name, within), request, plan, shards, report)?, settled))
     };
     let (first, settled) = compiled(builder.first_name(), options, trying, &mut watch.then(end))?;
     let mut later = LaterChains::of(&settled.report);
-    for one in builder.fallbacks(&settled, options) {
+    for one in settled.fallbacks(options) {
         let mut watch = watch.most_of_the_rest();
         later.take(&one.name, compiled(&one.name, &one.options, Trying::default(), &mut watch))?;
     }

@@ -49,8 +49,7 @@ pub fn compile_variants(
             Ok(made) => compiled.push(made),
             Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
             Err(error) => {
-                let help = error.help().map(str::to_owned);
-                failed.push(FailedVariant { soc: soc_of(options), error: error.to_string(), help });
+                failed.push(FailedVariant::of(soc_of(options), &error));
                 first_error.get_or_insert(error);
             }
         }

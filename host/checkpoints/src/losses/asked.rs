@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use shardwright_build::{PlanOptions, USUAL_QUALITY, needs_ranges, offered_formats};
+use shardwright_build::{PlanOptions, USUAL_QUALITY, needs_ranges, offered_formats, skipped_profiles};
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_planning::profile::{GENERIC, ProfileRegistry};
@@ -106,7 +106,8 @@ pub fn sensitivity_text(checkpoint: &Checkpoint, options: &PlanOptions) -> Resul
 ///
 /// # Errors
 /// Fails if the path is not a checkpoint or has no weights, if all formats are lossless, with
-/// errors of the CPU shim, and with [`ErrorKind::Cancelled`].
+/// errors of the CPU shim, and with [`ErrorKind::Cancelled`]. Under `strict`, also if a field or
+/// file of the checkpoint has no effect, or a profile is skipped.
 pub fn measure_sensitivities(
     path: &Path,
     options: &PlanOptions,
@@ -116,8 +117,8 @@ pub fn measure_sensitivities(
     let until = time.and_then(|time| Instant::now().checked_add(time));
     let checkpoint = open_checkpoint(path)?;
     let graph = checkpoint.graph();
-    let mut notices = Vec::new();
-    let tuples = offered(graph, options)?;
+    let mut notices = ignored(&checkpoint, options.strict)?;
+    let tuples = offered(graph, options, &mut notices)?;
     let formats = Formats::of(&tuples, options.recorded.tables);
     if formats.weights.is_empty() && formats.values.is_empty() {
         return Err(Error::new(ErrorKind::Argument, "all of these formats are lossless")
@@ -198,12 +199,21 @@ pub fn measure_sensitivities(
     Ok((report, notices))
 }
 
+/// Returns a notice for each field and file without effect. Under `strict`, the first is an error.
+fn ignored(checkpoint: &Checkpoint, strict: bool) -> Result<Vec<Notice>> {
+    match checkpoint.ignored().first().filter(|_| strict) {
+        Some(field) => Err(Error::new(ErrorKind::Strict, field.to_string())),
+        None => Ok(checkpoint.ignored().iter().map(|field| Notice::fallback(field.to_string())).collect()),
+    }
+}
+
 /// Returns the formats that plans with these options choose from if losses decide.
-fn offered(graph: &Graph, options: &PlanOptions) -> Result<Vec<FormatTuple>> {
+fn offered(graph: &Graph, options: &PlanOptions, notices: &mut Vec<Notice>) -> Result<Vec<FormatTuple>> {
     let directories = options.profiles.iter();
     let profiles = directories.fold(ProfileRegistry::new(), |existing, path| existing.with_directory(path));
     let profiles = profiles.trusting(options.rules()?);
     let profile = profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?.profile;
+    notices.extend(skipped_profiles(&profiles, options.strict)?);
     let quality_micronats = options.quality_micronats.or(Some(u64::from(USUAL_QUALITY) * 1000));
     let options = PlanOptions { quality_micronats, ..options.clone() };
     Ok(offered_formats(graph, &profile, &options, false))

@@ -20,11 +20,6 @@ pub struct TowerScope {
 }
 
 impl TowerScope {
-    /// Returns the name of a fallback chain of the tower on this target.
-    pub(crate) fn chain_name(&self, target: &str) -> String {
-        format!("{}.{target}", self.pass)
-    }
-
     /// Creates the scope of a pass with an entry point for each of `sizes`: the largest number of
     /// soft tokens of a picture, or of seconds of a clip. If `sizes` is empty, uses pictures of the
     /// processor's own size, or the longest clip.
@@ -82,7 +77,7 @@ impl TowerScope {
     /// Returns the options of this tower for a text that is planned with `options`: the same chip
     /// and executor, the same limits and flags, but its own formats. The goals apply only to the
     /// text and are left out. So are a planner of the user and its settings, except for settings
-    /// that place components of the tower.
+    /// that place components of the tower or exclude hedges.
     pub fn options(&self, options: &PlanOptions) -> PlanOptions {
         PlanOptions {
             recorded: RecordedOptions {
@@ -93,6 +88,7 @@ impl TowerScope {
                 ..options.recorded.clone()
             },
             encode_rows: self.rows.clone(),
+            unhedged: options.excludes_hedges(),
             formats: options.recorded.towers.formats.clone(),
             planner: None,
             calibration_text: None,

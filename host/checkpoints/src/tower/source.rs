@@ -67,7 +67,7 @@ impl<'a> TowerSource<'a> {
                 format!("the checkpoint was opened without its tower of a {pass}"),
             )
         })?;
-        let name = ModelName { name: graph.name.clone(), family };
+        let name = ModelName { name: graph.name.clone(), family, towers: Vec::new() };
         Ok(TowerSource {
             graph,
             name,
@@ -119,12 +119,9 @@ fn calibrate(
     }
     let mut calibrator = Calibrator::new(graph, hash)?;
     for (index, (name, sample)) in samples.iter().enumerate() {
-        if watch.cancelled() {
-            return Err(Error::new(ErrorKind::Cancelled, "calibration was cancelled"));
-        }
         let done = index * 1000 / samples.len();
         watch.progress(done as u32, &format!("calibrating the tower of a {}: {name}", scope.pass));
-        calibrator.add_features(sample)?;
+        calibrator.add_features(sample, &|| watch.cancelled())?;
     }
     let calibration = calibrator.finish()?;
     notices.push(Notice::note(format!(

@@ -96,15 +96,26 @@ pub struct TargetArguments {
     /// Largest size of artefacts and gathered tables together, which an app ships, such as `900MB`,
     /// `3GB`, or a number of bytes. Default: the limits of the chip.
     ///
-    /// Tables are rounded if that leaves more bytes for the layers. Fallback chains count too. They
+    /// Sizes that a formula estimates are at best `likely` to be within the limit. Tables are
+    /// rounded if that leaves more bytes for the layers. Fallback chains and hedges count too. They
     /// are left out if they do not fit, and with `--strict`.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
-    /// Longest time from a prompt to the first token of its answer, such as `500ms` or `2s`, by the
-    /// known times of the chip. Default: no limit.
+    /// Memory of the device, such as `12GiB`, to report whether the plan fits. Default: the
+    /// smallest memory of devices with the chip, if its profile has it.
+    ///
+    /// An app can use a part of the memory. The chip's profile has the part. Otherwise it is 60 %.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub device_memory: Option<u64>,
+    /// Longest time from a prompt to the first token of its answer, such as `500ms` or `2s`.
+    /// Default: no limit.
+    ///
+    /// Times are predicted as intervals. A plan whose likely time is within the limit is preferred.
+    /// A plan that only its fastest run keeps within the limit is reported as `unlikely`, and
+    /// refused with `--strict`.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub first_token: Option<Duration>,
-    /// Lowest speed of an answer in tokens per second, by the known times of the chip. Default: no
+    /// Lowest speed of an answer in tokens per second, judged like `--first-token`. Default: no
     /// limit.
     #[arg(long, value_name = "NUMBER", value_parser = tokens_per_second)]
     pub tokens_per_second: Option<f64>,
@@ -137,8 +148,8 @@ pub struct TargetArguments {
     /// separated by tabs. Default: built-in texts.
     #[arg(long, value_name = "FILE")]
     pub calibration_text: Option<PathBuf>,
-    /// Planner to use: a `.wasm` file, a planner pack, or a name from a planner directory. Default:
-    /// the built-in planner.
+    /// Planner to use: a `.wasm` file, a planner pack, or a name from a planner directory, or the
+    /// built-in planner `generic`. Default: the planner of the chip's profile, or the built-in one.
     #[arg(long, value_name = "FILE|NAME")]
     pub planner: Option<String>,
     /// Set an option of the planner (may be repeated). `planner check` lists a planner's options.
@@ -149,7 +160,8 @@ pub struct TargetArguments {
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<u32>,
     /// Turn every fallback into an error, and every field or file of the model that is unknown or
-    /// has no effect. A fallback runs something elsewhere or otherwise than planned.
+    /// has no effect. A fallback runs something elsewhere or otherwise than planned, or uses a plan
+    /// that is unlikely to meet a goal.
     #[arg(long)]
     pub strict: bool,
     #[command(flatten)]
@@ -224,6 +236,7 @@ impl TargetArguments {
                     picture_tokens: self.picture_sizes.clone(),
                     clip_seconds: self.clip_lengths.clone(),
                 },
+                device_memory: self.device_memory,
                 calibration_digest: None,
             },
             formats: self.formats.clone(),
@@ -315,6 +328,7 @@ pub fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) 
         ("--prefer", target.prefer.is_some()),
         ("--memory", target.memory.is_some()),
         ("--size", target.size.is_some()),
+        ("--device-memory", target.device_memory.is_some()),
         ("--first-token", target.first_token.is_some()),
         ("--tokens-per-second", target.tokens_per_second.is_some()),
         ("--usual-prompt", !target.usual_prompt.is_empty()),

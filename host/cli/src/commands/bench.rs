@@ -153,7 +153,7 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     drop(busy);
     if !arguments.text {
         // Loading the tokenizer earlier would change the measurements.
-        say_notices_of_unused_tokenizer(&model);
+        say_notices_of_unused_tokenizer(&model)?;
     }
 
     let times = model.report().times;

@@ -9,7 +9,7 @@ use shardwright_trust::Trust;
 
 use super::{draft, open_options, print, print_by};
 use crate::arguments::{CompileArguments, Format};
-use crate::outcome::{Failure, Outcome};
+use crate::outcome::{Failure, Outcome, help_of};
 use crate::views;
 
 /// Compiles a checkpoint into a bundle.
@@ -44,7 +44,7 @@ pub fn compile(
         options = options.reuse(bundle);
     }
     let mut watch = views::Progress::new("compiling", &arguments.checkpoint);
-    let report = match socs.as_slice() {
+    let mut report = match socs.as_slice() {
         [_] => options.compile(&arguments.checkpoint, output, &mut watch)?,
         several => options.compile_for(several, &arguments.checkpoint, output, &mut watch)?,
     };
@@ -53,7 +53,7 @@ pub fn compile(
     let plans = report.variants.iter().map(|variant| (&*variant.soc, &variant.plan));
     let notices = plans.flat_map(|(soc, plan)| plan.notices.iter().map(move |notice| (soc, notice)));
     say_of_chips(notices, several);
-    report.failed.iter().for_each(say_failed);
+    report.failed.iter_mut().for_each(say_failed);
     let outcome = print(format, &report, |report| views::compiled(report, detail))?;
     Ok(if report.failed.is_empty() { outcome } else { Outcome::Different })
 }
@@ -74,11 +74,12 @@ fn say_of_chips<'n>(notices: impl Iterator<Item = (&'n str, &'n Notice)>, severa
     }
 }
 
-fn say_failed(failed: &FailedVariant) {
+/// Prints why a chip is left out, and adds the default help to an error without its own.
+fn say_failed(failed: &mut FailedVariant) {
+    let help = help_of(failed.kind, failed.help.take());
     views::say(&format!("not compiled for {}: {}", failed.soc, failed.error));
-    if let Some(help) = &failed.help {
-        views::say(&format!("help: {help}"));
-    }
+    views::say(&format!("help: {help}"));
+    failed.help = Some(help);
 }
 
 /// The result of a dry run.
@@ -162,11 +163,7 @@ fn dry_run(
             // skipped.
             Err(error) if socs.len() == 1 || error.kind() == ErrorKind::Cancelled => return Err(error.into()),
             Err(error) => {
-                report.failed.push(FailedVariant {
-                    soc: soc.clone(),
-                    error: error.to_string(),
-                    help: error.help().map(str::to_owned),
-                });
+                report.failed.push(FailedVariant::of(soc.clone(), &error));
                 first_error.get_or_insert(error);
             }
         }
@@ -177,16 +174,17 @@ fn dry_run(
     }
     let plans = report.variants.iter().map(|variant| &variant.plan);
     let notices = plans.flat_map(|plan| plan.notices.iter().map(move |notice| (&*plan.soc, notice)));
-    say_of_chips(notices.filter(|(_, notice)| !notice.kind.is_note()), socs.len() > 1);
-    report.failed.iter().for_each(say_failed);
+    say_of_chips(notices, socs.len() > 1);
+    report.failed.iter_mut().for_each(say_failed);
     let outcome = print(format, &report, views::dry_run)?;
     Ok(if report.failed.is_empty() { outcome } else { Outcome::Different })
 }
 
-/// Shows the contents of a file or directory. Damage fails after the readable parts are shown.
+/// Shows the contents of a file or directory. Damage, and with `strict` a field without effect,
+/// fails after the readable parts are shown.
 pub fn inspect(
     path: &PathBuf,
-    verify: bool,
+    (verify, strict): (bool, bool),
     soc: Option<&str>,
     search: &SearchPath,
     rules: &Trust,
@@ -195,21 +193,24 @@ pub fn inspect(
     let busy = views::Busy::new("reading");
     let inspected = shardwright_doctor::inspect(path, verify, soc, search, rules, |_| ())?;
     drop(busy);
-    if let Some(unused) = unused(&inspected, verify, soc) {
+    if let Some(unused) = unused(&inspected, (verify, strict), soc) {
         return Err(Failure::Arguments(format!("{unused}, and {} is not one", path.display())));
     }
-    print_by(rules, format, &inspected, views::inspected)?;
-    Ok(if inspected.is_damaged() { Outcome::Failed(ErrorKind::Invalid) } else { Outcome::Done })
+    let done = print_by(rules, format, &inspected, views::inspected)?;
+    inspected.verdict(strict)?;
+    Ok(done)
 }
 
 /// Returns the correct use of an option that does not apply here.
-fn unused(inspected: &Inspected, verify: bool, soc: Option<&str>) -> Option<&'static str> {
+fn unused(inspected: &Inspected, (verify, strict): (bool, bool), soc: Option<&str>) -> Option<&'static str> {
     match inspected {
-        // The hash of an artefact is always checked, and so is the hash of a work order.
-        Inspected::Bundle(_) | Inspected::Artefact(_) => None,
-        Inspected::WorkOrder(_) => soc.map(|_| "--soc needs a compiled file or a bundle"),
+        Inspected::Bundle(_) => None,
         Inspected::Checkpoint(_) if verify => Some("--verify needs a bundle"),
         Inspected::Checkpoint(_) => soc.map(|_| "--soc needs a compiled file or a bundle"),
+        _ if strict => Some("--strict needs a checkpoint or a bundle"),
+        // The hash of an artefact is always checked, and so is the hash of a work order.
+        Inspected::Artefact(_) => None,
+        Inspected::WorkOrder(_) => soc.map(|_| "--soc needs a compiled file or a bundle"),
         Inspected::Foreign(_) => verify.then_some("--verify needs a bundle"),
     }
 }

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright::{ErrorKind, PlanReport};
-use shardwright_build::{Fits, Speed};
+use shardwright::{Error, ErrorKind, PlanReport};
+use shardwright_build::{GoalReport, Predicted, Speed, Verdict};
 
 use super::{draft, open_options, print};
 use crate::arguments::{Format, PlanArguments};
-use crate::outcome::{Failure, Outcome, code};
+use crate::outcome::{Failure, Outcome, code, help_of};
 use crate::views;
 
 /// The plans of a checkpoint for several chips.
@@ -26,16 +26,21 @@ pub struct Comparison {
 pub struct ComparedChip {
     /// The chip's name in its profile.
     pub soc: String,
-    pub fits: Fits,
-    /// Tokens in 1000 seconds after the prompt, or `None` if the time is unknown.
+    /// Whether the plan fits, and the memory of the phase that needs most.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    /// Time of each token after the prompt, or `None` for an embedding model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<Predicted>,
+    /// Likely tokens in 1000 seconds after the prompt, or `None` for an embedding model.
     pub tokens_per_1000_seconds: Option<u64>,
+    /// The goals that were set, and how the plan keeps them.
+    pub goals: Vec<GoalReport>,
     /// Bytes of artefacts and gathered tables.
     pub bytes: u64,
     /// Loss in millionths of a nat per token, or `None` if it is unknown.
     pub loss_micronats: Option<u64>,
     pub shards: usize,
-    /// Bytes of memory of the phase that needs most.
-    pub held_bytes: u64,
     /// The whole plan, with `-v`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<Box<PlanReport>>,
@@ -51,32 +56,32 @@ pub struct FailedChip {
     pub soc: String,
     pub error: String,
     /// The next step for the user.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub help: Option<String>,
+    pub help: String,
 }
 
 impl ComparedChip {
     fn of(plan: PlanReport, detail: views::Detail) -> ComparedChip {
-        let rate = match plan.forecast.speed {
-            Speed::Tokens { per_1000_seconds, .. } => per_1000_seconds,
-            Speed::Vector { .. } => None,
+        let (token, rate) = match plan.forecast.speed {
+            Speed::Tokens { each, per_1000_seconds, .. } => (Some(each), per_1000_seconds),
+            Speed::Vector { .. } => (None, None),
         };
         ComparedChip {
             soc: plan.soc.clone(),
-            fits: plan.forecast.verdict.fits,
+            verdict: plan.forecast.verdict.clone(),
+            token,
             tokens_per_1000_seconds: rate,
+            goals: plan.goals.clone(),
             bytes: plan.totals.artefacts.bytes.saturating_add(plan.totals.table_bytes),
             loss_micronats: plan.totals.loss.micronats(),
             shards: plan.shards.len(),
-            held_bytes: plan.forecast.verdict.held_bytes,
             notices: if detail.is_full() { Vec::new() } else { plan.notices.clone() },
             plan: detail.is_full().then(|| Box::new(plan)),
         }
     }
 }
 
-/// Plans for each named chip and compares the plans. Exits with the largest code of the chips for
-/// which planning failed.
+/// Plans for each named chip and compares the plans. After the report, fails with the error of the
+/// largest exit code among the chips for which planning failed.
 pub fn compare(
     arguments: &PlanArguments,
     checkpoint: &Path,
@@ -92,20 +97,20 @@ pub fn compare(
     let options = options.measuring(arguments.measuring.measuring());
     let mut watch = views::Progress::new("planning", checkpoint);
     let mut report = Comparison { chips: Vec::new(), failed: Vec::new() };
-    let mut worst: Option<ErrorKind> = None;
+    let mut worst: Option<Error> = None;
     for soc in arguments.target.socs() {
         match options.for_chip(&soc).plan_watched(checkpoint, &mut watch) {
             Ok(planned) => report.chips.push(ComparedChip::of(planned.report, detail)),
             Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error.into()),
             Err(error) => {
-                let kind = error.kind();
-                worst = worst.filter(|worst| code(*worst) >= code(kind)).or(Some(kind));
-                let help = error.help().map(str::to_owned);
-                report.failed.push(FailedChip { soc, error: error.to_string(), help });
+                let help = help_of(error.kind(), error.help().map(str::to_owned));
+                report.failed.push(FailedChip { soc: soc.clone(), error: error.to_string(), help });
+                worst = worst.filter(|worst| code(worst.kind()) >= code(error.kind()));
+                worst.get_or_insert(error.at(soc));
             }
         }
     }
     drop(watch);
     let done = print(format, &report, |report| views::compared(report, detail))?;
-    Ok(worst.map_or(done, Outcome::Failed))
+    worst.map_or(Ok(done), |error| Err(error.into()))
 }

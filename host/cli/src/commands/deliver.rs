@@ -2,13 +2,14 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use shardwright::tools::stray_notices;
 use shardwright::{SearchPath, Watch};
 use shardwright_bundle::{Bundle, Progress};
 use shardwright_delivery as delivery;
 use shardwright_doctor::profiles_in;
 use shardwright_planning::profile::{GENERIC, Profile, ProfileRegistry};
 
-use super::{print_by, search_path, trust};
+use super::{print_by, say_each, search_path, trust};
 use crate::arguments::{
     Channel, Delivery, Format, NeedsArguments, PackArguments, PlannerPlaces, ProfilePlaces, ShimPlaces,
 };
@@ -21,6 +22,7 @@ pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failur
     let mut watch = views::Progress::new("packing", &arguments.bundle);
     let rules = trust::rules_for_bundle(&arguments.trust, &arguments.expected)?;
     let bundle = Bundle::open_trusting(&arguments.bundle, &rules)?;
+    say_each(&stray_notices(&bundle), false);
     let bundle = match &arguments.key {
         Some(key) => {
             let release = (arguments.signed_as.as_deref(), arguments.release);

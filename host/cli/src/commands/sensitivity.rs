@@ -14,7 +14,10 @@ const SECONDS_OF_A_MINUTE: f64 = 60.0;
 /// Measures for as long as time allows, and shows all known losses.
 pub fn sensitivity(arguments: &SensitivityArguments, format: Format) -> Result<Outcome, Failure> {
     let search = search_path(&arguments.shims, &PlannerPlaces::default(), &arguments.profiles);
-    let mut options = OpenOptions::new().search_path(search).isolation(isolation_of(arguments.isolation));
+    let mut options = OpenOptions::new()
+        .search_path(search)
+        .strict(arguments.strict.strict)
+        .isolation(isolation_of(arguments.isolation));
     if let Some(soc) = &arguments.soc {
         options = options.soc(soc);
     }

@@ -48,6 +48,10 @@ pub fn compiled(report: &CompileReport, detail: Detail) -> String {
             let _ = writeln!(text, "\n{rows}\n{} in {}", bytes(report.bytes), report.directory);
         }
     }
+    for variant in report.variants.iter().filter(|variant| variant.hedge_bytes > 0) {
+        let (soc, more) = (&variant.soc, bytes(variant.hedge_bytes));
+        let _ = writeln!(text, "hedges for {soc}, if a device cannot load the first chain: {more}");
+    }
     if report.artefacts_reused > 0 {
         let were = if report.artefacts_reused == 1 { "was" } else { "were" };
         let reused = units::count(report.artefacts_reused as u64, "artefact");
@@ -116,7 +120,11 @@ pub fn inspected(inspected: &Inspected) -> String {
     match inspected {
         Inspected::Bundle(report) => {
             let mut text = bundle_view(&report.inspection);
-            text.push_str(&super::ignored(&report.ignored, report.unread.as_deref()));
+            let is_listed = report.inspection.intact == Some(false);
+            if let Some(fault) = report.unopened.as_ref().filter(|_| !is_listed) {
+                let _ = writeln!(text, "damaged: {}", super::printable(&fault.error));
+            }
+            text.push_str(&super::ignored(&report.ignored, report.unread.as_ref()));
             for artefact in &report.artefacts {
                 let _ = writeln!(
                     text,
@@ -218,6 +226,14 @@ fn chain_view(chain: &bundle::ChainEntry) -> String {
     let mut text = String::new();
     let emulated = chain.emulated_on.as_ref().map(|on| format!(" *emulated on {on}*"));
     let _ = writeln!(text, "\nchain {}{}", chain.name, emulated.unwrap_or_default());
+    if chain.is_hedge() {
+        let limit = |(name, value): &(String, u64)| format!("{name} ≤ {}", units::quantity(name, *value));
+        let limits: Vec<String> = chain.within.iter().map(limit).collect();
+        let _ = writeln!(text, "hedge within {}", super::printable(&limits.join(", ")));
+    }
+    if let Some(planner) = &chain.planner {
+        let _ = writeln!(text, "planned by {}", super::printable(&planner.to_string()));
+    }
     let mut shards = table(&["shard", "target", "shim", "formats", "entry points", "artefact", "flags"]);
     for shard in &chain.shards {
         let entries: Vec<String> = shard.entries.iter().map(ToString::to_string).collect();
@@ -260,8 +276,7 @@ fn option_view(text: &mut String, name: &str, value: &Value) {
 }
 
 fn variant_view(variant: &bundle::Variant) -> String {
-    let planner = &variant.planner;
-    let mut text = format!("\nplanned for {} by {} {}\n", variant.soc, planner.name, planner.version);
+    let mut text = format!("\nplanned for {} by {}\n", variant.soc, variant.planner);
     if let Some(calibration) = &variant.calibration {
         let _ = writeln!(text, "calibration {calibration}");
     }
@@ -326,24 +341,25 @@ fn bundle_view(inspection: &bundle::Inspection) -> String {
         text.push_str(&variant_view(variant));
     }
     for file in &inspection.files {
-        if let bundle::FileState::Damaged { reason } = &file.state {
+        if let bundle::FileState::Damaged { reason, .. } = &file.state {
             let _ = writeln!(text, "damaged: {} ({}): {reason}", file.used_as.join(", "), file.file.sha256);
         }
     }
-    if inspection.intact {
-        let proved = |file: &&bundle::InspectedFile| matches!(file.state, bundle::FileState::Verified);
-        let count = inspection.files.iter().filter(proved).count();
-        let proved_bytes = inspection.files.iter().filter(proved).map(|file| file.file.bytes).sum();
-        let all = inspection.files.len();
-        let _ = match count == all {
-            true => writeln!(text, "verified byte by byte: all {all} files, {}", bytes(proved_bytes)),
-            false => writeln!(
-                text,
-                "verified byte by byte: {count} of {all} files, {}; the others exist, and `--verify` checks them",
-                bytes(proved_bytes)
-            ),
-        };
-    }
+    let all = inspection.files.len();
+    let unread = inspection.files.iter().filter(|file| file.state == bundle::FileState::Present);
+    let sizes: Vec<u64> = unread.map(|file| file.file.bytes).collect();
+    let _ = match (inspection.intact, inspection.verified) {
+        (Some(true), _) => {
+            writeln!(text, "verified byte by byte: all {all} files, {}", bytes(inspection.total_bytes))
+        }
+        (_, false) => writeln!(
+            text,
+            "not verified: {} of {all} files, {}, have the right size, and `--verify` hashes them",
+            sizes.len(),
+            bytes(sizes.iter().sum())
+        ),
+        (_, true) => Ok(()),
+    };
     for stray in &inspection.unreferenced {
         let _ = writeln!(text, "not part of the bundle: {}", stray.name);
     }

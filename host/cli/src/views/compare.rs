@@ -3,41 +3,40 @@
 use std::fmt::Write;
 
 use shardwright::{Notice, NoticeKind};
-use shardwright_build::{Fits, units};
+use shardwright_build::units;
 
-use super::{Detail, bytes, printable, table, wrapped};
+use super::{Detail, bytes, forecast, plan, printable, table, wrapped};
 use crate::commands::{ComparedChip, Comparison};
+
+const HEADER: [&str; 7] = ["chip", "verdict", "speed", "size", "loss", "shards", "memory"];
 
 /// Shows a row for each chip, then the errors of the other chips. With `-v`, also the plans.
 pub fn compared(report: &Comparison, detail: Detail) -> String {
-    let mut rows = table(&["chip", "verdict", "speed", "size", "loss", "shards", "memory"]);
+    let mut rows = table(&HEADER);
     for chip in &report.chips {
         rows.add_row(row(chip));
     }
     for failed in &report.failed {
-        let nothing = || "-".to_owned();
-        rows.add_row([
-            printable(&failed.soc),
-            "no plan".to_owned(),
-            nothing(),
-            nothing(),
-            nothing(),
-            nothing(),
-            nothing(),
-        ]);
+        let [chip, verdict] = [printable(&failed.soc), "no plan".to_owned()];
+        let nothing = std::iter::repeat_n("-".to_owned(), HEADER.len() - 2);
+        rows.add_row([chip, verdict].into_iter().chain(nothing));
     }
     let mut text = format!("{rows}\n");
     for failed in &report.failed {
         let line = format!("{}: {}", printable(&failed.soc), printable(&failed.error));
         let _ = writeln!(text, "{}", wrapped(&line, 2));
-        if let Some(help) = &failed.help {
-            let _ = writeln!(text, "{}", wrapped(&format!("  help: {}", printable(help)), 4));
-        }
+        let _ = writeln!(text, "{}", wrapped(&format!("  help: {}", printable(&failed.help)), 4));
     }
     text.push_str(&notices(&report.chips));
+    for chip in &report.chips {
+        let goals = plan::goals(&chip.goals, Detail::Screen);
+        if !goals.is_empty() {
+            let _ = writeln!(text, "{}", wrapped(&format!("{}: {goals}", chip.soc), 2));
+        }
+    }
     let plans = report.chips.iter().filter_map(|chip| chip.plan.as_ref());
-    for plan in plans {
-        let _ = write!(text, "\n== {}\n{}", plan.soc, super::plan(plan, detail));
+    for own in plans {
+        let _ = write!(text, "\n== {}\n{}", own.soc, super::plan(own, detail));
     }
     if !detail.is_full() {
         text.push_str("size: artefacts and tables; memory: the largest phase; full plans: -v\n");
@@ -47,20 +46,15 @@ pub fn compared(report: &Comparison, detail: Detail) -> String {
 
 fn row(chip: &ComparedChip) -> [String; 7] {
     let unknown = || "not known".to_owned();
-    let fits = match chip.fits {
-        Fits::Whole => "fits",
-        Fits::InPart => "fits in part",
-        Fits::No => "does not fit",
-    };
-    let rate = chip.tokens_per_1000_seconds.map(|rate| units::tokens_per_second(rate as f64 / 1000.0));
+    let rate = chip.token.as_ref().and_then(forecast::rate);
     [
         chip.soc.clone(),
-        fits.to_owned(),
-        rate.unwrap_or_else(unknown),
+        forecast::short_verdict(&chip.verdict),
+        rate.map_or_else(|| "-".to_owned(), |rate| rate.to_string()),
         bytes(chip.bytes),
         chip.loss_micronats.map_or_else(unknown, units::micronats),
         chip.shards.to_string(),
-        bytes(chip.held_bytes),
+        bytes(chip.verdict.held_bytes),
     ]
 }
 

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use shardwright_build::units;
+use shardwright::TimeCost;
+use shardwright_build::{Ranged, units};
 use shardwright_doctor::{PlanChange, PlanDifference, PlanTopic, PlanUnit, PlanValue};
 
 use super::{Detail, bytes, printable, wrapped};
@@ -17,7 +18,8 @@ const FORECAST_NAMES: &[(&str, &str)] = &[
     ("verdict, mapped bytes", "largest memory, mapped"),
     ("verdict, largest", "phase with the largest memory"),
     ("verdict, asked bytes", "memory goal"),
-    ("verdict, memory limit known", "memory limit known"),
+    ("verdict, device bytes", "memory that an app can use"),
+    ("verdict, too slow", "too slow"),
     ("verdict, elsewhere", "shards elsewhere"),
     ("speed, first", "time to the first token"),
     ("speed, each", "time of each"),
@@ -31,9 +33,8 @@ const FORECAST_ENDS: &[(&str, &str)] = &[
     (", held bytes", ""),
     (", mapped bytes", ", mapped"),
     (", bytes", ""),
-    (", microseconds", ""),
     (", rests on", ", basis"),
-    (", uncosted ops", ", operations without a time"),
+    (", uncosted ops", ", operations estimated by share"),
 ];
 
 /// Percentages above this say less than the two values.
@@ -179,6 +180,11 @@ fn shown(value: &Option<PlanValue>, unit: PlanUnit) -> String {
     match (value, unit) {
         (PlanValue::Text(text), _) if text.is_empty() => "nothing".to_owned(),
         (PlanValue::Text(text), _) => text.clone(),
+        (PlanValue::Time(time), PlanUnit::None) => {
+            let TimeCost { low, microseconds, high, provenance } = time;
+            format!("{microseconds} µs ({low} to {high}; {provenance})")
+        }
+        (PlanValue::Time(time), _) => Ranged::time(time).with(time.provenance.name()),
         (PlanValue::Number(number), PlanUnit::Bytes) => bytes(*number),
         (PlanValue::Number(number), PlanUnit::Microseconds) => units::microseconds(*number),
         (PlanValue::Number(number), PlanUnit::Nanoseconds) => units::seconds(*number as f64 / 1e9),
@@ -192,20 +198,25 @@ fn shown(value: &Option<PlanValue>, unit: PlanUnit) -> String {
 
 /// Formats ` (-12.5 %)`, if both values are numbers that can be compared.
 fn share(change: &PlanChange, all: &[PlanChange]) -> String {
-    match (&change.before, &change.after) {
-        (Some(PlanValue::Number(before)), Some(PlanValue::Number(after))) if *before > 0 => {
-            let share = (*after as f64 / *before as f64 - 1.0) * 100.0;
-            match (0.05..=PERCENT_MOST).contains(&share.abs()) && !has_other_provenance(change, all) {
-                true => format!(" ({share:+.1} %)"),
-                false => String::new(),
-            }
+    let (before, after) = match (&change.before, &change.after) {
+        (Some(PlanValue::Number(before)), Some(PlanValue::Number(after))) => (*before, *after),
+        (Some(PlanValue::Time(before)), Some(PlanValue::Time(after)))
+            if before.provenance == after.provenance =>
+        {
+            (before.microseconds, after.microseconds)
         }
-        _ => String::new(),
+        _ => return String::new(),
+    };
+    let share = (after as f64 / before as f64 - 1.0) * 100.0;
+    match before > 0 && (0.05..=PERCENT_MOST).contains(&share.abs()) && !has_other_provenance(change, all) {
+        true => format!(" ({share:+.1} %)"),
+        false => String::new(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use shardwright::Provenance;
     use shardwright_doctor::ComparedPlan;
 
     use super::*;
@@ -249,11 +260,11 @@ mod tests {
             ),
             ("forecast, verdict, held bytes", "largest memory"),
             ("forecast, download, bytes", "download"),
-            ("forecast, speed, first, microseconds", "time to the first token"),
-            ("forecast, speed, each, uncosted ops", "time of each, operations without a time"),
+            ("forecast, speed, first", "time to the first token"),
+            ("forecast, speed, each, uncosted ops", "time of each, operations estimated by share"),
             ("forecast, speed, rate", "token rate"),
             ("forecast, speed, prompt tokens", "prompt tokens"),
-            ("forecast, loading, provenance", "loading time, provenance"),
+            ("forecast, loading", "loading time"),
             ("time of decode_1@64", "time of decode_1@64"),
         ] {
             assert_eq!(readable(path), name);
@@ -284,6 +295,28 @@ mod tests {
         }
         let grown = |after| share(&change(PlanTopic::Totals, "loss", number(100), number(after)), &[]);
         assert_eq!((grown(1100).as_str(), grown(1101).as_str()), (" (+1000.0 %)", ""));
+    }
+
+    #[test]
+    fn times_are_compared_by_their_likely_values_if_their_sources_agree() {
+        let time = |likely: u64, provenance| {
+            Some(PlanValue::Time(TimeCost::within(likely / 2, likely, likely * 2, provenance)))
+        };
+        let of = |after| PlanChange {
+            unit: PlanUnit::Microseconds,
+            ..change(PlanTopic::Totals, "time of decode_1@64", time(50_000, Provenance::Modelled), after)
+        };
+        let begin = "decoder 0-5: time of decode_1@64: about 50 ms (25 to 100; modelled) → ";
+        for (after, end) in [
+            (time(60_000, Provenance::Modelled), "about 60 ms (30 to 120; modelled) (+20.0 %)"),
+            (time(60_000, Provenance::Reported), "about 60 ms (30 to 120; reported)"),
+        ] {
+            assert_eq!(line(&of(after), &[]), format!("{begin}{end}"));
+        }
+        // Rounded values are equal.
+        let near = line(&of(time(50_010, Provenance::Modelled)), &[]);
+        let exact = "50000 µs (25000 to 100000; modelled) → 50010 µs (25005 to 100020; modelled)";
+        assert!(near.ends_with(exact), "{near}");
     }
 
     #[test]

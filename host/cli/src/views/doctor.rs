@@ -1,6 +1,7 @@
 use std::fmt::Write;
 
 use shardwright_build::LearnedFile;
+use shardwright_bundle::UnloadedFile;
 use shardwright_doctor::{BundlePrognosis, ChosenChain, DoctorReport, MachineReport, VariantPrognosis};
 
 use super::{Detail, bytes, table, wrapped};
@@ -48,6 +49,7 @@ pub fn doctor(report: &DoctorReport, detail: Detail) -> String {
     }
 
     text.push_str(&learned(&report.learned));
+    text.push_str(&unloaded(&report.unloaded));
 
     let set: Vec<_> = report.environment.iter().filter(|variable| variable.value.is_some()).collect();
     if !set.is_empty() {
@@ -71,7 +73,13 @@ pub fn doctor(report: &DoctorReport, detail: Detail) -> String {
             let _ = writeln!(text, "{}", wrapped(&format!("    help: {help}"), 6));
         }
     }
-    let verdict = if report.can_run { "models can run here" } else { "no model can run here" };
+    let verdict = match &report.bundle {
+        Some(bundle) if bundle.damaged_file.is_some() => "the bundle is damaged",
+        Some(bundle) if bundle.would_run.is_none() => "the bundle cannot run here",
+        Some(_) => "the bundle can run here",
+        None if report.can_run => "models can run here",
+        None => "no model can run here",
+    };
     let _ = writeln!(text, "\n{verdict}");
     text
 }
@@ -130,13 +138,36 @@ fn learned(files: &[LearnedFile]) -> String {
             compiler.chip, compiler.shim, compiler.shim_version
         );
         for limit in &file.limits {
-            let _ = writeln!(
-                text,
-                "  {} ≤ {}: {} was refused: {}",
-                limit.name, limit.value, limit.refused, limit.evidence
-            );
+            let _ = writeln!(text, "  {} ≤ {}: {}", limit.name, limit.value, limit.because);
         }
         let _ = writeln!(text, "  to forget them, remove {}", file.path);
+    }
+    if text.is_empty() { text } else { format!("\n{text}") }
+}
+
+/// Shows the chains that could not be loaded, with the file to remove to try each again.
+fn unloaded(files: &[UnloadedFile]) -> String {
+    let mut text = String::new();
+    for file in files {
+        let Some(chain) = &file.unloaded else { continue };
+        let trial = &chain.trial;
+        let drivers = trial.drivers.iter().map(|driver| {
+            let more = [&driver.library, &driver.detail].into_iter().flatten();
+            let more: String = more.map(|what| format!(", {what}")).collect();
+            format!("shim {} {}{more}", driver.shim, driver.shim_version)
+        });
+        let bundle = trial.bundle.to_string();
+        let line = format!(
+            "chain {} of bundle {} for {} was not loaded ({}): {}: {}",
+            trial.chain,
+            &bundle[..16],
+            trial.chip,
+            drivers.collect::<Vec<_>>().join("; "),
+            chain.class,
+            chain.message
+        );
+        let _ = writeln!(text, "{}", wrapped(&super::printable(&line), 2));
+        let _ = writeln!(text, "  to try it again, remove {}", file.path);
     }
     if text.is_empty() { text } else { format!("\n{text}") }
 }
@@ -215,6 +246,12 @@ fn variant_prognosis(variant: &VariantPrognosis) -> String {
         }
     }
     let _ = writeln!(text, "{rows}");
+    for chain in variant.chains.iter().chain(variant.towers.iter().flat_map(|tower| &tower.chains)) {
+        if let Some(skipped) = &chain.skipped {
+            let line = format!("chain {} is skipped: {}", chain.name, super::printable(skipped));
+            let _ = writeln!(text, "{}", wrapped(&line, 2));
+        }
+    }
     for chain in &variant.chains {
         if let Some(speculation) = &chain.speculation {
             let speculation = super::printable(&speculation.to_string());

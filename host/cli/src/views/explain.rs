@@ -22,21 +22,31 @@ pub fn explained(report: &ExplainReport) -> String {
         report.model,
         report.variants.join(", ")
     );
+    let planned = report.variants.iter().zip(&report.planners);
+    let planned = planned.map(|(variant, planner)| format!("{variant} by {planner}"));
+    let _ = writeln!(text, "planned: {}", super::printable(&planned.collect::<Vec<_>>().join(", ")));
     let mut rows = table(&["", "variant", "chain", "as", "devices", "why"]);
-    for (place, candidate) in report.selection.candidates.iter().enumerate() {
+    let mut place = 0;
+    for candidate in &report.selection.candidates {
         let mut devices: Vec<&str> = Vec::new();
         for shard in &candidate.shards {
             if !devices.contains(&shard.device.as_str()) {
                 devices.push(&shard.device);
             }
         }
+        let skipped = report.skips(candidate);
+        place += usize::from(skipped.is_none());
         rows.add_row([
-            if place == 0 { "runs".to_owned() } else { format!("{}.", place + 1) },
+            match (skipped, place) {
+                (Some(_), _) => "skipped".to_owned(),
+                (None, 1) => "runs".to_owned(),
+                (None, place) => format!("{place}."),
+            },
             candidate.soc.clone(),
             candidate.name.clone(),
             candidate.tier.meaning().to_owned(),
             devices.join(", "),
-            super::printable(candidate.reason().unwrap_or_default()),
+            super::printable(skipped.or(candidate.reason()).unwrap_or_default()),
         ]);
     }
     for passed in &report.selection.passed {

@@ -2,36 +2,60 @@
 
 use shardwright::{Pass, PlanReport};
 use shardwright_build::units;
-use shardwright_build::{Download, DownloadBasis, Figure, Fits, Phase, PhaseMemory, Predicted, Speed};
+use shardwright_build::{
+    Download, DownloadBasis, Figure, Fits, Phase, PhaseMemory, Predicted, Ranged, Speed, Verdict,
+};
 
 use super::plan::MEMBER;
 use super::{Detail, bytes};
 
+/// Reports in a few words whether the plan fits and is fast enough: `fits in part, too slow`.
+pub fn short_verdict(verdict: &Verdict) -> String {
+    let fits = match verdict.fits {
+        Fits::Whole => "fits",
+        Fits::InPart => "fits in part",
+        Fits::No => "does not fit",
+        Fits::Unknown if verdict.elsewhere.is_empty() => "memory unknown",
+        Fits::Unknown => "in part, memory unknown",
+    };
+    if verdict.too_slow { format!("{fits}, too slow") } else { fits.to_owned() }
+}
+
 /// Reports in one sentence whether the plan fits, and on what basis.
 pub fn verdict(report: &PlanReport) -> String {
     let (soc, verdict) = (&report.soc, &report.forecast.verdict);
-    let asked = |asked: Option<u64>| asked.map_or_else(String::new, |most| format!(" in {}", bytes(most)));
+    let asked = verdict.asked_bytes.map_or_else(String::new, |most| format!(" in {}", bytes(most)));
     let mut line = match verdict.fits {
-        Fits::Whole => format!("fits {soc}{}: ", asked(verdict.asked_bytes)),
-        Fits::InPart => format!("fits {soc}{} in part: ", asked(verdict.asked_bytes)),
-        Fits::No => format!("does not fit {soc}{}: ", asked(verdict.asked_bytes)),
+        Fits::Whole => format!("fits {soc}{asked}"),
+        Fits::InPart => format!("fits {soc}{asked} in part"),
+        Fits::No => format!("does not fit {soc}{asked}"),
+        Fits::Unknown => soc.clone(),
     };
+    if verdict.too_slow {
+        line += ", too slow";
+    }
+    line += ": ";
     if !verdict.elsewhere.is_empty() {
         let each = verdict.elsewhere.iter().map(|(shard, target)| format!("{shard} runs on {target}"));
         line += &(each.collect::<Vec<_>>().join(", ") + "; ");
     }
     let phase = verdict.largest.map_or("it", Phase::name);
-    line += &format!("{phase} needs {}", bytes(verdict.held_bytes));
+    line += &format!("{phase} needs {} of memory", bytes(verdict.held_bytes));
+    if let Some(device) = verdict.device_bytes {
+        line += &format!(", of {} that an app can use", bytes(device));
+    }
     if verdict.mapped_bytes > 0 {
         line += &format!(", and tables of {} are mapped", bytes(verdict.mapped_bytes));
     }
-    if verdict.asked_bytes.is_some_and(|asked| {
-        verdict.fits != Fits::No && verdict.held_bytes.saturating_add(verdict.mapped_bytes) > asked
-    }) {
+    let all = verdict.held_bytes.saturating_add(verdict.mapped_bytes);
+    let exceeded = |most: Option<u64>| verdict.fits != Fits::No && most.is_some_and(|most| all > most);
+    if exceeded(verdict.asked_bytes) {
         line += ": more than the goal if they stay in memory";
+    } else if exceeded(verdict.device_bytes) {
+        line += ": more than that if they stay in memory";
     }
-    if !verdict.memory_limit_known {
-        line += "; no limit on its memory is known";
+    if verdict.device_bytes.is_none() {
+        line += "; memory unknown for this chip, `--device-memory` sets it";
     }
     line
 }
@@ -51,12 +75,10 @@ pub fn memory(phases: &[PhaseMemory], detail: Detail) -> Vec<String> {
         format!("{} {text}", phase.phase.name())
     };
     let unknown: Vec<&str> = phases.iter().flat_map(PhaseMemory::unknown).collect();
-    let on_top = if unknown.is_empty() { "" } else { "; driver and compiler memory is not known" };
+    let on_top = if unknown.is_empty() { "" } else { "; driver and compiler: unknown" };
+    let mapped = if detail.is_full() { "; mapped pages stay resident only as memory allows" } else { "" };
     let sums = phases.iter().map(sum).collect::<Vec<_>>().join(", ");
-    let mut lines = vec![format!(
-        "{:<MEMBER$}{sums}; mapped pages stay resident only as memory allows{on_top}",
-        "memory"
-    )];
+    let mut lines = vec![format!("{:<MEMBER$}{sums}{mapped}{on_top}", "memory")];
     for phase in phases.iter().filter(|_| detail.is_full()) {
         let part = |figure| match figure {
             Figure::Counted { bytes: count } => format!("{} (counted)", bytes(count)),
@@ -83,25 +105,28 @@ pub fn download(download: &Download) -> String {
     }
 }
 
-/// Shows a predicted time and its provenance.
+/// Shows a predicted time with its interval and its provenance.
 pub fn predicted(time: &Predicted) -> String {
-    let left_out = match time.uncosted_ops {
-        0 => String::new(),
-        operations => format!(", without {}", units::count(operations, "operation")),
-    };
-    format!("{} ({}{left_out})", units::microseconds(time.microseconds), time.provenance)
+    Ranged::time(&time.time()).with(&source(time.provenance.name(), time.uncosted_ops))
+}
+
+/// Shows the source of a time, and the number of operations whose time was estimated.
+pub fn source(source: &str, uncosted_ops: u64) -> String {
+    match uncosted_ops {
+        0 => source.to_owned(),
+        operations => format!("{source}, {} estimated by share", units::count(operations, "operation")),
+    }
 }
 
 /// Shows predicted times of a plan for a pass.
 pub fn speed(speed: &Speed, pass: Pass) -> String {
-    let time = |time: &Option<Predicted>| time.as_ref().map_or_else(|| "not known".to_owned(), predicted);
     match speed {
-        Speed::Tokens { prompt_tokens, first, each, per_1000_seconds } => {
-            let rate = per_1000_seconds.map_or_else(String::new, |rate| {
-                format!(", {}", units::tokens_per_second(rate as f64 / 1000.0))
+        Speed::Tokens { prompt_tokens, first, each, .. } => {
+            let first = first.as_ref().map_or_else(String::new, |first| {
+                format!("first token {} after a prompt of {prompt_tokens}; ", predicted(first))
             });
-            let (first, each) = (time(first), time(each));
-            format!("first token {first} after a prompt of {prompt_tokens}; each further token {each}{rate}")
+            let rate = rate(each).map_or_else(String::new, |rate| format!(", {rate}"));
+            format!("{first}each further token {}{rate}", predicted(each))
         }
         Speed::Vector { tokens, each } => {
             let what = match pass {
@@ -109,7 +134,12 @@ pub fn speed(speed: &Speed, pass: Pass) -> String {
                 Pass::Picture => format!("a picture of up to {tokens} patches"),
                 Pass::Clip => format!("a clip of up to {tokens} soft tokens"),
             };
-            format!("{what} {}", time(each))
+            format!("{what} {}", predicted(each))
         }
     }
+}
+
+/// Shows the rate of tokens that need this time each, unless it is zero.
+pub fn rate(each: &Predicted) -> Option<Ranged> {
+    Ranged::rate(&each.time())
 }

@@ -15,7 +15,7 @@ mod tests;
 
 use minijinja::{Value, context};
 use shardwright::{NoticeKind, PlanReport};
-use shardwright_build::units::{micronats as millinats, microseconds as duration, quantity};
+use shardwright_build::units::{micronats as millinats, quantity};
 use shardwright_build::{EntryReport, LayerReport, LossReport, ShardReport};
 
 use self::formats::Formats;
@@ -74,19 +74,18 @@ pub fn page(report: &PlanReport) -> String {
 
 /// Describes the family, the planner, and what takes over.
 fn planned(report: &PlanReport) -> String {
-    let planner = &report.planner;
-    let mut text = format!("{}, planned by {} {}", report.family, planner.name, planner.version);
-    if planner.built_in {
-        text += " (built-in)";
-    }
+    let mut text = format!("{}, planned by {}", report.family, report.planner);
     match report.refused_plans {
         0 => {}
         1 => text += "; 1 earlier plan was refused and revised",
         plans => text += &format!("; {plans} earlier plans were refused and revised"),
     }
-    if !report.fallback.is_empty() {
-        let chains: Vec<String> = report.fallback.iter().map(ToString::to_string).collect();
-        text += &format!("; if a target is lost, {}", chains.join(", then "));
+    for (what, is_hedge) in [("if the plan cannot be loaded", true), ("if a target is lost", false)] {
+        let chains = report.fallback.iter().filter(|chain| chain.is_hedge() == is_hedge);
+        let chains: Vec<String> = chains.map(ToString::to_string).collect();
+        if !chains.is_empty() {
+            text += &format!("; {what}, {}", chains.join(", then "));
+        }
     }
     if let Some(speculation) = &report.speculation {
         text += &format!("; proposed tokens are verified: {speculation}");

@@ -2,9 +2,11 @@ use std::fmt::Write;
 
 use shardwright::{NoticeKind, PlanReport};
 use shardwright_build::units;
-use shardwright_build::{EntryTime, FallbackReport, LossReport, PlanTotals, ReasonReport, ShardReport};
+use shardwright_build::{
+    EntryTime, FallbackReport, Goal, GoalReport, LossReport, PlanTotals, Ranged, ReasonReport, ShardReport,
+};
 
-use super::forecast::{download, memory, predicted, speed, verdict};
+use super::forecast::{download, memory, predicted, source, speed, verdict};
 use super::{Detail, bytes, ranges, table, wrapped};
 
 /// Columns for the names of a plan's members, which is also the indentation of continued lines.
@@ -39,13 +41,8 @@ fn head(report: &PlanReport) -> String {
     if let Some(executor) = &report.emulated_on {
         let _ = writeln!(text, "*emulated on {executor}*\n");
     }
-    let planner = &report.planner;
-    let built_in = if planner.built_in { ", built-in" } else { "" };
-    let _ = writeln!(
-        text,
-        "{} ({}) for {}, planned by {} {}{built_in}",
-        report.model, report.family, report.soc, planner.name, planner.version
-    );
+    let PlanReport { model, family, soc, planner, .. } = report;
+    let _ = writeln!(text, "{model} ({family}) for {soc}, planned by {planner}");
     let _ = writeln!(text, "{}", wrapped(&verdict(report), 2));
     match report.refused_plans {
         0 => {}
@@ -79,7 +76,7 @@ fn body(report: &PlanReport, detail: Detail) -> String {
     }
     let mut text = format!("\n{shards}\n\n");
 
-    member(&mut text, "formats", &shared(report, |shard| shard.formats.clone()));
+    member(&mut text, "formats", &shared(report, |shard| by_formats(&shard.formats)));
     member(
         &mut text,
         "entries",
@@ -139,6 +136,7 @@ fn body(report: &PlanReport, detail: Detail) -> String {
         member(&mut text, "proposals", &super::printable(&speculation.to_string()));
     }
     loss(&mut text, report);
+    member(&mut text, "goals", &goals(&report.goals, detail));
     if !report.limits.is_empty() {
         let limits = report.limits.iter().map(|entry| {
             let limit = &entry.limit;
@@ -151,19 +149,19 @@ fn body(report: &PlanReport, detail: Detail) -> String {
         let line = format!("  {} {}: {}", entry.target, entry.limit.name, entry.limit.note);
         let _ = writeln!(text, "{}", wrapped(&line, 4));
     }
-    if !report.fallback.is_empty() {
+    for (name, is_hedge) in [("hedge", true), ("if lost", false)] {
         let chain = |chain: &FallbackReport| match detail {
             Detail::Full => chain.to_string(),
-            Detail::Screen => format!("{} takes over", chain.target),
+            Detail::Screen => chain.role(),
         };
-        let chains: Vec<String> = report.fallback.iter().map(chain).collect();
-        member(&mut text, "if lost", &chains.join(", then "));
+        let chains = report.fallback.iter().filter(|chain| chain.is_hedge() == is_hedge).map(chain);
+        member(&mut text, name, &chains.collect::<Vec<_>>().join(", then "));
     }
 
     let reasons = reasons(report, detail);
     match detail {
         Detail::Full => text.push_str("\nreasons\n"),
-        Detail::Screen => text.push_str("\nreasons (preferences, notes of limits: -v)\n"),
+        Detail::Screen => text.push_str("\nreasons (preferences, details, notes of limits: -v)\n"),
     }
     for reason in reasons {
         let _ = writeln!(text, "{}", wrapped(&format!("  {reason}"), 4));
@@ -183,6 +181,21 @@ fn member(text: &mut String, name: &str, what: &str) {
     }
 }
 
+/// Names each format tuple of a shard once, with the places that have it.
+fn by_formats(formats: &str) -> String {
+    let places: Option<Vec<(&str, &str)>> = formats.split(", ").map(|part| part.rsplit_once(' ')).collect();
+    let Some(places) = places else { return formats.to_owned() };
+    let mut tuples: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (place, tuple) in places {
+        match tuples.iter_mut().find(|(own, _)| *own == tuple) {
+            Some((_, own)) => own.push(place),
+            None => tuples.push((tuple, vec![place])),
+        }
+    }
+    let each = tuples.iter().map(|(tuple, places)| format!("{tuple} ({})", places.join(", ")));
+    each.collect::<Vec<_>>().join(", ")
+}
+
 /// Returns a value once if all shards have it. Otherwise returns each value with its shards.
 fn shared(report: &PlanReport, of: impl Fn(&ShardReport) -> String) -> String {
     let values = report.shards.iter().enumerate().map(|(index, shard)| (index, of(shard)));
@@ -197,8 +210,8 @@ fn shared(report: &PlanReport, of: impl Fn(&ShardReport) -> String) -> String {
 }
 
 /// Returns the reasons, a sentence each. Choices with the same ground share a sentence. Choices
-/// forced by a limit or a refusal come first. Mere preferences, and the notes of limits, are shown
-/// with `-v` only.
+/// forced by a limit or a refusal come first. Mere preferences, details and the notes of limits
+/// are shown with `-v` only.
 fn reasons(report: &PlanReport, detail: Detail) -> Vec<String> {
     let of_all = report.reasons.iter().map(|reason| (None, reason));
     let of_shards = report.shards.iter().enumerate();
@@ -207,7 +220,7 @@ fn reasons(report: &PlanReport, detail: Detail) -> Vec<String> {
     let mut grounds: Vec<(u8, Vec<u32>, Vec<&str>, String)> = Vec::new();
     for (shard, reason) in of_all.chain(of_shards) {
         let cause = reason.cause.to_string();
-        if !detail.is_full() && rank(&cause) == PREFERRED {
+        if !detail.is_full() && (rank(&cause) == PREFERRED || is_detail(reason, &cause)) {
             continue;
         }
         let ground = format!("{} ({cause})", because(report, reason, detail));
@@ -246,6 +259,15 @@ fn rank(cause: &str) -> u8 {
     }
 }
 
+/// Returns whether a reason follows from a default, or is about a choice that changes no shard.
+fn is_detail(reason: &ReasonReport, cause: &str) -> bool {
+    let by_default = ["goal context", "goal max-prefill-rows", "goal usual-quality"].contains(&cause);
+    let apart = reason.choice == "no proposals"
+        || reason.choice.starts_with("soft-cap ")
+        || reason.choice.contains(" verifies the proposals of ");
+    by_default || apart && cause.starts_with("cost ")
+}
+
 /// The rank of a choice that was only preferred.
 const PREFERRED: u8 = 2;
 
@@ -255,7 +277,11 @@ fn because<'r>(report: &PlanReport, reason: &'r ReasonReport, detail: Detail) ->
     let notes = report.limits.iter().map(|entry| entry.limit.note.as_str()).filter(|note| !note.is_empty());
     match detail {
         Detail::Full => &reason.because,
-        Detail::Screen => notes.into_iter().find_map(noted).unwrap_or(&reason.because),
+        Detail::Screen => {
+            let because = notes.into_iter().find_map(noted).unwrap_or(&reason.because);
+            // The line of times has the calls too.
+            because.split_once("; this includes ").map_or(because, |(because, _)| because)
+        }
     }
 }
 
@@ -275,59 +301,49 @@ fn totals(text: &mut String, totals: &PlanTotals) {
 }
 
 /// Returns the provenance of an entry point's time: the share of each provenance if there are
-/// several, or how much of the time is unknown.
+/// several, then the parts that are not computation, from a hundredth of the time on.
 pub fn rests_on(entry: &EntryTime) -> String {
-    let known = entry.shares.iter().filter(|share| share.microseconds > 0);
-    let known: Vec<(&str, u64)> =
-        known.filter_map(|share| Some((share.provenance?.name(), share.microseconds))).collect();
-    let sum = known.iter().fold(0_u64, |sum, (_, time)| sum.saturating_add(*time));
-    let shares = known.iter().map(|(name, time)| match known.len() {
-        1 => (*name).to_owned(),
-        _ => format!("{:.1} % {name}", *time as f64 / sum as f64 * 100.0),
+    let known = || entry.shares.iter().filter(|share| share.microseconds > 0);
+    let sum = known().fold(0_u64, |sum, share| sum.saturating_add(share.microseconds));
+    let shares = known().map(|share| match known().count() {
+        1 => share.provenance.name().to_owned(),
+        _ => format!("{:.1} % {}", share.microseconds as f64 / sum as f64 * 100.0, share.provenance),
     });
     let shares = shares.collect::<Vec<_>>().join(", ");
-    let Some(time) = entry.time else {
-        let places = |known: bool| {
-            let of = entry.shares.iter().filter(move |share| share.provenance.is_some() == known);
-            of.map(|share| share.places).sum::<u64>()
-        };
-        let (unknown, rest) = (places(false), places(true));
-        return match rest {
-            0 => "not known".to_owned(),
-            _ => format!(
-                "not known, because {unknown} of {} parts have no time; the others need {} ({shares})",
-                unknown + rest,
-                units::microseconds(sum)
-            ),
-        };
-    };
-    let calls = entry.calls.filter(|calls| calls.microseconds > 0);
-    let calls = calls.map_or_else(String::new, |calls| {
-        format!("; {} of it calls", units::microseconds(calls.microseconds))
-    });
-    if shares.is_empty() { time.provenance.name().to_owned() } else { shares + &calls }
+    let origin = if shares.is_empty() { entry.time.provenance.name() } else { shares.as_str() };
+    let mut text = source(origin, entry.uncosted_ops);
+    let parts = [
+        (entry.calls.microseconds.saturating_mul(1000), "calls"),
+        (entry.hand_off_nanoseconds, "shard hand-off"),
+    ];
+    // A hundredth of a microsecond is ten nanoseconds.
+    let least = entry.time.microseconds.saturating_mul(10).max(1);
+    for (nanoseconds, what) in parts.into_iter().filter(|(nanoseconds, _)| *nanoseconds >= least) {
+        text += &format!("; {} of it {what}", units::seconds(nanoseconds as f64 / 1e9));
+    }
+    text
 }
 
 /// Shows the time of one run of each entry point.
 fn times(text: &mut String, totals: &PlanTotals) {
-    let times = totals.times.iter().map(|entry| match (&entry.time, entry.uncosted_ops) {
-        (None, _) => format!("{}: {}", entry.entry, rests_on(entry)),
-        (Some(time), 0) => {
-            format!("{}: {} ({})", entry.entry, units::microseconds(time.microseconds), rests_on(entry))
-        }
-        (Some(time), uncosted) => format!(
-            "{}: {} ({}), without {}",
-            entry.entry,
-            units::microseconds(time.microseconds),
-            rests_on(entry),
-            units::count(uncosted, "operation")
-        ),
+    let times = totals.times.iter().map(|part| {
+        let time = Ranged::time(&part.time).with(&rests_on(part));
+        format!("{}: {time}", part.entry)
     });
-    let hand_off = format!(
-        "plus {} per step for shard hand-off (modelled)",
-        units::seconds(totals.boundary_nanoseconds as f64 / 1e9)
-    );
-    member(text, "time", &times.chain([hand_off]).collect::<Vec<_>>().join("; "));
+    member(text, "time", &times.collect::<Vec<_>>().join("; "));
+}
+
+/// Shows how the plan keeps its goals. The bounds on context and rows, which every plan has, are
+/// shown with `-v` only.
+pub fn goals(goals: &[GoalReport], detail: Detail) -> String {
+    let is_shown =
+        |goal: &&GoalReport| detail.is_full() || !matches!(goal.goal, Goal::Context | Goal::PrefillRows);
+    let shown = goals.iter().filter(is_shown).map(|goal| {
+        let verdict = goal.verdict.map_or("not known", |verdict| verdict.name());
+        let prediction = goal.prediction().map_or_else(String::new, |prediction| format!(", {prediction}"));
+        format!("{}: {verdict}{prediction}", goal.bound())
+    });
+    shown.collect::<Vec<_>>().join("; ")
 }
 
 /// Shows the loss of the formats.

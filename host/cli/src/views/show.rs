@@ -42,7 +42,7 @@ pub fn show(report: &ShowReport) -> String {
     for note in &report.notes {
         let _ = writeln!(text, "note: {note}");
     }
-    text.push_str(&ignored(&report.ignored, report.unread.as_deref()));
+    text.push_str(&ignored(&report.ignored, report.unread.as_ref()));
 
     let mut components = table(&[
         "component",

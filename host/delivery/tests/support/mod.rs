@@ -109,6 +109,8 @@ fn chain(writer: &mut BundleWriter, name: &str, made: &str, head: &[u8]) -> Chai
     ChainEntry {
         name: name.to_owned(),
         emulated_on: None,
+        within: Vec::new(),
+        planner: None,
         request: writer.add_bytes(b"{\"the\":\"request\"}").unwrap(),
         plan: writer.add_bytes(format!("{{\"plan\":\"{name}\"}}").as_bytes()).unwrap(),
         report: None,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use shardwright_build::{LayerReport, PlanReport, ReasonReport, ShardReport};
+use shardwright_vocabulary::TimeCost;
 
 use super::facts::{self, Facts};
 
@@ -42,12 +43,14 @@ pub enum PlanUnit {
     TokensPer1000Seconds,
 }
 
-/// A number or a text.
+/// A number, a time or a text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum PlanValue {
     /// A number in the unit of the change.
     Number(u64),
+    /// A time with its interval and its source.
+    Time(TimeCost),
     Text(String),
 }
 

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 use shardwright_build::{
-    EntryReport, GoalReport, LayerReport, LimitUse, LossReport, PlanReport, ReasonReport, ShardReport,
-    TargetLimit,
+    EntryReport, GoalReport, LayerReport, LimitUse, LossReport, PlanReport, Predicted, ReasonReport,
+    ShardReport, TargetLimit,
 };
 use shardwright_vocabulary::TimeCost;
 
@@ -39,21 +39,23 @@ impl Facts {
         self.number(what, value, PlanUnit::Bytes);
     }
 
-    /// Adds a time with its provenance, and the number of operations it excludes.
-    fn time(&mut self, of: &str, time: Option<TimeCost>, uncosted: u64) {
-        if let Some(time) = time {
-            self.number(format!("time of {of}"), time.microseconds, PlanUnit::Microseconds);
-            self.text(format!("provenance of the time of {of}"), time.provenance);
-        }
+    fn time(&mut self, what: impl Into<String>, value: TimeCost) {
+        let value = PlanValue::Time(value);
+        self.0.push(Fact { what: what.into(), value, unit: PlanUnit::Microseconds });
+    }
+
+    /// Adds the time of an entry point, and the number of operations that are estimated in it.
+    fn time_of(&mut self, entry: &str, time: TimeCost, uncosted: u64) {
+        self.time(format!("time of {entry}"), time);
         if uncosted > 0 {
-            self.count(format!("operations not in the time of {of}"), uncosted);
+            self.count(format!("operations estimated in the time of {entry}"), uncosted);
         }
     }
 
     fn entries(&mut self, entries: &[EntryReport]) {
         for entry in entries {
             self.count(format!("operations of {}", entry.entry), entry.ops);
-            self.time(&entry.entry.to_string(), entry.time, entry.uncosted_ops);
+            self.time_of(&entry.entry.to_string(), entry.time, entry.uncosted_ops);
         }
     }
 
@@ -76,6 +78,11 @@ impl Facts {
     /// Adds all leaves of a value by their paths. Items of lists use their name, if they have one.
     fn leaves(&mut self, path: &str, key: &str, value: &Value) {
         let at = if key.is_empty() { path.to_owned() } else { format!("{path}, {}", key.replace('_', " ")) };
+        if let Ok(time) = serde_json::from_value::<Predicted>(value.clone()) {
+            self.time(at.as_str(), time.time());
+            self.count(format!("{at}, uncosted ops"), time.uncosted_ops);
+            return;
+        }
         match value {
             Value::Object(members) => members.iter().for_each(|(key, value)| self.leaves(&at, key, value)),
             Value::Array(items) => {
@@ -88,7 +95,6 @@ impl Facts {
             Value::Number(number) => {
                 let unit = match key {
                     _ if key.ends_with("bytes") => PlanUnit::Bytes,
-                    "microseconds" => PlanUnit::Microseconds,
                     "per_1000_seconds" => PlanUnit::TokensPer1000Seconds,
                     _ => PlanUnit::None,
                 };
@@ -130,9 +136,7 @@ pub fn of_plan(report: &PlanReport) -> Facts {
     facts.text("model", &report.model);
     facts.text("family", &report.family);
     facts.text("profile", &report.soc);
-    let planner = &report.planner;
-    let built_in = if planner.built_in { " (built-in)" } else { "" };
-    facts.text("planner", format!("{} {}{built_in}", planner.name, planner.version));
+    facts.text("planner", &report.planner);
     if let Some(executor) = &report.emulated_on {
         facts.text("emulated on", executor);
     }
@@ -169,18 +173,16 @@ pub fn of_totals(report: &PlanReport) -> Facts {
     facts.leaves("forecast", "", &serde_json::to_value(&report.forecast).unwrap_or_default());
     for time in &totals.times {
         let entry = time.entry.to_string();
-        facts
-            .text(format!("entry point {entry}"), if time.time.is_some() { "timed" } else { "time unknown" });
-        facts.time(&entry, time.time, time.uncosted_ops);
-        if let Some(calls) = time.calls {
-            facts.time(&format!("calls in {entry}"), Some(calls), 0);
-        }
+        facts.time_of(&entry, time.time, time.uncosted_ops);
+        facts.time(format!("time of calls in {entry}"), time.calls);
+        let hand_off = format!("hand-off between shards in {entry}");
+        facts.number(hand_off, time.hand_off_nanoseconds, PlanUnit::Nanoseconds);
         for share in &time.shares {
-            let name = share.provenance.map_or("unknown", |provenance| provenance.name());
-            facts.count(format!("parts of {entry} whose time is {name}"), share.places);
+            let of = format!("parts of {entry} whose time is {}", share.provenance);
+            facts.count(of.as_str(), share.places);
+            facts.number(format!("time of the {of}"), share.microseconds, PlanUnit::Microseconds);
         }
     }
-    facts.number("hand-off between shards", totals.boundary_nanoseconds, PlanUnit::Nanoseconds);
     facts.loss(&totals.loss);
     facts
 }
@@ -190,14 +192,27 @@ pub fn of_goal(goal: &GoalReport) -> Facts {
     let unit = unit_of(goal.goal.name());
     let mut facts = Facts::default();
     facts.number("requested", goal.asked, unit);
-    if let Some(predicted) = goal.predicted {
-        facts.number("predicted", predicted, unit);
+    let likely = goal.predicted.filter(|_| unit == PlanUnit::Microseconds);
+    match (goal.low, likely, goal.high, goal.provenance) {
+        (Some(low), Some(likely), Some(high), Some(provenance)) => {
+            facts.time("predicted", TimeCost::within(low, likely, high, provenance));
+        }
+        (low, _, high, provenance) => {
+            let bounds = [("lowest", low), ("highest", high)];
+            // The bounds of an exact number are the number.
+            let bounds = bounds.into_iter().filter(|(_, bound)| *bound != goal.predicted);
+            for (name, value) in [("predicted", goal.predicted)].into_iter().chain(bounds) {
+                if let Some(value) = value {
+                    facts.number(name, value, unit);
+                }
+            }
+            if let Some(provenance) = provenance {
+                facts.text("provenance of the prediction", provenance);
+            }
+        }
     }
-    if let Some(provenance) = goal.provenance {
-        facts.text("provenance of the prediction", provenance);
-    }
-    if let Some(met) = goal.met {
-        facts.text("outcome", if met { "met" } else { "missed" });
+    if let Some(verdict) = goal.verdict {
+        facts.text("outcome", verdict);
     }
     facts
 }

@@ -10,7 +10,7 @@ use super::*;
 fn entry() -> Value {
     json!({
         "entry": "decode_1@64", "ops": 30, "uncosted_ops": 1,
-        "time": { "microseconds": 1200, "provenance": "simulated" },
+        "time": { "low": 900, "microseconds": 1200, "high": 1900, "provenance": "simulated" },
     })
 }
 
@@ -38,6 +38,13 @@ fn shard(index: u32, first: u32, end: u32) -> Value {
     })
 }
 
+fn predicted(microseconds: u64) -> Value {
+    json!({
+        "low": microseconds / 2, "microseconds": microseconds, "high": microseconds * 2,
+        "provenance": "simulated", "uncosted_ops": 3,
+    })
+}
+
 /// Returns a plan with a value in every field.
 fn plan() -> Value {
     let mut embed = shard(0, 0, 0);
@@ -57,7 +64,14 @@ fn plan() -> Value {
             "provenance": "declared",
         }],
         "goals": [
-            { "goal": "quality", "asked": 5000, "predicted": 4500, "provenance": "measured", "met": true },
+            {
+                "goal": "quality", "asked": 5000, "low": 4500, "predicted": 4500, "high": 4500,
+                "provenance": "measured", "verdict": "met",
+            },
+            {
+                "goal": "token", "asked": 3000, "low": 2000, "predicted": 3600, "high": 9000,
+                "provenance": "simulated", "verdict": "unlikely",
+            },
         ],
         "shards": [embed, shard(1, 0, 3), shard(2, 3, 5)],
         "totals": {
@@ -66,15 +80,17 @@ fn plan() -> Value {
             "state_bytes": 768,
             "times": [{
                 "entry": "decode_1@64", "uncosted_ops": 3,
-                "time": { "microseconds": 3600, "provenance": "simulated" },
+                "time": { "low": 2000, "microseconds": 3600, "high": 9000, "provenance": "simulated" },
+                "calls": { "low": 100, "microseconds": 300, "high": 400, "provenance": "reported" },
+                "hand_off_nanoseconds": 1176,
+                "shares": [{ "provenance": "simulated", "places": 6, "microseconds": 3299 }],
             }],
-            "boundary_nanoseconds": 1176,
             "loss": { "known": "measured", "micronats": 4500 },
         },
         "forecast": {
             "verdict": {
                 "fits": "whole", "elsewhere": [], "largest": "decode", "held_bytes": 30768, "mapped_bytes": 0,
-                "asked_bytes": null, "memory_limit_known": false,
+                "asked_bytes": 70000, "device_bytes": 80000, "too_slow": true,
             },
             "download": null,
             "memory": [{
@@ -85,7 +101,11 @@ fn plan() -> Value {
                     { "name": "table embedding", "rests_on": "mapped", "bytes": 500 },
                 ],
             }],
-            "speed": { "of": "tokens", "prompt_tokens": 64, "first": null, "each": null, "per_1000_seconds": null },
+            "speed": {
+                "of": "tokens", "prompt_tokens": 64, "first": predicted(8000),
+                "each": predicted(3600), "per_1000_seconds": 277_777,
+            },
+            "loading": predicted(50_000),
         },
         "fallback": [{ "target": "cpu", "formats": ["f32/f32/f32"] }],
         "speculation": { "draft": "lookup", "rows": 4, "gain_thousandths": 1180, "provenance": "modelled" },

@@ -90,7 +90,7 @@ fn operations(graph: &EntryGraph) -> Vec<(&str, &Op)> {
     others.map(|node| (node.name.as_str(), &node.op)).collect()
 }
 
-/// Returns `form` with added scalars raised where f16 tensors of `encoded` would round them to zero.
+/// Returns `form` with the added scalars raised that f16 tensors of `encoded` would round to zero.
 fn in_f16(encoded: &EntryGraph, form: &EntryGraph) -> EntryGraph {
     let mut graph = form.clone();
     for node in graph.nodes.iter_mut().filter(|node| encoded.tensor(node.output).dtype == DType::F16) {

@@ -1,8 +1,9 @@
 //! Makes a `config.json` from a file's metadata.
 //!
 //! A table lists the keys of each architecture: used, checked or irrelevant. Any other key is
-//! refused by name, since it may change the result of the model. llama.cpp has some facts in its
-//! code that files omit. They are reported as *assumed*.
+//! refused by name, since it may change the result of the model, and so are unknown keys of other
+//! groups (`groups.rs`). llama.cpp has some facts in its code that files omit. They are reported as
+//! *assumed*.
 
 mod embedding;
 mod granite;
@@ -13,10 +14,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde_json::{Map, Value as Json, json};
-use shardwright_gguf::{ARCHITECTURE, Head, List, Metadata, Tensor, Value, check_parts};
+use shardwright_gguf::{ARCHITECTURE, Head, List, Metadata, Tensor, Value, check_parts, expect_model};
 use shardwright_graph::WeightBytes as _;
 use shardwright_vocabulary::{Error, Result};
 
+use super::groups;
 use super::names::ARCHITECTURES;
 use crate::family::Family;
 use crate::json::unsupported_field;
@@ -155,6 +157,7 @@ impl Configuration {
     /// Makes the configuration of a model.
     fn of(parts: &Parts<'_, '_>) -> Result<Self> {
         let metadata = parts.metadata()?;
+        expect_model(metadata)?;
         let path = metadata.path();
         let found = metadata.text(ARCHITECTURE)?.unwrap_or_default();
         let known = ARCHITECTURES.iter().find(|(name, _)| *name == found);
@@ -165,6 +168,7 @@ impl Configuration {
                 .at(path.display())
                 .with_help(format!("supported architectures: {known}")));
         };
+        groups::check(parts.heads, architecture)?;
         let tables: &[&[(&str, Use)]] = match family {
             Family::Gemma3 => &[COMMON, ALIKE, TURNING, GEMMA3],
             Family::Gemma4 => &[COMMON, GEMMA4],

@@ -313,6 +313,72 @@ fn keys_that_are_missing_unknown_or_not_supported_are_named() {
     }
 }
 
+#[test]
+fn keys_outside_the_architecture_are_records_or_refused() {
+    let text = |file: File, key: &str, value: &str| file.key(key.as_bytes(), 8).text(value.as_bytes());
+    let records = [
+        "general.name",
+        "general.url",
+        "general.license.link",
+        "general.base_model.0.repo_url",
+        "general.source.huggingface.repository",
+        "quantize.imatrix.dataset",
+        "mradermacher.quantized_by",
+    ];
+    let known = records.iter().fold(llama(&[]), |file, key| text(file, key, "x"));
+    let known = text(known, "general.type", "model").key(b"general.file_type", 4).number(1);
+    let known = known.key(b"split.tensors.count", 4).number(1).key(b"split.no", 4).number(0);
+    let known = known.key(b"split.count", 4).number(0);
+    let error = error_of(&known);
+    assert!(error.to_string().contains("no tensor `model.embed_tokens.weight`"), "{error}");
+
+    for key in ["zz.unknown", "general.zz", "qwen2.block_count", "split.zz", "imatrix.chunk_size", "zz"] {
+        let error = error_of(&text(llama(&[]), key, "x"));
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains(&format!("model.gguf: `{key}` is `x`")), "{error}");
+        assert!(error.help().is_some(), "{error}");
+    }
+    // An adapter lacks the keys of a model, and a file of another type may have all of them.
+    for (file, words) in [
+        (text(llama(&[]), "general.type", "adapter"), "is an adapter, as `general.type` shows"),
+        (text(File::new().architecture("llama"), "adapter.type", "lora"), "as `adapter.type` shows"),
+        (llama(&[]).key(b"adapter.lora.alpha", 6).number(0), "as `adapter.lora.alpha` shows"),
+        (text(llama(&[]), "general.type", "imatrix"), "`general.type` is `imatrix`, expected `model`"),
+    ] {
+        let error = error_of(&file);
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains(words) && error.help().is_some(), "{error} lacks {words}");
+        // Next to a `config.json`, which has the settings, an adapter is not a model either.
+        let (folder, alone) = both(&Spec { vocabulary: 400, ..Spec::qwen3() });
+        fs::remove_file(alone).unwrap();
+        fs::remove_file(folder.path().join("model.safetensors")).unwrap();
+        fs::write(folder.path().join("model.gguf"), file.data(&[])).unwrap();
+        let error = Checkpoint::open(folder.path()).unwrap_err();
+        assert!(error.to_string().contains(words), "{error} lacks {words}");
+    }
+}
+
+#[test]
+fn a_later_part_of_a_split_model_has_no_metadata_of_its_own() {
+    let folder = TempDir::new().unwrap();
+    let path = |number: u32| folder.path().join(format!("m-0000{number}-of-00002.gguf"));
+    let part =
+        |file: File, number: u32| file.key(b"split.no", 4).number(number).key(b"split.count", 4).number(2);
+    fs::write(path(1), part(llama(&[]), 0).data(&[])).unwrap();
+    for (second, words) in [
+        (File::new().key(b"general.alignment", 4).number(32), "no tensor `model.embed_tokens.weight`"),
+        (File::new().key(b"llama.rope.freq_base", 4).number(7), "`llama.rope.freq_base` is 7"),
+        (File::new().key(b"split.zz", 4).number(7), "`split.zz` is 7"),
+        (File::new().architecture("qwen2"), "`general.architecture` is `qwen2`"),
+    ] {
+        fs::write(path(2), part(second, 1).data(&[])).unwrap();
+        let error = Checkpoint::open(path(1)).unwrap_err();
+        assert!(error.to_string().contains(words), "{error} lacks {words}");
+        let of_part = error.place().is_some_and(|place| place.ends_with("m-00002-of-00002.gguf"));
+        assert_eq!(of_part, error.kind() == ErrorKind::Unsupported, "{error}");
+    }
+}
+
 /// Opens a file with a tensor of 32-bit floats and returns the error.
 fn with_tensor(file: File, name: &str, shape: &[u64], values: &[f32]) -> Error {
     let folder = TempDir::new().unwrap();

@@ -98,6 +98,7 @@ fn settings_that_are_no_settings() {
         ("[1, 2]", "config.json: not a JSON object"),
         ("{\"rms_norm_eps\": NaN}", "config.json: not JSON: expected value"),
         ("{\"rms_norm_eps\": 1e999}", "out of range"),
+        ("{\"a\": 1,\n\"a\": 1}", "config.json: a second key `a` at line 2 column 3"),
     ] {
         fs::write(&config, content).unwrap();
         assert_error!(victim, Invalid, words);

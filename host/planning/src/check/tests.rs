@@ -3,16 +3,18 @@
 use proptest::prelude::*;
 use shardwright_vocabulary::{
     ActivationFormat, CostRow, DType, Encoding, Flag, FlagSchema, FlagStage, FlagType, FormatTuple, Legality,
-    Overhead, Provenance, RoleFormat, ScaleBits, SoftcapPlace, StateFormat, Target, TargetKind, TimeCost,
-    ValueFormat, WeightFormat, WeightRole, overhead_names,
+    Lesson, Overhead, Provenance, RoleFormat, ScaleBits, SoftcapPlace, StateFormat, Target, TargetKind,
+    TimeCost, ValueFormat, WeightFormat, WeightRole, overhead_names,
 };
 
 use super::*;
+use crate::cost::prompt_runs;
 use crate::plan::{Boundary, BuildTime, Cause, Fallback, PlannedSpeculation, Reason};
 use crate::request::{
-    DraftEstimate, Goals, Layer, LayerKind, ModelSummary, Sensitivity, Softcap, TargetSummary,
+    DraftEstimate, Goals, Layer, LayerKind, ModelSummary, Sensitivity, Softcap, TableFormat, TargetSummary,
     ValueSensitivity,
 };
+use crate::times::entry_time;
 
 const PREFILL: &str = "prefill_64@512";
 const DECODE: &str = "decode_1@512";
@@ -49,6 +51,7 @@ fn request() -> Request {
             stage: FlagStage::Compile,
         }],
         recommended: vec![],
+        device_memory: None,
     };
     let layer = |layer: u32| match layer {
         0..4 => Layer { kind: 2, donor: None, writes_state: true },
@@ -91,7 +94,7 @@ fn request() -> Request {
                     artefact_provenance: Provenance::Modelled,
                     state_bytes: if kind == 2 { 50 } else { 0 },
                     legality: Legality::Legal,
-                    time: None,
+                    time: Some(TimeCost::ZERO),
                     uncosted_ops: 0,
                 });
             }
@@ -103,6 +106,8 @@ fn request() -> Request {
             family: "sample".to_owned(),
             hidden: 8,
             max_context: 1024,
+            heads: 0,
+            towers: vec![],
             components: vec![
                 component("embed", Body::Whole(0), &[], &["hidden"]),
                 component("decoder", Body::Layers((0..6).map(layer).collect()), &["hidden"], &["hidden"]),
@@ -147,7 +152,7 @@ fn request() -> Request {
             silent_steps: 9,
             accepted_steps: vec![0, 1],
             provenance: Provenance::Measured,
-            token_microseconds: 0,
+            token_time: TimeCost::ZERO,
             memory_bytes: 5,
             row_bytes: 100,
         }],
@@ -157,7 +162,7 @@ fn request() -> Request {
 
 /// Ends the head with a soft-cap. The head without it is kind 4, with one operation less.
 fn cap_head(request: &mut Request) {
-    let runtime = TimeCost { microseconds: 7, provenance: Provenance::Modelled };
+    let runtime = TimeCost::exact(7, Provenance::Modelled);
     request.model.components[2].softcap = Some(Softcap { kind_without: 4, runtime });
     request.kinds.push(LayerKind { name: "head without".to_owned(), prefill: PrefillPart::None });
     let head: Vec<CostRow> = request.costs.iter().filter(|row| row.kind == 1).cloned().collect();
@@ -193,7 +198,7 @@ fn plan() -> Plan {
             shard(2, (0, 0), &[DECODE], &["hidden"], &["logits"]),
         ],
         tables: vec![],
-        fallback: vec![Fallback { target: 1, formats: vec![0] }],
+        fallback: vec![Fallback { target: 1, formats: vec![0], limits: vec![] }],
         speculation: None,
         reasons: vec![Reason {
             shard: Some(1),
@@ -201,6 +206,7 @@ fn plan() -> Plan {
             because: "that many fit".to_owned(),
             cause: Cause::Limit("ops".to_owned()),
         }],
+        lessons: vec![],
     }
 }
 
@@ -246,7 +252,13 @@ fn states_may_be_shared_between_targets_on_one_device() {
 type Change = fn(&mut Plan, &mut Request);
 
 fn fallback_to(target: u32) -> Fallback {
-    Fallback { target, formats: vec![] }
+    Fallback { target, formats: vec![], limits: vec![] }
+}
+
+/// Creates a chain on a target within these limits.
+fn hedge(target: u32, limits: &[(&str, u64)]) -> Fallback {
+    let limits = limits.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+    Fallback { limits, ..fallback_to(target) }
 }
 
 fn verified(rows: u32) -> PlannedSpeculation {
@@ -302,8 +314,11 @@ fn proposals_are_verified_at_an_entry_point_of_every_shard() {
 /// Words of the fault, which no other fault has, and the change that causes it.
 const CASES: &[(&str, Change)] = &[
     ("shards, expected at most", |plan, _| plan.shards = vec![plan.shards[0].clone(); caps::SHARDS + 1]),
-    ("fallback targets, expected at most", |plan, _| {
+    ("fallback chains, expected at most", |plan, _| {
         plan.fallback = vec![fallback_to(0); caps::FALLBACKS + 1]
+    }),
+    ("limits of a fallback chain, expected at most", |plan, _| {
+        plan.fallback = vec![hedge(0, &[("ops", 1); 99])]
     }),
     ("reasons, expected at most", |plan, _| plan.reasons = vec![plan.reasons[0].clone(); caps::REASONS + 1]),
     ("entry points, expected at most", |plan, _| {
@@ -350,6 +365,14 @@ const CASES: &[(&str, Change)] = &[
         plan.shards[1].flags = vec![Flag { name: "opt".to_owned(), value: "x".repeat(caps::TEXT_BYTES + 1) }];
     }),
     ("which is not in the plan", |plan, _| plan.reasons[0].shard = Some(5)),
+    ("lessons, expected at most", |plan, _| plan.lessons = vec![lesson(0, "ops"); 257]),
+    ("a lesson is about target 3, which the request does not have", |plan, _| {
+        plan.lessons = vec![lesson(0, "ops"), lesson(3, "ops")]
+    }),
+    ("a lesson is about limit `colour`, expected one of", |plan, _| plan.lessons = vec![lesson(0, "colour")]),
+    ("the reason of a lesson has", |plan, _| {
+        plan.lessons = vec![Lesson { because: "x".repeat(5000), ..lesson(0, "ops") }]
+    }),
     ("the model has no component 3", |plan, _| part(plan, 4).component = 3),
     (": the request has no target 3", |plan, _| plan.shards[4].target = 3),
     ("the request has no format tuple", |plan, _| part(plan, 4).formats = vec![u32::MAX]),
@@ -417,6 +440,7 @@ const CASES: &[(&str, Change)] = &[
         }
     }),
     ("` does not support `", |_, request| request.costs.retain(|row| row.kind != 1)),
+    ("` does not support `", |_, request| request.costs.iter_mut().for_each(|row| row.time = None)),
     ("` does not support `", |_, request| {
         request.costs.iter_mut().for_each(|row| row.legality = Legality::Illegal("too wide".to_owned()));
     }),
@@ -555,22 +579,74 @@ const CASES: &[(&str, Change)] = &[
     ("fallback to target 1: format tuple", |plan, _| plan.fallback[0].formats = vec![2]),
     ("fallback to target 1: format tuple", |plan, _| plan.fallback[0].formats = vec![1, 1]),
     ("fallback to `npu`: no part of the model", |plan, request| {
-        plan.fallback[0] = Fallback { target: 0, formats: vec![1] };
+        plan.fallback[0] = Fallback { formats: vec![1], ..fallback_to(0) };
         let rows = request.costs.iter_mut().filter(|row| (row.target, row.formats) == (0, 1));
         rows.for_each(|row| row.legality = Legality::Illegal("not here".to_owned()));
     }),
+    ("fallback to `npu`: expected a limit", |plan, _| plan.fallback.push(fallback_to(0))),
+    ("fallback to `cpu`: expected a limit", |plan, _| {
+        plan.shards.iter_mut().for_each(|shard| shard.target = 1)
+    }),
+    ("twice as a fallback", |plan, _| {
+        plan.fallback.push(hedge(0, &[("ops", 9), ("shards", 2)]));
+        plan.fallback.push(hedge(0, &[("shards", 2), ("ops", 9)]));
+    }),
+    ("fallback to `npu`: unknown limit `colour`", |plan, _| plan.fallback.push(hedge(0, &[("colour", 1)]))),
+    ("limit `ops` is listed twice", |plan, _| plan.fallback.push(hedge(0, &[("ops", 9), ("ops", 8)]))),
+    ("it has no shard there", |plan, _| plan.fallback.push(hedge(1, &[("ops", 9)]))),
+    ("does not allow any shard", |plan, _| plan.fallback.push(hedge(0, &[("ops", 0)]))),
+    ("ops ≤ 300 is not below the plan's own ops 300", |plan, _| {
+        plan.fallback.push(hedge(0, &[("ops", 300)]));
+    }),
+    ("shards ≤ 5 is not below the plan's own shards 5", |plan, _| {
+        plan.fallback.push(hedge(0, &[("ops", 299), ("shards", 5)]));
+    }),
+    ("memory-bytes ≤ 8330 is not below the plan's own memory-bytes 8330", |plan, _| {
+        plan.fallback.push(hedge(0, &[("memory-bytes", 8330)]));
+    }),
+    ("artefacts, tables and hedges together have 16260 bytes", |plan, request| {
+        plan.fallback.push(hedge(0, &[("ops", 299)]));
+        request.goals.size_bytes = Some(16_259);
+    }),
 ];
+
+/// A hedge stays on the plan's own target. Its artefacts count towards a size goal, whatever its
+/// cuts.
+#[test]
+fn a_hedge_is_within_less_than_the_plan_uses() {
+    let (mut plan, mut request) = (plan(), request());
+    let all = [("ops", 299), ("weight-bytes", 2999), ("artefact-bytes", 3059), ("context-bytes", 3209)];
+    plan.fallback = vec![hedge(0, &all), hedge(0, &[("shards", 4), ("memory-bytes", 8329)])];
+    plan.fallback.push(fallback_to(1));
+    assert_eq!(plan.fallback.iter().map(Fallback::is_hedge).collect::<Vec<_>>(), [true, true, false]);
+    check(plan.clone(), &request).unwrap();
+    plan.fallback.remove(1);
+    assert_eq!(crate::hedge::bytes(&request, &plan), 8130);
+    assert_eq!(crate::hedge::least_bytes(&request, &plan, &plan.fallback[1]), Some(8130));
+    request.goals.size_bytes = Some(2 * 8130);
+    check(plan.clone(), &request).unwrap();
+    // Of several formats, the smallest counts.
+    let halved = request.costs.iter_mut().filter(|row| (row.target, row.formats) == (0, 1));
+    halved.for_each(|row| row.weight_bytes = 500);
+    assert_eq!(crate::hedge::bytes(&request, &plan), 4130);
+    plan.fallback[0].formats = vec![0];
+    assert_eq!(crate::hedge::bytes(&request, &plan), 8130);
+    // Plans without hedges are stored as before.
+    plan.fallback.remove(0);
+    let text = String::from_utf8(plan.canonical_bytes()).unwrap();
+    assert!(text.contains(r#""fallback":[{"target":1,"formats":[]}]"#), "{text}");
+}
 
 /// Sets a time of 1 µs for every row. Decode runs the embedding, six layers and the head. Prefill
 /// does not run the last two layers and the head.
 fn timed(request: &mut Request) {
     for row in &mut request.costs {
-        row.time = Some(TimeCost { microseconds: 1, provenance: Provenance::Simulated });
+        row.time = Some(TimeCost::exact(1, Provenance::Simulated));
     }
 }
 
 #[test]
-fn goals_in_time_are_of_what_is_known() {
+fn goals_in_time_are_missed_only_by_the_lowest_time() {
     let mut request = request();
     timed(&mut request);
     (request.goals.token_microseconds, request.goals.first_token_microseconds) = (Some(8), Some(18));
@@ -579,17 +655,65 @@ fn goals_in_time_are_of_what_is_known() {
     check(plan(), &request).unwrap();
     request.goals.token_microseconds = Some(7);
     let fault = |request: &Request| check(plan(), request).unwrap_err().to_string();
-    assert_eq!(fault(&request), "a token needs at least 8 µs, the goal is 7");
+    assert_eq!(fault(&request), "a token needs at least 8 µs, the goal is 7 µs");
     called(&mut request, 3);
     (request.goals.token_microseconds, request.goals.first_token_microseconds) = (Some(23), None);
     check(plan(), &request).unwrap();
     request.goals.token_microseconds = Some(22);
-    assert_eq!(fault(&request), "a token needs at least 23 µs, the goal is 22");
-    request.costs.iter_mut().for_each(|row| row.time = None);
-    check(plan(), &request).unwrap();
-    // The time of calls counts even if the time of the computation is unknown.
-    request.goals.token_microseconds = Some(14);
-    assert_eq!(fault(&request), "a token needs at least 15 µs, the goal is 14");
+    assert_eq!(fault(&request), "a token needs at least 23 µs, the goal is 22 µs");
+    // Likely times above the goal do not matter to the check.
+    let wide = TimeCost::within(1, 100, 1000, Provenance::Modelled);
+    request.costs.iter_mut().for_each(|row| row.time = Some(wide));
+    request.targets[0].overheads[0].high = Some(5000);
+    assert_eq!(fault(&request), "a token needs at least 23 µs, the goal is 22 µs");
+    request.goals.token_microseconds = Some(23);
+    let checked = check(plan(), &request).unwrap();
+    let PlanTimes { token, first_token } = plan_times(&request, &checked);
+    assert_eq!(token, TimeCost::within(23, 815, 8 * 1000 + 5 * 5000, Provenance::Modelled));
+    // Two runs of prefill, in three shards.
+    let prefill = TimeCost::within(2 * 14, 2 * 509, 2 * (5 * 1000 + 3 * 5000), Provenance::Modelled);
+    assert_eq!(first_token, Some(token.saturating_add(prefill)));
+}
+
+#[test]
+fn the_time_of_a_step_counts_soft_caps_and_hand_offs() {
+    let (mut plan, mut request) = (plan(), request());
+    timed(&mut request);
+    cap_head(&mut request);
+    (request.boundary_nanoseconds, request.transfer_nanoseconds) = (588, 1500);
+    request.goals.prompt_tokens = 129;
+    plan.shards[4].softcap = Some(SoftcapPlace::Graph);
+    let times = |plan: &Plan| plan_times(&request, &check(plan.clone(), &request).unwrap());
+    // 5 shards of 588 ns together are 2.94 µs.
+    assert_eq!(times(&plan).token, TimeCost::within(10, 11, 11, Provenance::Simulated));
+    plan.shards[4].softcap = Some(SoftcapPlace::Runtime);
+    assert_eq!(times(&plan).token, TimeCost::within(17, 18, 18, Provenance::Modelled));
+    // The head follows a shard on another device: 4.44 µs.
+    plan.shards[4].target = 1;
+    let moved = times(&plan);
+    assert_eq!(moved.token, TimeCost::within(19, 20, 20, Provenance::Modelled));
+    // Two runs of prefill, 5 µs and 3 shards each, add 3.528 µs of hand-offs.
+    assert_eq!(moved.first_token, Some(TimeCost::within(32, 33, 33, Provenance::Modelled)));
+    // Each row of a step is capped and converted: 4 × 7 µs, and 5 × 588 + 4 × 1500 ns.
+    plan.shards.iter_mut().for_each(|shard| shard.entries.push(entry(WIDE)));
+    let checked = check(plan.clone(), &request).unwrap();
+    let wide = entry_time(&request, &checked, entry(WIDE));
+    assert_eq!(wide, TimeCost::within(44, 45, 45, Provenance::Modelled));
+    assert_eq!(plan_times(&request, &checked), moved);
+    assert_eq!(entry_time(&request, &checked, entry(LONG_PREFILL)), TimeCost::ZERO);
+}
+
+/// Saturated sums stay in order, so that a verdict on them has a meaning.
+#[test]
+fn times_of_any_size_have_a_sum() {
+    let mut request = request();
+    timed(&mut request);
+    (request.boundary_nanoseconds, request.transfer_nanoseconds) = (u64::MAX, u64::MAX);
+    request.goals.prompt_tokens = u32::MAX;
+    called(&mut request, u64::MAX / 2);
+    let PlanTimes { token, first_token } = plan_times(&request, &check(plan(), &request).unwrap());
+    assert!(token.is_ordered() && first_token.unwrap().is_ordered());
+    assert_eq!((token.low, first_token.unwrap().low), (u64::MAX, u64::MAX));
 }
 
 /// A prompt runs the largest prefill that it fills, and the smallest for the rest.
@@ -628,7 +752,7 @@ fn a_prompt_is_read_by_the_entry_points_that_it_fills() {
     check(plan.clone(), &request).unwrap();
     request.goals.first_token_microseconds = Some(22);
     let fault = check(plan, &request).unwrap_err();
-    assert_eq!(fault.to_string(), "the first token needs at least 23 µs, the goal is 22");
+    assert_eq!(fault.to_string(), "the first token needs at least 23 µs, the goal is 22 µs");
 }
 
 /// Returns the segment of a shard of [`plan`].
@@ -636,12 +760,18 @@ fn part(plan: &mut Plan, shard: usize) -> &mut PlannedSegment {
     &mut plan.shards[shard].segments[0]
 }
 
+fn lesson(target: u32, limit: &str) -> Lesson {
+    Lesson { target, limit: limit.to_owned(), value: 1, because: "2 was refused".to_owned() }
+}
+
 /// Adds this many microseconds to each run of a shard.
 fn called(request: &mut Request, microseconds: u64) {
     for target in &mut request.targets {
         target.overheads.push(Overhead {
             name: overhead_names::CALL.to_owned(),
+            low: None,
             value: microseconds,
+            high: None,
             provenance: Provenance::Reported,
             note: String::new(),
         });
@@ -872,7 +1002,12 @@ fn a_model_without_states_has_encode_entries_only() {
         shard.context = 0;
         shard.entries = vec![entry("encode_64")];
     }
-    check(plan.clone(), &request).unwrap();
+    // It generates no tokens, so a goal for the first one does not apply.
+    request.goals.first_token_microseconds = Some(0);
+    request.costs.iter_mut().for_each(|row| row.time = Some(TimeCost::exact(3, Provenance::Modelled)));
+    let times = plan_times(&request, &check(plan.clone(), &request).unwrap());
+    let vector = TimeCost::exact(8 * 3, Provenance::Modelled);
+    assert_eq!(times, PlanTimes { token: vector, first_token: None });
 
     let mut with_context = plan.clone();
     with_context.shards[0].context = 1;
@@ -928,11 +1063,21 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    fn any_fallback()(
+        target in index(),
+        formats in prop::collection::vec(index(), 0..3),
+        limits in prop::collection::vec((prop_oneof!["ops", "shards", ".{0,8}"], any::<u64>()), 0..3),
+    ) -> Fallback {
+        Fallback { target, formats, limits }
+    }
+}
+
 proptest! {
     #[test]
     fn no_plan_whatsoever_panics(
         shards in prop::collection::vec(any_shard(), 0..8),
-        fallback in prop::collection::vec((index(), prop::collection::vec(index(), 0..3)), 0..4),
+        fallback in prop::collection::vec(any_fallback(), 0..4),
         reason_shard in proptest::option::of(index()),
         rows in index(),
     ) {
@@ -942,9 +1087,10 @@ proptest! {
             because: String::new(),
             cause: Cause::Cost("time".to_owned()),
         }];
-        let fallback = fallback.into_iter().map(|(target, formats)| Fallback { target, formats }).collect();
         let speculation = Some(verified(rows));
-        let _ = check(Plan { shards, tables: Vec::new(), fallback, speculation, reasons }, &request());
+        let lessons = vec![lesson(rows, "ops")];
+        let plan = Plan { shards, tables: Vec::new(), fallback, speculation, reasons, lessons };
+        let _ = check(plan, &request());
     }
 
     /// Damage to one shard of a valid plan reaches the later checks.

@@ -5,9 +5,10 @@ use shardwright_vocabulary::{
     EntryKind, Limit, Overhead, Provenance, TimeCost, ValueFormat, WeightFormat, limit_names, overhead_names,
 };
 
+use crate::hedge;
 use crate::request::{
     Body, DraftEstimate, GatheredTable, Layer, PlannerOption, PromptLength, Request, TableFormat,
-    ValueSensitivity,
+    ValueSensitivity, caps,
 };
 
 /// A request with a name for reports.
@@ -90,9 +91,14 @@ pub fn without_rows(base: &Request) -> Vec<Case> {
     ]
 }
 
-/// Removes all times.
-pub fn without_times(base: &Request) -> Case {
-    case(base, "no times", |request| request.costs.iter_mut().for_each(|row| row.time = None))
+/// Makes all times very uncertain: a run may be a thousand times faster or slower than is likely.
+pub fn with_wide_times(base: &Request) -> Case {
+    case(base, "wide times", |request| {
+        for time in request.costs.iter_mut().filter_map(|row| row.time.as_mut()) {
+            let likely = time.microseconds.min(caps::MICROSECONDS / 1000);
+            *time = TimeCost::within(likely.div_ceil(1000), likely, likely * 1000, Provenance::Modelled);
+        }
+    })
 }
 
 /// Returns requests that no plan can meet.
@@ -107,6 +113,10 @@ pub fn contradictory(base: &Request) -> Vec<Case> {
             for target in &mut request.targets {
                 target.limits.push(Limit::new(limit_names::OPS, 1, Provenance::User));
             }
+        }),
+        case(base, "a token in no time", |request| request.goals.token_microseconds = Some(0)),
+        case(base, "a first token in no time", |request| {
+            request.goals.first_token_microseconds = Some(0);
         }),
         case(base, "more context than any entry point", |request| {
             request.goals.context = u32::MAX;
@@ -123,8 +133,26 @@ pub fn with_unknown_option(base: &Request) -> Case {
     })
 }
 
+/// Creates the request for a hedge: the first target alone, within this number of operations. `off`
+/// sets the option against hedges.
+pub fn hedge(base: &Request, ops: u64, off: bool) -> Case {
+    case(base, "a hedge", |request| {
+        request.targets.truncate(1);
+        request.costs.retain(|row| row.target == 0);
+        for target in &mut request.targets {
+            target.limits.retain(|limit| limit.name != limit_names::OPS);
+            let limit = Limit::new(limit_names::OPS, ops, Provenance::Learned);
+            target.limits.push(limit.with_note(hedge::NOTE));
+        }
+        let (name, value) = hedge::OFF;
+        let option = PlannerOption { name: name.to_owned(), value: value.to_owned() };
+        request.options.extend(off.then_some(option));
+    })
+}
+
 fn endless(name: &str) -> Overhead {
-    Overhead { name: name.to_owned(), value: u64::MAX, provenance: Provenance::Modelled, note: String::new() }
+    let (provenance, note) = (Provenance::Modelled, String::new());
+    Overhead { name: name.to_owned(), low: None, value: caps::MICROSECONDS, high: None, provenance, note }
 }
 
 /// Returns requests with extreme numbers and names.
@@ -135,7 +163,7 @@ pub fn extreme(base: &Request) -> Vec<Case> {
             for row in &mut request.costs {
                 (row.ops, row.weight_bytes, row.artefact_bytes, row.state_bytes, row.uncosted_ops) =
                     (u64::MAX, u64::MAX, u64::MAX, u64::MAX, u64::MAX);
-                row.time = Some(TimeCost { microseconds: u64::MAX, provenance: Provenance::Measured });
+                row.time = Some(TimeCost::exact(caps::MICROSECONDS, Provenance::Measured));
             }
             (request.boundary_nanoseconds, request.transfer_nanoseconds) = (u64::MAX, u64::MAX);
             for target in &mut request.targets {
@@ -146,7 +174,7 @@ pub fn extreme(base: &Request) -> Vec<Case> {
             for row in &mut request.costs {
                 (row.ops, row.weight_bytes, row.artefact_bytes, row.state_bytes, row.uncosted_ops) =
                     (0, 0, 0, 0, 0);
-                row.time = Some(TimeCost { microseconds: 0, provenance: Provenance::Measured });
+                row.time = Some(TimeCost::ZERO);
             }
         }),
         case(base, "limits of zero", |request| {
@@ -197,7 +225,7 @@ pub fn extreme(base: &Request) -> Vec<Case> {
                 silent_steps: steps,
                 accepted_steps: vec![steps; 64],
                 provenance: Provenance::Measured,
-                token_microseconds: bytes,
+                token_time: TimeCost::exact(bytes.min(caps::MICROSECONDS), Provenance::Modelled),
                 memory_bytes: bytes,
                 row_bytes: bytes,
             };

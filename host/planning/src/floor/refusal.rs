@@ -30,9 +30,13 @@ pub(super) fn unmeasured(layer: &str, formats: &str) -> Error {
 }
 
 /// Creates the error of a layer that exceeds a goal together with the minimum for later layers.
-/// The goal is `memory` in bytes, or `quality` in millionths of a nat.
+/// The goal is `memory` or `size` in bytes, or `quality` in millionths of a nat.
 pub(super) fn over_goal(layer: &str, goal: &str, value: u64, max: u64) -> Error {
-    let help = if goal == "memory" { "allow more memory, or less context" } else { ALLOW_LOSS };
+    let help = match goal {
+        "memory" => "allow more memory, or less context",
+        "size" => "allow more bytes, or offer narrower weight formats",
+        _ => ALLOW_LOSS,
+    };
     let message = format!("with all later layers, {goal} would be at least {value}, the goal is {max}");
     refused(layer, message, help)
 }

@@ -1,4 +1,4 @@
-use shardwright_vocabulary::{ErrorKind, Relief};
+use shardwright_vocabulary::{ErrorKind, Relief, TimeCost};
 
 use super::*;
 
@@ -173,9 +173,6 @@ enum FourBits {
     FromAdapter,
 }
 
-/// Facts that are derived from others.
-const MODELLED: [&str; 2] = ["roofline-efficiency", "simulated-adapter"];
-
 /// A flag that is reported to be useless or harmful on a chip must not be a default there, and
 /// every default must name its source.
 #[test]
@@ -243,10 +240,9 @@ fn mediatek_profiles_hold_to_the_table_of_chips() {
         assert_eq!((flag("opt"), flag("relax-fp32")), (Some("3"), Some("true")), "{name}");
         assert_eq!(profile.flags.len(), flags, "{name}");
         assert!(profile.fact(fact_names::COST_OF_MISSING_FLAGS).unwrap().note.contains("2900 ms per token"));
-        // These facts were not measured here, and the maker publishes none. Rates and fitted values
-        // are modelled.
+        // These facts were not measured here, and the maker publishes none. Rates are modelled.
         let is_modelled =
-            |fact: &Fact| fact.name.starts_with("tera-operations-") || MODELLED.contains(&fact.name.as_str());
+            |fact: &Fact| fact.name.starts_with("tera-operations-") || fact.name == "simulated-adapter";
         let (modelled, told): (Vec<&Fact>, Vec<&Fact>) =
             profile.facts.iter().partition(|fact| is_modelled(fact));
         assert!(modelled.iter().all(|fact| fact.provenance == Provenance::Modelled), "{name}");
@@ -259,14 +255,11 @@ fn mediatek_profiles_hold_to_the_table_of_chips() {
 
         // Tools and bundles for these chips are public.
         let is_told = matches!(name, "mt6989" | "mt6991" | "mt6993");
-        // A roofline is complete or missing. It has an efficiency only if a time was reported.
+        // The rates of the shim's estimates are complete or missing.
         let of_roofline = ["memory-gigabytes-per-second", "tera-operations-16x8", "tera-operations-16x4"];
         let of_roofline = of_roofline.into_iter().chain(["tera-operations-16x16", "tera-operations-f16"]);
         let declared: Vec<bool> = of_roofline.map(|wanted| fact(wanted).is_some()).collect();
         assert_eq!(declared, [is_told; 5], "{name}");
-        let fitted = profile.fact("roofline-efficiency");
-        assert_eq!(fitted.is_some(), matches!(name, "mt6989" | "mt6993"), "{name}");
-        assert!(fitted.is_none_or(|fact| fact.note.starts_with("fitted to one figure")), "{name}");
 
         let legality = |wanted: &str| {
             let entry = profile.formats.iter().find(|entry| entry.formats.to_string() == wanted);
@@ -441,6 +434,107 @@ fn values_that_the_host_reads_itself_are_checked() {
         let directory = directory_with(&[("chip.json", &text)]);
         let error = ProfileRegistry::new().with_directory(directory.path()).find("chip").unwrap_err();
         assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+/// Returns a profile with this member, or the error of its file.
+fn with_member(member: &str) -> Result<Profile> {
+    let text = MINIMAL.replace("NAME", "chip").replace(r#""kind""#, &format!(r#"{member}, "kind""#));
+    parse(text.as_bytes(), &ProfileSource::Builtin("chip.json"))
+}
+
+const TIMES: &str = r#""times": {
+    "estimates": {"low": 1.1, "likely": 1.9, "high": 4, "provenance": "reported", "note": "n"},
+    "roofline": {"gigabytes-per-second": 76.8, "tera-operations": 6.9, "low": 1, "likely": 2.5, "high": 4,
+        "provenance": "reported"},
+    "cpu": {"gigabytes-per-second": 40, "tera-operations": 0.2, "low": 1.0, "likely": 2, "high": 4,
+        "provenance": "declared"}
+}"#;
+
+#[test]
+fn times_of_a_profile_are_intervals_around_rates_and_estimates() {
+    let profile = with_member(TIMES).unwrap();
+    let text = serde_json::to_string(&profile).unwrap();
+    assert_eq!(serde_json::from_str::<Profile>(&text).unwrap(), profile);
+    let ProfileTimes { estimates, roofline, cpu } = profile.times;
+    let (estimates, roofline, cpu) = (estimates.unwrap(), roofline.unwrap(), cpu.unwrap());
+    let around = estimates.around(1000, Provenance::Simulated);
+    assert_eq!(around, TimeCost::within(1100, 1900, 4000, Provenance::Reported));
+    assert_eq!(estimates.around(1000, Provenance::Modelled).provenance, Provenance::Modelled);
+    // Bounds are rounded outwards, and a number of any size has an interval.
+    assert_eq!(estimates.around(1, Provenance::Measured), TimeCost::within(1, 2, 4, Provenance::Reported));
+    assert_eq!(estimates.around(u64::MAX, Provenance::Measured).high, u64::MAX);
+    // 768 MB at 76.8 GB/s are 10 ms, and 6.9 billion multiplications are 1 ms.
+    let moved = TimeCost::within(10_000, 25_000, 40_000, Provenance::Reported);
+    assert_eq!(roofline.time(768_000_000, 6_900_000_000), moved);
+    let computed = TimeCost::within(1000, 2500, 4000, Provenance::Reported);
+    assert_eq!(roofline.time(768_000, 6_900_000_000), computed);
+    assert_eq!(cpu.time(0, 0), TimeCost::exact(0, Provenance::Declared));
+    assert!(cpu.time(u64::MAX, u64::MAX).is_ordered());
+    // A profile without the member is written as before.
+    let plain = with_member(r#""aliases": []"#).unwrap();
+    assert_eq!(plain.times, ProfileTimes::default());
+    let text = serde_json::to_string(&plain).unwrap();
+    assert!(!text.contains("times") && !text.contains("memory"), "{text}");
+}
+
+#[test]
+fn the_memory_of_a_device_is_the_smallest_variant_or_stated() {
+    let numbers = r#""gibibytes": [8, 12, 16], "app-share-percent": 60"#;
+    let memory = format!(r#""memory": {{{numbers}, "provenance": "modelled", "note": "n"}}"#);
+    let profile = with_member(&memory).unwrap();
+    let text = serde_json::to_string(&profile).unwrap();
+    assert_eq!(serde_json::from_str::<Profile>(&text).unwrap(), profile);
+    let memory = profile.memory.unwrap();
+    assert_eq!(memory.app_bytes(None), (8_u64 << 30) * 60 / 100);
+    assert_eq!(memory.app_bytes(Some(1000)), 600);
+    assert_eq!(memory.app_bytes(Some(u64::MAX)), u64::MAX / 5 * 3);
+}
+
+#[test]
+fn impossible_times_and_memory_are_refused() {
+    let factors = |numbers: &str| {
+        let names = ["low", "likely", "high"].into_iter().zip(numbers.split(' '));
+        let members: String = names.map(|(name, number)| format!(r#""{name}": {number}, "#)).collect();
+        format!(r#""times": {{"estimates": {{{members} "provenance": "user"}}}}"#)
+    };
+    let memory = |sizes: &str, share: &str| {
+        format!(r#""memory": {{"gibibytes": {sizes}, "app-share-percent": {share}, "provenance": "user"}}"#)
+    };
+    let overhead = |bounds: &str| {
+        let rest = r#""name": "call-microseconds", "value": 300, "provenance": "user""#;
+        format!(r#""overheads": [{{{bounds}, {rest}}}]"#)
+    };
+    for (member, words) in [
+        (factors("2 1 4"), "times of `estimates`: expected low ≤ likely ≤ high, got 2, 1, 4"),
+        (factors("1 5 4"), "expected low ≤ likely ≤ high, got 1, 5, 4"),
+        (factors("0.001 1 1.001"), "`high` is more than 1000 times `low`"),
+        (factors("0 1 2"), "expected a number above 0 with at most three digits after the point, got 0"),
+        (factors("-1 1 2"), "expected a number above 0"),
+        (factors("1 1 1e300"), "expected a number above 0"),
+        (factors("0.0001 1 2"), "expected a number above 0"),
+        (factors("1 1.2345 2"), "at most three digits after the point, got 1.2345"),
+        (factors("1 null 2"), "null"),
+        (TIMES.replace(r#""low": 1.0"#, r#""low": 3"#), "times of `cpu`: expected low ≤ likely ≤ high"),
+        (TIMES.replace("76.8", "0"), "expected a number above 0"),
+        (memory("[]", "60"), "expected sizes of 1 to 4096 GiB, got []"),
+        (memory("[0, 8]", "60"), "expected sizes of 1 to 4096 GiB"),
+        (memory("[8, 5000]", "60"), "expected sizes of 1 to 4096 GiB"),
+        (memory("[8, 8]", "60"), "expected sizes in rising order"),
+        (memory("[16, 8]", "60"), "expected sizes in rising order"),
+        (memory("[8]", "0"), "expected a share of 1 to 100 percent, got 0"),
+        (memory("[8]", "101"), "expected a share of 1 to 100 percent, got 101"),
+        (overhead(r#""low": 400"#), "`call-microseconds`: expected low ≤ likely ≤ high, got 400, 300, 300"),
+        (overhead(r#""high": 299"#), "expected low ≤ likely ≤ high, got 300, 300, 299"),
+        (overhead(r#""low": 1, "high": 1000001"#), "at most 1000000 times the shortest, got 1 to 1000001"),
+        (overhead(r#""high": 3600000000001"#), "expected a time of at most 3600000000000"),
+        (
+            TIMES.replace(r#""low": 1, "likely": 2.5, "high": 4"#, r#""low": 0.001, "likely": 1, "high": 2"#),
+            "times of `roofline`: `high` is more than 1000 times `low`",
+        ),
+    ] {
+        let error = with_member(&member).unwrap_err();
+        assert!(error.to_string().contains(words) && error.help().is_some(), "{member}: {error}");
     }
 }
 

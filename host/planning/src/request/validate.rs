@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 
 use shardwright_graph::ComponentKind;
-use shardwright_vocabulary::{At, EntryKind, EntryName, Error, ErrorKind, Result};
+use shardwright_vocabulary::{At, EntryKind, EntryName, Error, ErrorKind, Legality, Result, TimeCost};
 
 use super::{Body, Request};
 
@@ -34,6 +34,10 @@ pub mod caps {
     /// Entries of a draft's histogram of accepted tokens.
     pub const ACCEPTED: usize = ChosenSpeculation::ACCEPTED_MAX;
     pub const SENSITIVITIES: usize = 1 << 17;
+    /// Microseconds of any time: a thousand hours. No sum over the cost table exceeds 64 bits.
+    pub const MICROSECONDS: u64 = 3_600_000_000_000;
+    /// Ratio of the slowest and the fastest run of an interval.
+    pub const WIDTH: u64 = 1_000_000;
 }
 
 /// Creates the error of an invalid request.
@@ -59,8 +63,8 @@ fn misfit(why: impl Display) -> Error {
 }
 
 pub(super) fn validate(request: &Request) -> Result<()> {
-    let checks: [fn(&Request) -> Result<()>; 7] =
-        [counts, model, entries, tables, gathered_tables, ranges, targets];
+    let checks: [fn(&Request) -> Result<()>; 8] =
+        [counts, model, entries, tables, gathered_tables, ranges, targets, times];
     checks.into_iter().try_for_each(|check| check(request)).at("request")
 }
 
@@ -115,6 +119,7 @@ fn unique<'name>(what: &str, names: impl Iterator<Item = &'name str>) -> Result<
 }
 
 fn model(request: &Request) -> Result<()> {
+    unique("tower", request.model.towers.iter().map(|pass| pass.name()))?;
     unique("component", request.model.components.iter().map(|component| component.name.as_str()))?;
     for component in &request.model.components {
         if ComponentKind::from_name(&component.name).is_none() {
@@ -281,4 +286,51 @@ fn targets(request: &Request) -> Result<()> {
         }
     }
     unique("option", request.options.iter().map(|option| option.name.as_str()))
+}
+
+/// Checks that every supported row has a time, and that all times are sensible intervals.
+fn times(request: &Request) -> Result<()> {
+    for (position, row) in request.costs.iter().enumerate() {
+        let place = || format!("cost row {position}");
+        match (&row.legality, row.time) {
+            (Legality::Illegal(_), _) => {}
+            (Legality::Legal, Some(time)) => interval(place, time)?,
+            (Legality::Legal, None) => return Err(fault("a supported row has no time").at(place())),
+        }
+    }
+    for target in &request.targets {
+        for overhead in &target.overheads {
+            let place = || format!("overhead `{}` of target `{}`", overhead.name, target.target.name);
+            interval(place, overhead.time())?;
+        }
+    }
+    for component in &request.model.components {
+        if let Some(softcap) = &component.softcap {
+            interval(|| format!("soft-cap of `{}`", component.name), softcap.runtime)?;
+        }
+    }
+    for draft in &request.drafts {
+        interval(|| format!("draft `{}`", draft.name), draft.token_time)?;
+    }
+    Ok(())
+}
+
+fn interval(place: impl Fn() -> String, time: TimeCost) -> Result<()> {
+    time_fault(time).map_or(Ok(()), |message| Err(fault(message).at(place())))
+}
+
+/// Returns why no request may contain a time: its interval is not in order, absurdly long or
+/// absurdly wide. Returns `None` if a request may contain it.
+pub fn time_fault(time: TimeCost) -> Option<String> {
+    let TimeCost { low, microseconds, high, .. } = time;
+    let (longest, width) = (caps::MICROSECONDS, caps::WIDTH);
+    Some(if !time.is_ordered() {
+        format!("expected low ≤ likely ≤ high, got {low}, {microseconds}, {high}")
+    } else if high > longest {
+        format!("expected a time of at most {longest}, got {high}")
+    } else if high > low.max(1).saturating_mul(width) {
+        format!("expected a longest time of at most {width} times the shortest, got {low} to {high}")
+    } else {
+        return None;
+    })
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 use shardwright_files::{own, read_from};
@@ -103,6 +103,9 @@ fn key(sandbox: &Sandbox, wasm: &[u8]) -> [u8; 32] {
     hash.finalize().into()
 }
 
+/// Interval for checking for a cancellation.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 /// Result of looking a planner up in the cache.
 enum Cached {
     Loaded(Result<Planner, PlannerError>),
@@ -123,34 +126,57 @@ impl Sandbox {
         wasm: &[u8],
         cache: Option<&CompiledCache>,
     ) -> Result<Planner, PlannerError> {
+        self.load_until(origin, wasm, cache, &|| false)
+    }
+
+    /// Like [`load`](Self::load), but stops compiling once `cancelled` returns true.
+    pub fn load_until(
+        &self,
+        origin: &str,
+        wasm: &[u8],
+        cache: Option<&CompiledCache>,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Planner, PlannerError> {
         self.admit(wasm).map_err(|error| named(origin, error))?;
         match self.cached(origin, wasm, cache) {
             Cached::Loaded(loaded) => loaded,
             Cached::Absent(notice) => {
-                let component = self.compile(wasm, self.bounds().compile_time);
+                let component = self.compile(wasm, self.bounds().compile_time, cancelled);
                 self.compiled(origin, wasm, cache, component.map_err(|error| named(origin, error))?, notice)
             }
         }
     }
 
-    /// Loads a planner that is part of the program, like [`load`](Self::load) but without a time
-    /// limit. If several processes need it at once, one compiles it while the others wait.
+    /// Loads a planner that is part of the program, like [`load_until`](Self::load_until) but
+    /// without a time limit. If several processes need it at once, one compiles it while the others
+    /// wait.
     pub(crate) fn load_trusted(
         &self,
         origin: &str,
         wasm: &[u8],
         cache: Option<&CompiledCache>,
+        cancelled: &dyn Fn() -> bool,
     ) -> Result<Planner, PlannerError> {
         if let Cached::Loaded(loaded) = self.cached(origin, wasm, cache) {
             return loaded;
         }
-        // If locking fails, several processes do the same work.
-        let _lock = cache.and_then(|cache| own::lock(&cache.path(self, wasm).with_extension("lock")).ok());
+        let file = cache.map(|cache| cache.path(self, wasm).with_extension("lock"));
+        let lock = file.map(|file| own::lock_until(&file, cancelled));
+        if let Some(Ok(None)) = lock {
+            return Err(named(origin, Error::cancelled()));
+        }
+        // The lock is held to the end. If locking failed, several processes do the same work.
         match self.cached(origin, wasm, cache) {
             Cached::Loaded(loaded) => loaded,
             Cached::Absent(notice) => {
-                let component = compile(&self.engine, wasm).map_err(|error| named(origin, error))?;
-                self.compiled(origin, wasm, cache, component, notice)
+                let component = match Compilation::start(self.kind, wasm) {
+                    Ok(compilation) => {
+                        compilation.within(None, cancelled).and_then(|code| self.component(&code))
+                    }
+                    // Without a thread, the compilation cannot be stopped.
+                    Err(_) => compile(&self.engine, wasm),
+                };
+                self.compiled(origin, wasm, cache, component.map_err(|error| named(origin, error))?, notice)
             }
         }
     }
@@ -220,8 +246,13 @@ impl Sandbox {
         }
     }
 
-    fn compile(&self, wasm: &[u8], limit: Duration) -> Result<Component> {
-        let code = Compilation::start(self.kind, wasm)?.within(limit)?;
+    fn compile(&self, wasm: &[u8], limit: Duration, cancelled: &dyn Fn() -> bool) -> Result<Component> {
+        let code = Compilation::start(self.kind, wasm)?.within(Some(limit), cancelled)?;
+        self.component(&code)
+    }
+
+    /// Returns the component of code that a [`Compilation`] returned.
+    fn component(&self, code: &[u8]) -> Result<Component> {
         // SAFETY: the code is the unaltered output of `precompile_component`.
         let component = unsafe { Component::deserialize(&self.engine, code) };
         component.map_err(|error| sandbox_failed(&error))
@@ -255,23 +286,34 @@ impl Compilation {
         }
     }
 
-    /// Waits for the code. After `limit`, stops the compiler and fails.
-    fn within(self, limit: Duration) -> Result<Vec<u8>> {
-        match self.code.recv_timeout(limit) {
-            Ok(code) => code,
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                self.stop.now();
-                Err(too_large(format!("compiling took longer than {} ms", limit.as_millis())))
+    /// Waits for the code. After `limit`, or once `cancelled` returns true, stops the compiler and
+    /// fails.
+    fn within(self, limit: Option<Duration>, cancelled: &dyn Fn() -> bool) -> Result<Vec<u8>> {
+        let begin = Instant::now();
+        let error = loop {
+            if cancelled() {
+                break Error::cancelled();
             }
-            // The thread ended without an answer: the compiler panicked.
-            Err(mpsc::RecvTimeoutError::Disconnected) => Err(garbage("the compiler panicked")),
-        }
+            let left = limit.map_or(LOOK_AGAIN, |limit| limit.saturating_sub(begin.elapsed()));
+            match self.code.recv_timeout(left.min(LOOK_AGAIN)) {
+                Ok(code) => return code,
+                // The thread ended without an answer: the compiler panicked.
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(garbage("the compiler panicked")),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+            }
+            if let Some(limit) = limit.filter(|limit| begin.elapsed() >= *limit) {
+                break too_large(format!("compiling took longer than {} ms", limit.as_millis()));
+            }
+        };
+        self.stop.now();
+        Err(error)
     }
 }
 
 /// Compiles a component to code that an engine of this kind loads. Unwinds with [`Stopped`] once
 /// `stop` is set.
 fn code_of(kind: EngineKind, wasm: &[u8], stop: Arc<Stop>) -> Result<Vec<u8>> {
+    expect_memory()?;
     let effort = admission::examine(wasm)?;
     // A store is a setting of an engine, so each compilation has its own.
     let mut config = settings::config(kind).map_err(|error| sandbox_failed(&error))?;
@@ -281,6 +323,23 @@ fn code_of(kind: EngineKind, wasm: &[u8], stop: Arc<Stop>) -> Result<Vec<u8>> {
     config.enable_incremental_compilation(stop).map_err(|error| sandbox_failed(&error))?;
     let engine = Engine::new(&config).map_err(|error| sandbox_failed(&error))?;
     engine.precompile_component(wasm).map_err(|error| garbage(format!("{error:#}")))
+}
+
+/// Address space that the compiler needs for a planner as large as the built-in one.
+const COMPILER_BYTES: usize = 192 << 20;
+
+/// Refuses to compile in too small an address space, because an allocation that fails inside the
+/// compiler ends the process. The memory is reserved without being touched.
+fn expect_memory() -> Result<()> {
+    let mut room: Vec<u8> = Vec::new();
+    let reserved = room.try_reserve_exact(COMPILER_BYTES);
+    std::hint::black_box(&room);
+    reserved.map_err(|error| {
+        let message = format!("the system has too little memory to compile a planner: {error}");
+        let help = "free memory, or raise the limit of the process: the compiler reserves 192 MiB of address \
+                    space";
+        Error::new(ErrorKind::Memory, message).with_help(help)
+    })
 }
 
 /// Stops a compilation. The compiler looks every function up in its store before it compiles it,
@@ -320,8 +379,6 @@ impl Planner {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use super::*;
     use crate::builtin;
 
@@ -341,7 +398,7 @@ mod tests {
     fn a_compilation_beyond_its_time_ends_its_thread() {
         let compilation = Compilation::start(EngineKind::Native, builtin::component().unwrap()).unwrap();
         let stop = Arc::clone(&compilation.stop);
-        let error = compilation.within(Duration::ZERO).unwrap_err();
+        let error = compilation.within(Some(Duration::ZERO), &|| false).unwrap_err();
         assert_eq!(error.message(), "compiling took longer than 0 ms");
         let begin = Instant::now();
         // The thread's engine holds the other share.
@@ -352,11 +409,31 @@ mod tests {
     }
 
     #[test]
+    fn a_compilation_that_is_cancelled_ends_as_such() {
+        let sandbox = Sandbox::new(EngineKind::Native).unwrap();
+        let wasm = builtin::component().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let cache = CompiledCache::new(folder.path().join("planners"));
+        for cancelled in [
+            sandbox.load_until("given.wasm", wasm, Some(&cache), &|| true),
+            sandbox.load_trusted("built-in", wasm, Some(&cache), &|| true),
+        ] {
+            let error = cancelled.unwrap_err();
+            assert!(error.is_cancelled() && !cache.path(&sandbox, wasm).exists(), "{error}");
+        }
+        // Another process compiles it.
+        let _held = own::lock(&cache.path(&sandbox, wasm).with_extension("lock")).unwrap();
+        let error = sandbox.load_trusted("built-in", wasm, Some(&cache), &|| true).unwrap_err();
+        assert!(error.is_cancelled(), "{error}");
+    }
+
+    #[test]
     fn code_of_a_stoppable_compiler_equals_that_of_the_plain_one() {
         let sandbox = Sandbox::new(EngineKind::Pulley).unwrap();
         let wasm = builtin::component().unwrap();
         let plain = compile(&sandbox.engine, wasm).unwrap().serialize().unwrap();
-        let stoppable = sandbox.compile(wasm, Duration::from_secs(3600)).unwrap().serialize().unwrap();
+        let hour = Duration::from_secs(3600);
+        let stoppable = sandbox.compile(wasm, hour, &|| false).unwrap().serialize().unwrap();
         assert!(plain == stoppable, "{} and {} bytes", plain.len(), stoppable.len());
     }
 }

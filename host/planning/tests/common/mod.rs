@@ -15,7 +15,7 @@ use shardwright_vocabulary::{
 
 /// Creates a request with a decoder of `layers` layers between `embed` and `head`, on an NPU and a
 /// CPU that support all layers as 32-bit float. A layer has 100 operations (60 in prefill) and 1000
-/// weight bytes.
+/// weight bytes. Times on the CPU are equal but less certain, so that planners prefer the NPU.
 pub fn request(layers: u32) -> Request {
     let prefill: EntryName = "prefill_64@512".parse().unwrap();
     let decode: EntryName = "decode_1@512".parse().unwrap();
@@ -34,10 +34,12 @@ pub fn request(layers: u32) -> Request {
         facts: vec![],
         schema: vec![],
         recommended: vec![],
+        device_memory: None,
     };
     let layer = |_| Layer { kind: 2, donor: None, writes_state: true };
     let mut costs = vec![];
-    for target in 0..2 {
+    let certain = TimeCost::exact(10, Provenance::Modelled);
+    for (target, time) in [(0, certain), (1, TimeCost { low: 5, high: 20, ..certain })] {
         for (kind, entry, ops, weight_bytes, state_bytes) in [
             (0, prefill, 1, 10, 0),
             (0, decode, 1, 10, 0),
@@ -56,7 +58,7 @@ pub fn request(layers: u32) -> Request {
                 artefact_provenance: Provenance::Modelled,
                 state_bytes,
                 legality: Legality::Legal,
-                time: None,
+                time: Some(time),
                 uncosted_ops: 0,
             });
         }
@@ -67,6 +69,8 @@ pub fn request(layers: u32) -> Request {
             family: "sample".to_owned(),
             hidden: 8,
             max_context: 4096,
+            heads: 0,
+            towers: vec![],
             components: vec![
                 component("embed", Body::Whole(0), &[], &["hidden"]),
                 component(
@@ -127,7 +131,7 @@ pub fn with_limit(mut request: Request, name: &str, value: u64) -> Request {
 pub fn with_times(mut request: Request, npu: u64, cpu: u64) -> Request {
     for row in &mut request.costs {
         let microseconds = if row.target == 0 { npu } else { cpu };
-        row.time = Some(TimeCost { microseconds, provenance: Provenance::Simulated });
+        row.time = Some(TimeCost::exact(microseconds, Provenance::Simulated));
     }
     request
 }
@@ -162,6 +166,18 @@ pub fn hostile() -> &'static [u8] {
 pub fn generic() -> &'static [u8] {
     static WASM: OnceLock<Vec<u8>> = OnceLock::new();
     WASM.get_or_init(|| planner("plugins/generic/Cargo.toml"))
+}
+
+/// Returns the planner for MediaTek's chips, built from source.
+pub fn mediatek() -> &'static [u8] {
+    static WASM: OnceLock<Vec<u8>> = OnceLock::new();
+    WASM.get_or_init(|| planner("plugins/mediatek/Cargo.toml"))
+}
+
+/// Returns the planner for Qualcomm's chips, built from source.
+pub fn qualcomm() -> &'static [u8] {
+    static WASM: OnceLock<Vec<u8>> = OnceLock::new();
+    WASM.get_or_init(|| planner("plugins/qualcomm/Cargo.toml"))
 }
 
 /// Returns the example planner.

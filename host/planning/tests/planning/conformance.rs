@@ -10,7 +10,7 @@ use shardwright_planning::conformance::{Conformance, RULES, Verdict, requests, r
 use shardwright_planning::request::{PlannerOption, Request};
 use shardwright_planning::sandbox::{Bounds, EngineKind, Planner, Sandbox};
 
-use crate::common::{cache, even, generic, hostile, policy, workspace};
+use crate::common::{cache, even, generic, hostile, mediatek, policy, qualcomm, workspace};
 
 /// Enough for the built-in planner on the large model, and soon used up by an endless loop.
 const FUEL: u64 = 1_000_000_000;
@@ -47,8 +47,9 @@ fn every_request_is_sound_and_the_recorded_one_is_what_it_says() {
         requests::layers(&base, 1),
         requests::layers(&base, 2),
         requests::layers(&base, 200),
-        requests::without_times(&base),
+        requests::with_wide_times(&base),
         requests::with_unknown_option(&base),
+        requests::hedge(&base, 100, true),
     ];
     all.extend(requests::without_rows(&base));
     all.extend(requests::contradictory(&base));
@@ -90,6 +91,8 @@ fn every_planner_of_the_plugins_keeps_every_rule() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let wasm = match name.as_str() {
             "generic" => generic(),
+            "mediatek" => mediatek(),
+            "qualcomm" => qualcomm(),
             "example-policy" => policy(),
             "example-even" => even(),
             _ => panic!("plugins/{name} is not checked"),
@@ -103,13 +106,13 @@ fn every_planner_of_the_plugins_keeps_every_rule() {
         }
         checked.insert(name);
     }
-    assert_eq!(checked.len(), 3, "{checked:?}");
+    assert_eq!(checked.len(), 5, "{checked:?}");
 }
 
 #[test]
 fn a_planner_that_misbehaves_is_told_which_rules_it_broke() {
     let all = ["P4", "P5", "P6", "P7", "P8", "P9", "P10", "P11"];
-    let with = |more: &'static str| all.into_iter().chain([more]).collect::<Vec<_>>();
+    let with = |more: &'static str| all.into_iter().chain([more, "P14"]).collect::<Vec<_>>();
     for (behave, expected) in [
         ("well", vec![]),
         ("refuse", vec![]),
@@ -121,6 +124,7 @@ fn a_planner_that_misbehaves_is_told_which_rules_it_broke() {
         ("flood-lines", with("P13")),
         ("panic-later", vec!["P11", "P12"]),
         ("stubborn", vec!["P11"]),
+        ("hedge-every-plan", vec!["P14"]),
     ] {
         let report = behaving(behave);
         assert_eq!(broken(&report), expected, "{behave}: {:#?}", report.rules);

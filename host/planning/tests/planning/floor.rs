@@ -188,7 +188,7 @@ fn layers_that_share_a_state_stay_on_one_device() {
 #[test]
 fn a_soft_cap_is_in_the_graph_unless_nothing_takes_it_there() {
     let mut capped = request(2);
-    let runtime = TimeCost { microseconds: 1, provenance: Provenance::Modelled };
+    let runtime = TimeCost::exact(1, Provenance::Modelled);
     capped.model.components[2].softcap = Some(Softcap { kind_without: 3, runtime });
     capped.kinds.push(LayerKind { name: "uncapped".to_owned(), prefill: PrefillPart::None });
     let rows: Vec<_> = capped.costs.iter().filter(|row| row.kind == 1).cloned().collect();
@@ -248,6 +248,33 @@ fn a_memory_goal_holds_back_what_the_layers_that_follow_need() {
         panic!("{refusal}")
     };
     assert!(value > 3500, "{refusal}");
+}
+
+#[test]
+fn a_size_goal_is_kept_by_narrower_formats_or_named() {
+    // 10 layers of 1000 or 250 weight bytes, and a table.
+    let mut request = with_format(request(10), WeightFormat::W8PerChannel, 4);
+    request.tables = vec![table("embedding", &[(WeightFormat::F32, 800, None)])];
+    let size = |plan: &CheckedPlan| {
+        let artefacts: u64 = plan.shards().iter().map(|shard| shard.cost.artefact_bytes).sum();
+        artefacts + plan.tables().iter().map(|table| table.chosen.bytes).sum::<u64>()
+    };
+    let first = size(&planned(&request));
+    request.goals.size_bytes = Some(first);
+    assert_eq!(size(&planned(&request)), first);
+    request.goals.size_bytes = Some(first - 1);
+    let plan = planned(&request);
+    assert!(size(&plan) < first && plan.plan().shards.len() == 3, "{plan:?}");
+
+    // The head of 1000 bytes, the embedding of 2, the layers of 250, their entry points, the table.
+    let least = 1000 + 2 + 10 * 250 + (10 + 2 * 10 + 10 * 2 * 10) + 800;
+    request.goals.size_bytes = Some(least);
+    assert_eq!(size(&planned(&request)), least);
+    request.goals.size_bytes = Some(least - 1);
+    let refusal = refused(&request);
+    let Obstacle::OverGoal { goal: "size", value, max } = Obstacle::of(&refusal) else { panic!("{refusal}") };
+    assert!(value >= least && max == least - 1, "{refusal}");
+    assert!(refusal.help().unwrap().contains("narrower weight formats"), "{refusal:?}");
 }
 
 #[test]
@@ -436,7 +463,7 @@ fn random(seed: u64) -> Request {
     }
     request.model.components[1].body = Body::Layers(layers);
     if dice.one_in(3) {
-        let runtime = TimeCost { microseconds: 1, provenance: Provenance::Modelled };
+        let runtime = TimeCost::exact(1, Provenance::Modelled);
         let kind_without = request.kinds.len() as u32;
         request.kinds.push(LayerKind { name: "uncapped".to_owned(), prefill: PrefillPart::None });
         request.model.components[2].softcap = Some(Softcap { kind_without, runtime });
@@ -487,6 +514,9 @@ fn random(seed: u64) -> Request {
     }
     if dice.one_in(2) {
         request.goals.memory_bytes = Some(500 + dice.below(9000));
+    }
+    if dice.one_in(3) {
+        request.goals.size_bytes = Some(500 + dice.below(9000));
     }
     if dice.one_in(2) {
         request.goals.quality_micronats = Some(dice.below(3000));
@@ -585,7 +615,11 @@ fn holds(request: &Request, refusal: &Error) -> bool {
         }
         Obstacle::OverGoal { goal, value, max } => {
             let goals = &request.goals;
-            let own = if goal == "memory" { goals.memory_bytes } else { goals.quality_micronats };
+            let own = match goal {
+                "memory" => goals.memory_bytes,
+                "size" => goals.size_bytes,
+                _ => goals.quality_micronats,
+            };
             value > max && own == Some(max)
         }
         Obstacle::Unmeasured { formats } => {

@@ -5,8 +5,8 @@ use shardwright_planning::request::{
     TableFormat, TargetFact, ValueSensitivity, caps,
 };
 use shardwright_vocabulary::{
-    ErrorKind, Flag, FlagSchema, FlagStage, FlagType, Overhead, Provenance, StateFormat, TimeCost,
-    ValueFormat, WeightFormat, WeightRole,
+    ErrorKind, Flag, FlagSchema, FlagStage, FlagType, Legality, Overhead, Pass, Provenance, StateFormat,
+    TimeCost, ValueFormat, WeightFormat, WeightRole,
 };
 
 use crate::common::request;
@@ -29,7 +29,7 @@ fn draft(name: &str, accepted: usize) -> DraftEstimate {
         silent_steps: 1,
         accepted_steps: vec![1; accepted],
         provenance: Provenance::Modelled,
-        token_microseconds: 0,
+        token_time: TimeCost::ZERO,
         memory_bytes: 0,
         row_bytes: 0,
     }
@@ -94,6 +94,7 @@ const CASES: &[(&str, Change)] = &[
     ("request: component `embed` is listed twice", |request| {
         request.model.components[2].name = "embed".to_owned()
     }),
+    ("request: tower `clip` is listed twice", |request| request.model.towers = vec![Pass::Clip; 2]),
     ("request: unknown component `tail`", |request| request.model.components[2].name = "tail".to_owned()),
     ("request: input `hidden` is listed twice", |request| {
         request.model.components[1].inputs = vec!["hidden".to_owned(); 2]
@@ -109,11 +110,54 @@ const CASES: &[(&str, Change)] = &[
     ("request: overhead `call-microseconds` is listed twice", |request| {
         let overhead = Overhead {
             name: "call-microseconds".to_owned(),
+            low: None,
             value: 1,
+            high: None,
             provenance: Provenance::Reported,
             note: String::new(),
         };
         request.targets[0].overheads = vec![overhead; 2];
+    }),
+    ("request: cost row 3: a supported row has no time", |request| request.costs[3].time = None),
+    ("request: cost row 0: expected low ≤ likely ≤ high, got 9, 5, 1", |request| {
+        row_time(request, 9, 5, 1)
+    }),
+    ("request: cost row 0: expected low ≤ likely ≤ high, got 6, 5, 9", |request| {
+        row_time(request, 6, 5, 9)
+    }),
+    ("request: cost row 0: expected low ≤ likely ≤ high, got 1, 10, 9", |request| {
+        row_time(request, 1, 10, 9)
+    }),
+    ("request: cost row 0: expected a time of at most 3600000000000, got 18446744073709551615", |request| {
+        row_time(request, u64::MAX, u64::MAX, u64::MAX)
+    }),
+    ("request: cost row 0: expected a time of at most 3600000000000, got 3600000000001", |request| {
+        row_time(request, 1, 2, caps::MICROSECONDS + 1)
+    }),
+    ("expected a longest time of at most 1000000 times the shortest, got 2 to 2000001", |request| {
+        row_time(request, 2, 3, 2 * caps::WIDTH + 1)
+    }),
+    ("expected a longest time of at most 1000000 times the shortest, got 0 to 1000001", |request| {
+        row_time(request, 0, 1, caps::WIDTH + 1)
+    }),
+    ("request: overhead `call-microseconds` of target `cpu`: expected low ≤ likely ≤ high", |request| {
+        call(request, 4100, 300, 100)
+    }),
+    (
+        "request: overhead `call-microseconds` of target `cpu`: expected a longest time of at most",
+        |request| call(request, 1, 300, caps::WIDTH + 1),
+    ),
+    ("request: soft-cap of `head`: expected low ≤ likely ≤ high, got 3, 2, 1", |request| {
+        softcap_time(request, 3, 2, 1)
+    }),
+    ("request: soft-cap of `head`: expected a longest time of at most", |request| {
+        softcap_time(request, 0, 2, caps::MICROSECONDS)
+    }),
+    ("request: draft `small`: expected a time of at most", |request| {
+        draft_time(request, u64::MAX, u64::MAX, u64::MAX)
+    }),
+    ("request: draft `small`: expected low ≤ likely ≤ high, got 5, 9, 8", |request| {
+        draft_time(request, 5, 9, 8)
     }),
     ("request: fact `soc-id` is listed twice", |request| request.targets[0].facts = vec![fact("soc-id"); 2]),
     ("facts, expected at most", |request| {
@@ -175,6 +219,29 @@ const CASES: &[(&str, Change)] = &[
     }),
 ];
 
+/// Sets the time of the first row.
+fn row_time(request: &mut Request, low: u64, likely: u64, high: u64) {
+    request.costs[0].time = Some(TimeCost::within(low, likely, high, Provenance::Modelled));
+}
+
+/// Sets the overhead of a call of the second target.
+fn call(request: &mut Request, low: u64, value: u64, high: u64) {
+    let (name, note) = ("call-microseconds".to_owned(), String::new());
+    let (low, high, provenance) = (Some(low), Some(high), Provenance::Reported);
+    request.targets[1].overheads = vec![Overhead { name, low, value, high, provenance, note }];
+}
+
+fn softcap_time(request: &mut Request, low: u64, likely: u64, high: u64) {
+    softcap(request, 2, 0);
+    let runtime = TimeCost::within(low, likely, high, Provenance::Modelled);
+    request.model.components[2].softcap.as_mut().unwrap().runtime = runtime;
+}
+
+fn draft_time(request: &mut Request, low: u64, likely: u64, high: u64) {
+    let token_time = TimeCost::within(low, likely, high, Provenance::Modelled);
+    request.drafts = vec![DraftEstimate { token_time, ..draft("small", 1) }];
+}
+
 fn fact(name: &str) -> TargetFact {
     TargetFact { name: name.to_owned(), value: String::new(), provenance: Provenance::Declared }
 }
@@ -194,7 +261,7 @@ fn sensitivity(component: u32, layer: u32) -> Sensitivity {
 }
 
 fn softcap(request: &mut Request, component: usize, kind_without: u32) {
-    let runtime = TimeCost { microseconds: 1, provenance: Provenance::Modelled };
+    let runtime = TimeCost::exact(1, Provenance::Modelled);
     request.model.components[component].softcap = Some(Softcap { kind_without, runtime });
 }
 
@@ -215,6 +282,23 @@ fn every_fault_of_a_request_is_found_and_named() {
         assert_eq!(fault.kind(), ErrorKind::Planning);
         assert!(fault.place().is_some_and(|place| place.starts_with("request")), "{fault}");
         assert!(fault.to_string().contains(expected), "case {position}, {expected}: {fault}");
+    }
+}
+
+/// The longest and the widest time that is accepted, and rows that need no time.
+#[test]
+fn extreme_times_are_accepted() {
+    let mut request = request(4);
+    for (low, likely, high) in
+        [(0, 0, 0), (0, 1, caps::WIDTH), (caps::MICROSECONDS, caps::MICROSECONDS, caps::MICROSECONDS)]
+    {
+        row_time(&mut request, low, likely, high);
+        request.validate().unwrap();
+    }
+    request.costs[0].legality = Legality::Illegal("not here".to_owned());
+    for time in [None, Some(TimeCost::exact(1, Provenance::Modelled))] {
+        request.costs[0].time = time;
+        request.validate().unwrap();
     }
 }
 

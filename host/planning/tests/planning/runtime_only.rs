@@ -8,10 +8,12 @@ use std::process::{Command, Output};
 
 use shardwright_planning::builtin;
 use shardwright_planning::pack;
+use shardwright_planning::registry::PlannerEntry;
 use shardwright_planning::sandbox::{EngineKind, Sandbox};
-use shardwright_trust::SecretKey;
+use shardwright_planning::shipped;
+use shardwright_trust::{SecretKey, Trust};
 
-use crate::common::{cache, generic, request, with_limit, workspace};
+use crate::common::{cache, generic, mediatek, qualcomm, request, with_limit, workspace};
 
 const PACKAGE: &str = "shardwright-planning-runtime-only";
 
@@ -78,6 +80,41 @@ fn the_embedded_pack_is_what_its_source_compiles_to() {
     let request = request(12);
     let native = builtin::load(&Sandbox::new(EngineKind::Native).unwrap(), Some(&cache())).unwrap();
     assert_eq!(planner.make_plan(&request).plan.unwrap(), native.make_plan(&request).plan.unwrap());
+}
+
+/// The packs of the vendors' planners are committed with their digests. Their sources are compiled
+/// here.
+#[test]
+fn the_shipped_packs_are_what_their_sources_compile_to() {
+    let key = SecretKey::from_seed([0; 32]);
+    let request = with_limit(request(12), "ops", 450);
+    let sources = [("mediatek", mediatek()), ("qualcomm", qualcomm())];
+    assert_eq!(shipped::DIGESTS.lines().count(), sources.len());
+    for (name, component) in sources {
+        let path = workspace().join(format!("plugins/{name}/{name}.pack"));
+        let bytes = std::fs::read(&path).unwrap_or_default();
+        assert!(
+            pack::write(name, component, &key).unwrap() == bytes && shipped::is_shipped(&bytes),
+            "plugins/{name}/{name}.pack or its digest is not of this source: run `cargo xtask pack`"
+        );
+        // No key is trusted.
+        let entry = PlannerEntry::from_path(&path);
+        let portable = entry.open(&Trust::off()).unwrap();
+        assert_eq!(portable.description().name, name);
+        let sandbox = Sandbox::new(EngineKind::Native).unwrap();
+        let native = entry.load(&sandbox, Some(&cache()), &Trust::off()).unwrap();
+        assert_eq!((portable.engine(), native.engine()), (EngineKind::Pulley, EngineKind::Native));
+        assert_eq!(portable.make_plan(&request).plan.unwrap(), native.make_plan(&request).plan.unwrap());
+        assert_eq!(portable.bounds().fuel, builtin::open().unwrap().bounds().fuel);
+
+        let (folder, mut altered) = (tempfile::tempdir().unwrap(), bytes);
+        let middle = altered.len() / 2;
+        altered[middle] ^= 4;
+        let path = folder.path().join(format!("{name}.pack"));
+        std::fs::write(&path, &altered).unwrap();
+        let error = PlannerEntry::from_path(&path).open(&Trust::off()).unwrap_err();
+        assert!(error.to_string().contains("not a trusted key"), "{error}");
+    }
 }
 
 #[test]

@@ -383,6 +383,21 @@ fn attacks_at_run_time_end_in_their_own_error() {
     }
 }
 
+/// A policy can change times before it passes them on to the solver. The result is a plan for the
+/// real request or a refusal, but the planner does not stop.
+#[test]
+fn distorted_times_end_in_a_plan_or_a_refusal() {
+    let planner = sandbox(EngineKind::Native).load("hostile.wasm", hostile(), None).unwrap();
+    for behave in ["reversed-times", "wide-times", "overflowing-times"] {
+        let mut request = with_limit(request(6), "ops", 300);
+        request.goals.token_microseconds = Some(1_000_000);
+        match planner.make_plan(&with_option(request.clone(), "behave", behave)).plan {
+            Ok(plan) => drop(check(plan, &request).unwrap()),
+            Err(error) => assert!(matches!(error.kind, Kind::Refused { .. }), "{behave}: {error}"),
+        }
+    }
+}
+
 #[test]
 fn log_lines_come_back_with_the_answer() {
     let planner = sandbox(EngineKind::Native).load("hostile.wasm", hostile(), None).unwrap();

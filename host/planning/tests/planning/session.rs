@@ -92,14 +92,14 @@ fn of_many_formats(layers: u32, formats: usize) -> Request {
     ];
     let mut request = request(layers);
     for row in &mut request.costs {
-        row.time = Some(TimeCost { microseconds: 6400, provenance: Provenance::Simulated });
+        row.time = Some(TimeCost::exact(6400, Provenance::Simulated));
     }
     for (position, format) in lossy.into_iter().take(formats - 1).enumerate() {
         request.formats.push(FormatTuple::uniform(format, ActivationFormat::F32, StateFormat::F32));
         let rows: Vec<_> = request.costs.iter().filter(|row| row.formats == 0).cloned().collect();
         for mut row in rows {
             row.formats = position as u32 + 1;
-            row.time.as_mut().unwrap().microseconds >>= position + 1;
+            row.time = Some(TimeCost::exact(6400 >> (position + 1), Provenance::Simulated));
             request.costs.push(row);
         }
         let scale = [20, 1500, 9000, 20_000][position];
@@ -197,6 +197,12 @@ fn a_planner_that_works_is_used_and_named() {
     assert_eq!((planned.by.name.as_str(), planned.by.version.as_str()), ("even", "2.1.0"));
     assert!(planned.fallback.is_none());
     assert_eq!(cuts(planned.plan.plan()), [(0, 2), (2, 4), (4, 7)]);
+
+    let hedged = with_option(request(7), "behave", "hedge-every-plan");
+    let planned = session(Ok(mean()), true).plan(&hedged).unwrap();
+    let hedges = planned.plan.plan().fallback.iter().filter(|chain| chain.is_hedge());
+    let hedges: Vec<_> = hedges.map(|chain| (chain.target, chain.limits.as_slice())).collect();
+    assert_eq!(hedges, [(0, &[("shards".to_owned(), 1)][..])]);
 }
 
 #[test]
@@ -207,6 +213,12 @@ fn no_planner_is_asked_an_unsound_request() {
     assert!(matches!(error.kind, Kind::Request(_)), "{error}");
     assert_eq!(error.to_string(), "request: no format tuples");
     assert_eq!(Error::from(error).place(), Some("request"));
+
+    let mut reversed = common::request(3);
+    reversed.costs[2].time = Some(TimeCost::within(9, 5, 1, Provenance::Measured));
+    let error = PlanningSession::new(generic()).plan(&reversed).unwrap_err();
+    assert!(matches!(error.kind, Kind::Request(_)), "{error}");
+    assert_eq!(error.to_string(), "request: cost row 2: expected low ≤ likely ≤ high, got 9, 5, 1");
 }
 
 #[test]
@@ -215,7 +227,7 @@ fn a_refusal_of_the_built_in_planner_says_what_is_in_the_way() {
     request.targets.truncate(1);
     request.costs.retain(|row| row.target == 0);
     let error = PlanningSession::new(generic()).plan(&request).unwrap_err();
-    let Kind::Refused { kind: RefusalKind::OverLimit, message, details } = &error.kind else {
+    let Kind::Refused { kind: RefusalKind::OverLimit, message, details, .. } = &error.kind else {
         panic!("{error}")
     };
     assert!(message.contains("layer 0 of `decoder` alone has ops 100"), "{message}");
@@ -249,6 +261,9 @@ fn the_loop_learns_limits_from_refusals() {
     let settled = RevisionLoop::new(&session).run(&request(12), compiler(450, true)).unwrap();
     assert_eq!(settled.history.len(), 1);
     assert_eq!(cuts(settled.planned.plan.plan()), [(0, 4), (4, 8), (8, 12)]);
+    let lessons = &settled.planned.plan.plan().lessons;
+    let told: Vec<_> = lessons.iter().map(|own| (own.target, own.limit.as_str(), own.value)).collect();
+    assert_eq!(told, [(0, "ops", 450)]);
 
     // Without a reported maximum: first 1203 in one shard, then shards of at most 601, of which the
     // largest has 402, then of half of that.
@@ -258,7 +273,35 @@ fn the_loop_learns_limits_from_refusals() {
     assert!(settled.planned.plan.plan().reasons.iter().any(|reason| reason.choice.contains("(learned)")));
 }
 
-/// The floor behind a planner that always stops learns limits and does not repeat a plan.
+/// Lessons are stored for later requests, so a planner cannot make them up.
+#[test]
+fn a_lesson_that_no_refusal_supports_is_a_failure_of_the_planner() {
+    let early = with_option(request(12), "behave", "early-lesson");
+    let planned = session(Ok(mean()), false).plan(&early).unwrap();
+    let error = planned.fallback.unwrap();
+    assert!(error.to_string().contains("a lesson is about `npu`, which refused no shard"), "{error}");
+    for (behave, words) in [
+        ("lesson-about-another-target", "a lesson is about `cpu`, which refused no shard"),
+        ("lesson-about-no-target", "a lesson is about target 999, which the request does not have"),
+        ("lesson-about-no-limit", "a lesson is about limit `colour`, expected one of ops, "),
+        ("lessons-without-end", " lessons, expected at most 256"),
+        ("refuse-with-a-lesson", "a lesson is about target 999, which the request does not have"),
+    ] {
+        let request = with_option(request(12), "behave", behave);
+        let lenient = session(Ok(mean()), false);
+        let settled = RevisionLoop::new(&lenient).run(&request, compiler(450, true)).unwrap();
+        assert_eq!(settled.planned.by.name, "generic", "{behave}");
+        let error = settled.planned.fallback.expect(behave);
+        let Kind::Other(fault) = &error.kind else { panic!("{behave}: {error}") };
+        assert!(fault.message().contains(words) && fault.help().is_some(), "{behave}: {fault:?}");
+        let strict = session(Ok(mean()), true);
+        let error = RevisionLoop::new(&strict).run(&request, compiler(450, true)).unwrap_err();
+        assert!(matches!(&error, LoopError::Planner { history, .. } if history.len() == 1), "{error}");
+        assert!(error.to_string().contains(words), "{behave}: {error}");
+    }
+}
+
+/// The floor behind a planner that always stops keeps reported limits and does not repeat a plan.
 #[test]
 fn the_floor_keeps_the_limits_that_refusals_showed() {
     let request = request(12);
@@ -266,8 +309,26 @@ fn the_floor_keeps_the_limits_that_refusals_showed() {
     let settled = RevisionLoop::new(&session).run(&request, compiler(450, true)).unwrap();
     assert_eq!(cuts(settled.planned.plan.plan()), [(0, 4), (4, 8), (8, 12)]);
     assert_eq!((settled.history.len(), settled.planned.by.name.as_str()), (1, "floor"));
-    let settled = RevisionLoop::new(&session).run(&request, compiler(450, false)).unwrap();
-    assert_eq!((settled.history.len(), cuts(settled.planned.plan.plan()).len()), (2, 4));
+    let lessons = &settled.planned.plan.plan().lessons;
+    let told: Vec<_> = lessons.iter().map(|own| (own.target, own.limit.as_str(), own.value)).collect();
+    assert_eq!(told, [(0, "ops", 450)]);
+    // It derives nothing from a refusal without a maximum, so its plan would be the same.
+    let error = RevisionLoop::new(&session).run(&request, compiler(450, false)).unwrap_err();
+    assert!(matches!(&error, LoopError::Planner { history, .. } if history.len() == 1), "{error}");
+    // It keeps the lessons that a planner derived before it failed.
+    let settled =
+        RevisionLoop::new(&PlanningSession::new(generic())).run(&request, compiler(250, false)).unwrap();
+    let learned = settled.planned.plan.plan().lessons.clone();
+    assert!(!learned.is_empty());
+    let feedback = vec![Feedback::refused(0, ErrorClass::Internal, "no", vec![])];
+    let history = vec![Attempt { plan: settled.planned.plan.into_plan(), feedback }];
+    let accept = |_: &Planned| Ok::<_, String>(Trial::Accepted(()));
+    let planned = RevisionLoop::new(&session).after(history).run(&request, accept).unwrap().planned;
+    assert_eq!(planned.by.name, "floor");
+    let least = learned.iter().map(|own| own.value).min();
+    let kept: Vec<_> = planned.plan.plan().lessons.iter().map(|own| (own.target, Some(own.value))).collect();
+    assert_eq!(kept, [(0, least)]);
+    assert!(planned.plan.shards().iter().all(|shard| shard.cost.ops <= 250));
 
     let refuse_all = |_: &Planned| Ok::<Trial<()>, String>(Trial::Refused(vec![]));
     let error = RevisionLoop::new(&session).run(&request, refuse_all).unwrap_err();
@@ -489,7 +550,7 @@ fn a_pack_runs_if_and_only_if_nothing_about_it_is_wrong() {
     assert_eq!(open(&bytes[..bytes.len() - 64], &trusted).message(), "the pack is not signed");
     assert_eq!(open(even(), &trusted).message(), "not a planner pack");
     for cut in [0, 4, 11, 12, 100, bytes.len() / 2, bytes.len() - 65, bytes.len() - 1] {
-        assert_eq!(open(&bytes[..cut], &trusted).kind(), ErrorKind::Planning);
+        assert_eq!(open(&bytes[..cut], &trusted).kind(), ErrorKind::Invalid);
     }
 
     // Check all bytes of the head, a sample of the rest, and all of the signature.

@@ -90,6 +90,7 @@ fn what_would_be_ignored_is_refused_with_its_field() {
         ("resample", json!(2)),
         ("rescale_factor", json!(0.5)),
         ("image_processor_type", json!("Gemma3ImageProcessor")),
+        ("data_format", json!("channels_last")),
         ("do_pan_and_scan", json!(true)),
     ];
     let of_sounds = [
@@ -143,6 +144,44 @@ const CANNOT_MATTER: [(&str, &[&str]); 3] = [
         ],
     ),
 ];
+
+/// Further accepted fields without effect, which the fixture does not have, with the reason.
+const ALSO_CANNOT_MATTER: [(&str, &[&str]); 5] = [
+    ("names", &["auto_map", "_name_or_path", "image_processor.auto_map"]),
+    ("films are not read", &["video_processor"]),
+    ("the budget decides", &["image_processor.size", "image_processor.default_to_square"]),
+    ("pictures are not cropped", &["image_processor.crop_size"]),
+    (
+        "arrays and devices of Python",
+        &[
+            "image_processor.input_data_format",
+            "image_processor.device",
+            "image_processor.return_tensors",
+            "image_processor.disable_grouping",
+            "feature_extractor.return_tensors",
+        ],
+    ),
+];
+
+#[test]
+fn accepted_fields_without_effect_have_a_reason() {
+    let fields = || json!({"image_processor": {}, "feature_extractor": {}});
+    let plain = nested(&fields()).expect("settings");
+    for (reason, names) in ALSO_CANNOT_MATTER {
+        for name in names {
+            for value in [json!({"height": 224, "width": 7}), json!("other"), json!(true)] {
+                let mut changed = fields();
+                match name.split_once('.') {
+                    Some((object, field)) => changed[object][field] = value,
+                    None => changed[*name] = value,
+                }
+                assert_eq!(nested(&changed).expect(reason), plain, "{name}: {reason}");
+            }
+        }
+    }
+    let usual = json!({"image_processor": {"data_format": "channels_first"}, "feature_extractor": {}});
+    assert_eq!(nested(&usual).expect("settings"), plain);
+}
 
 /// Returns a different value of the same kind.
 fn other(value: &Value) -> Value {
@@ -258,6 +297,9 @@ fn files_that_are_none_are_refused() {
         fs::write(&path, content).expect("written");
         assert_refused(ProcessorSettings::read(folder.path()), ErrorKind::Invalid, "not valid JSON: ");
     }
+    fs::write(&path, "{\"image_processor\": {\"patch_size\": 4,\n \"patch_size\": 8}}").expect("written");
+    let twice = "processor_config.json: a second key `patch_size` at line 2 column 13";
+    assert_refused(ProcessorSettings::read(folder.path()), ErrorKind::Invalid, twice);
     fs::File::create(&path).and_then(|file| file.set_len(limits::SETTINGS_BYTES + 1)).expect("a long file");
     assert_refused(ProcessorSettings::read(folder.path()), ErrorKind::Invalid, "more than 4194304 bytes");
     fs::remove_file(&path).and_then(|()| fs::create_dir(&path)).expect("a folder of that name");

@@ -353,6 +353,7 @@ fn sizes_that_were_not_known_are_those_of_the_file() {
         (0x7fff_ffff, 0x7fff_ffff),
         (0, 0),
         (48, 0),
+        (1648, 0),
         (0, u32::MAX),
         (0, 1600),
         (u32::MAX, 1600),
@@ -365,6 +366,9 @@ fn sizes_that_were_not_known_are_those_of_the_file() {
     assert_eq!(sound.samples(), expected);
     // A size of zero within the file is valid, and so is a size before other chunks.
     let list = [b"LIST", &4u32.to_le_bytes()[..], b"INFO"].concat();
+    // If only the size of the file is known, the samples end with the file.
+    let sound = Sound::from_bytes(&piped(1648, 0, &samples, &list), &settings()).expect("a sound");
+    assert_eq!(sound.samples(), expected);
     let empty = piped(60, 0, &[], &list);
     assert_refused(Sound::from_bytes(&empty, &settings()), ErrorKind::Invalid, ": no samples");
     let sound = Sound::from_bytes(&piped(1660, 1600, &samples, &list), &settings()).expect("a sound");
@@ -376,6 +380,27 @@ fn sizes_that_were_not_known_are_those_of_the_file() {
         ErrorKind::Invalid,
         "longer than ",
     );
+}
+
+#[test]
+fn a_second_format_and_second_samples_are_refused() {
+    let samples: Vec<i16> = (0..800).collect();
+    let more = |name: &[u8; 4]| [name, &16u32.to_le_bytes()[..], &[0; 16]].concat();
+    let list = more(b"LIST");
+    for name in [b"data", b"fmt ", b"RIFF"] {
+        let tail = [list.clone(), more(name)].concat();
+        let refused = Sound::from_bytes(&piped(1700, 1600, &samples, &tail), &settings());
+        let words = format!("a second chunk `{}`", String::from_utf8_lossy(name));
+        assert_refused(refused, ErrorKind::Unsupported, &words);
+    }
+    // A second format before the samples.
+    let whole = piped(1648, 1600, &samples, b"");
+    let twice = [&whole[..48], &whole[24..]].concat();
+    let refused = Sound::from_bytes(&twice, &settings());
+    assert_refused(refused, ErrorKind::Unsupported, "a second chunk `fmt `");
+    // Other chunks may follow.
+    let sound = Sound::from_bytes(&piped(1660, 1600, &samples, &list), &settings()).expect("a sound");
+    assert_eq!(sound.samples().len(), 800);
 }
 
 #[test]

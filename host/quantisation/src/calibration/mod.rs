@@ -13,7 +13,7 @@ use shardwright_reference::{Arrangement, Array, ReferenceModel};
 use crate::RowSource;
 use histogram::Histogram;
 use shardwright_graph::{Graph, Range, Ranges, state_key};
-use shardwright_vocabulary::{Error, FormatTuple, Result, StateFormat};
+use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Result, StateFormat};
 
 /// Method for choosing a range from the observed values.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -143,43 +143,53 @@ impl<'g> Calibrator<'g> {
     /// Runs one token sequence (or the text of an encoder) and collects its ranges. Use the ids of
     /// a real session: apply the chat template, and include special and placeholder ids.
     pub fn add(&mut self, ids: &[u32]) -> Result<()> {
+        self.add_until(ids, &|| false)
+    }
+
+    /// Like [`Calibrator::add`], but ends once `cancelled` returns true. It is called for every
+    /// tensor.
+    ///
+    /// # Errors
+    /// Also [`ErrorKind::Cancelled`].
+    pub fn add_until(&mut self, ids: &[u32], cancelled: &dyn Fn() -> bool) -> Result<()> {
         let mut digest = Sha256::new();
         ids.iter().for_each(|id| digest.update(id.to_le_bytes()));
         let origin = digest.finalize().into();
-        self.collect(origin, ids.len() as u64, |model, observe| model.observe(ids, observe))
+        self.collect(origin, ids.len() as u64, cancelled, |model, observe| model.try_observe(ids, observe))
     }
 
-    /// Runs a tower on one picture or clip and collects its ranges. Its rows count as tokens.
-    pub fn add_features(&mut self, sample: &FeatureSample) -> Result<()> {
+    /// Runs a tower on one picture or clip like [`Calibrator::add_until`], and collects its ranges.
+    /// Its rows count as tokens.
+    pub fn add_features(&mut self, sample: &FeatureSample, cancelled: &dyn Fn() -> bool) -> Result<()> {
         let FeatureSample { values, width, columns, rows, origin } = sample;
         let count = (values.len() / width.max(&1)) as u64;
         let values = Array::floats_of(&[count, *width as u64], values.clone())?;
         let features = Features { values: &values, columns, rows };
         let rows = features.rows(self.model.graph());
-        self.collect(*origin, rows, |model, observe| model.observe_features(&features, observe))
+        self.collect(*origin, rows, cancelled, |model, observe| {
+            model.try_observe_features(&features, observe)
+        })
     }
 
     fn collect(
         &mut self,
         origin: [u8; 32],
         tokens: u64,
-        run: impl FnOnce(&ReferenceModel<'g>, &mut dyn FnMut(&str, &[f32])) -> Result<()>,
+        cancelled: &dyn Fn() -> bool,
+        run: impl FnOnce(&ReferenceModel<'g>, &mut dyn FnMut(&str, &[f32]) -> Result<()>) -> Result<()>,
     ) -> Result<()> {
-        let mut fault = None;
         // Collect separately, so that an error leaves earlier results unchanged.
         let mut tensors: BTreeMap<String, Seen> = BTreeMap::new();
         run(&self.model, &mut |key, values| {
+            if cancelled() {
+                return Err(Error::new(ErrorKind::Cancelled, "calibration was cancelled"));
+            }
             let seen = match tensors.get_mut(key) {
                 Some(seen) => seen,
                 None => tensors.entry(key.to_owned()).or_insert_with(Seen::new),
             };
-            if let Err(error) = seen.add(key, values) {
-                fault.get_or_insert(error);
-            }
+            seen.add(key, values)
         })?;
-        if let Some(fault) = fault {
-            return Err(fault);
-        }
         let checkpoint = self.collected.checkpoint;
         self.collected.merge(Calibration { checkpoint, sequences: vec![origin], tokens, tensors })
     }

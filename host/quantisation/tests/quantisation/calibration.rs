@@ -350,6 +350,14 @@ fn what_cannot_be_calibrated_says_why() {
     let error = calibrator.finish().unwrap_err();
     expect_invalid(&error, "no token sequences");
     let mut calibrator = Calibrator::new(&graph, [0; 32]).unwrap();
+    // A run ends at the next tensor.
+    let calls = std::cell::Cell::new(0);
+    let third = || {
+        calls.set(calls.get() + 1);
+        calls.get() == 3
+    };
+    let error = calibrator.add_until(&[1, 2], &third).unwrap_err();
+    assert_eq!((error.kind(), calls.get()), (ErrorKind::Cancelled, 3));
     let error = calibrator.add(&[]).unwrap_err();
     assert!(error.to_string().contains("no tokens"), "{error}");
     let error = calibrator.add(&[1 << 20]).unwrap_err();

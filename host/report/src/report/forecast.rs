@@ -1,8 +1,7 @@
 //! The demands of a plan on a device, as data: memory of each phase, download, times, verdict.
 
 use serde::{Deserialize, Serialize};
-use shardwright_planning::cost::weakest;
-use shardwright_vocabulary::Provenance;
+use shardwright_vocabulary::{Provenance, TimeCost};
 
 /// Size of a model's download.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,7 +108,7 @@ impl PhaseMemory {
                 Figure::Estimated { bytes, provenance } => {
                     memory.held_bytes = memory.held_bytes.saturating_add(bytes);
                     memory.provenance =
-                        Some(memory.provenance.map_or(provenance, |known| weakest(known, provenance)));
+                        Some(memory.provenance.map_or(provenance, |known| known.weaker(provenance)));
                 }
                 Figure::Mapped { bytes } => memory.mapped_bytes = memory.mapped_bytes.saturating_add(bytes),
                 Figure::Unknown => {}
@@ -127,14 +126,32 @@ impl PhaseMemory {
 /// A predicted time, including host time for handing values over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predicted {
+    /// No run is expected to be faster.
+    pub low: u64,
+    /// The likely time.
     pub microseconds: u64,
+    /// No run is expected to be slower.
+    pub high: u64,
     /// The weakest provenance of the entry points' times.
     pub provenance: Provenance,
-    /// Number of operations of these entry points that the time leaves out.
+    /// Number of operations of these entry points whose time is estimated by their share.
     pub uncosted_ops: u64,
 }
 
-/// Predicted times. They are `None` if the time of an entry point is unknown.
+impl Predicted {
+    /// Creates a prediction from a time.
+    pub const fn of(time: TimeCost, uncosted_ops: u64) -> Self {
+        let TimeCost { low, microseconds, high, provenance } = time;
+        Predicted { low, microseconds, high, provenance, uncosted_ops }
+    }
+
+    /// Returns the time.
+    pub const fn time(&self) -> TimeCost {
+        TimeCost::within(self.low, self.microseconds, self.high, self.provenance)
+    }
+}
+
+/// Predicted times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "of", rename_all = "kebab-case")]
 pub enum Speed {
@@ -142,11 +159,11 @@ pub enum Speed {
     Tokens {
         /// Number of tokens of the prompt.
         prompt_tokens: u32,
-        /// Time from the prompt to the first token.
+        /// Time from the prompt to the first token, or `None` if the plan reads no prompts.
         first: Option<Predicted>,
         /// Time of each further token.
-        each: Option<Predicted>,
-        /// Number of tokens in 1000 seconds, or `None` if the time is unknown or zero.
+        each: Predicted,
+        /// Likely number of tokens in 1000 seconds, or `None` if the time is zero.
         per_1000_seconds: Option<u64>,
     },
     /// An embedding model.
@@ -154,7 +171,7 @@ pub enum Speed {
         /// Largest number of tokens of a text.
         tokens: u32,
         /// Time of one text.
-        each: Option<Predicted>,
+        each: Predicted,
     },
 }
 
@@ -162,13 +179,16 @@ pub enum Speed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fits {
-    /// Every shard runs on the chip, within all known limits and the requested memory.
+    /// Every shard runs on the chip, within all limits, the memory of the device and the requested
+    /// memory.
     Whole,
     /// Some shards run elsewhere.
     InPart,
-    /// A phase needs more than the requested memory. The plan itself is within it, but buffers and
-    /// logits, which planners do not choose, are not.
+    /// A phase needs more than the memory of the device or the requested memory. The plan itself is
+    /// within it, but buffers and logits, which planners do not choose, are not.
     No,
+    /// The memory of the device is unknown.
+    Unknown,
 }
 
 /// A summary of the forecast.
@@ -177,6 +197,8 @@ pub struct Verdict {
     pub fits: Fits,
     /// Shards that run elsewhere than on the chip, by name and target.
     pub elsewhere: Vec<(String, String)>,
+    /// Whether a goal for a time is unlikely to be met, or missed.
+    pub too_slow: bool,
     /// The phase on the device that needs most memory.
     pub largest: Option<Phase>,
     /// Bytes of memory that the phase needs.
@@ -185,8 +207,8 @@ pub struct Verdict {
     pub mapped_bytes: u64,
     /// The requested maximum of memory.
     pub asked_bytes: Option<u64>,
-    /// Whether a limit on the chip's memory is known.
-    pub memory_limit_known: bool,
+    /// Bytes of memory that an app can use on the device, or `None` if unknown.
+    pub device_bytes: Option<u64>,
 }
 
 /// All predictions about a plan.

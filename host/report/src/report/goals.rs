@@ -2,11 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 use shardwright_planning::check::CheckedPlan;
-use shardwright_planning::cost::{prompt_runs, weakest};
+use shardwright_planning::hedge;
 use shardwright_planning::request::Request;
-use shardwright_vocabulary::{EntryKind, EntryName, Provenance, TimeCost};
+use shardwright_planning::times::plan_times;
+use shardwright_vocabulary::units::quantity;
+use shardwright_vocabulary::{EntryKind, GoalVerdict, Notice, Provenance, TimeCost};
 
 use super::{LossReport, PlanTotals};
+use crate::ranged::Ranged;
 
 /// The quantity of a goal, and its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -20,7 +23,7 @@ pub enum Goal {
     Context,
     /// Maximum rows of a prefill or encode entry point.
     PrefillRows,
-    /// Maximum bytes of artefacts of all shards and of gathered tables.
+    /// Maximum bytes of artefacts of all shards, of hedges and of gathered tables.
     Size,
     /// Maximum microseconds per generated token.
     Token,
@@ -55,22 +58,82 @@ pub struct GoalReport {
     pub goal: Goal,
     /// The requested bound.
     pub asked: u64,
+    /// The least value that is expected, or `None` if the error of the prediction is unknown.
+    pub low: Option<u64>,
     /// The prediction of the plan, or `None` if it is unknown.
     pub predicted: Option<u64>,
+    /// The largest value that is expected, or `None` if the error of the prediction is unknown.
+    pub high: Option<u64>,
     /// Where the prediction comes from, or `None` if the plan itself decides the number.
     pub provenance: Option<Provenance>,
-    /// Whether the prediction meets the goal, or `None` without a prediction.
-    pub met: Option<bool>,
+    /// How the plan keeps the goal, or `None` without a prediction.
+    pub verdict: Option<GoalVerdict>,
+}
+
+impl GoalReport {
+    /// Judges a single number. It is exact unless a formula estimated it. The error of a formula is
+    /// unknown, so its number is at best likely to keep the goal.
+    pub(super) fn of(goal: Goal, asked: u64, predicted: Option<u64>, provenance: Option<Provenance>) -> Self {
+        let is_exact = provenance != Some(Provenance::Modelled);
+        let exact = predicted.filter(|_| is_exact);
+        let keeps = |value: u64| if goal.is_least() { value >= asked } else { value <= asked };
+        let verdict = predicted.map(|predicted| match (keeps(predicted), is_exact) {
+            (true, true) => GoalVerdict::Met,
+            (true, false) => GoalVerdict::Likely,
+            (false, false) => GoalVerdict::Unlikely,
+            (false, true) => GoalVerdict::Missed,
+        });
+        GoalReport { goal, asked, low: exact, predicted, high: exact, provenance, verdict }
+    }
+
+    /// Judges a time by its interval.
+    fn of_time(goal: Goal, asked: u64, time: Option<TimeCost>) -> Self {
+        GoalReport {
+            goal,
+            asked,
+            low: time.map(|time| time.low),
+            predicted: time.map(|time| time.microseconds),
+            high: time.map(|time| time.high),
+            provenance: time.map(|time| time.provenance),
+            verdict: time.map(|time| time.verdict(asked)),
+        }
+    }
+
+    /// Formats the bound: `token ≤ 16.7 ms`.
+    pub fn bound(&self) -> String {
+        let name = self.goal.name();
+        format!("{name} {} {}", if self.goal.is_least() { "≥" } else { "≤" }, quantity(name, self.asked))
+    }
+
+    /// Formats the prediction with its interval and its source, or returns `None` without a
+    /// prediction: `about 52 ms (20 to 130; modelled)`.
+    pub fn prediction(&self) -> Option<String> {
+        let predicted = self.predicted?;
+        let shown = quantity(self.goal.name(), predicted);
+        Some(match (self.provenance, self.goal, self.low, self.high) {
+            (None, ..) => shown,
+            (Some(provenance), Goal::Token | Goal::FirstToken, Some(low), Some(high)) => {
+                let time = TimeCost::within(low, predicted, high, provenance);
+                Ranged::time(&time).with(provenance.name())
+            }
+            (Some(provenance), ..) => format!("{shown} ({provenance})"),
+        })
+    }
+
+    /// Returns a notice if the goal is unlikely to be met. Strict plans refuse it.
+    pub fn notice(&self) -> Option<Notice> {
+        let prediction = self.prediction().filter(|_| self.verdict == Some(GoalVerdict::Unlikely))?;
+        Some(Notice::fallback(format!(
+            "the goal {} is unlikely to be met: the prediction is {prediction}",
+            self.bound()
+        )))
+    }
 }
 
 /// Returns the goals that were set.
 pub(super) fn goals(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) -> Vec<GoalReport> {
     let asked = &request.goals;
     let mut found = Vec::new();
-    let mut add = |goal: Goal, asked: u64, predicted: Option<u64>, provenance| {
-        let meets = |predicted| if goal.is_least() { predicted >= asked } else { predicted <= asked };
-        found.push(GoalReport { goal, asked, predicted, provenance, met: predicted.map(meets) });
-    };
     if let Some(micronats) = asked.quality_micronats {
         let (predicted, provenance) = match totals.loss {
             LossReport::None => (Some(0), None),
@@ -78,48 +141,75 @@ pub(super) fn goals(request: &Request, plan: &CheckedPlan, totals: &PlanTotals) 
             LossReport::Expected { micronats, .. } => (Some(micronats), Some(Provenance::Modelled)),
             LossReport::NotMeasured { .. } => (None, None),
         };
-        add(Goal::Quality, micronats, predicted, provenance);
+        found.push(GoalReport::of(Goal::Quality, micronats, predicted, provenance));
     }
+    let artefacts = totals.artefacts;
     if let Some(bytes) = asked.memory_bytes {
-        let held = totals.artefacts.bytes.saturating_add(totals.state_bytes);
-        add(Goal::Memory, bytes, Some(held), Some(totals.artefacts.provenance));
+        let held = artefacts.bytes.saturating_add(totals.state_bytes);
+        found.push(GoalReport::of(Goal::Memory, bytes, Some(held), Some(artefacts.provenance)));
     }
     if asked.context > 0 {
         let context = plan.shards().iter().map(|shard| shard.planned.context).min();
-        add(Goal::Context, asked.context.into(), context.map(u64::from), None);
+        found.push(GoalReport::of(Goal::Context, asked.context.into(), context.map(u64::from), None));
     }
     let rows = plan.shards().iter().flat_map(|shard| &shard.planned.entries);
     let rows = rows.filter(|entry| entry.kind != EntryKind::Decode).map(|entry| entry.rows).max();
-    add(Goal::PrefillRows, asked.max_prefill_rows.into(), rows.map(u64::from), None);
+    let most_rows = asked.max_prefill_rows.into();
+    found.push(GoalReport::of(Goal::PrefillRows, most_rows, rows.map(u64::from), None));
     if let Some(bytes) = asked.size_bytes {
-        let size = totals.artefacts.bytes.saturating_add(totals.table_bytes);
-        add(Goal::Size, bytes, Some(size), Some(totals.artefacts.provenance));
+        let hedges = hedge::bytes(request, plan.plan());
+        let size = artefacts.bytes.saturating_add(totals.table_bytes).saturating_add(hedges);
+        found.push(GoalReport::of(Goal::Size, bytes, Some(size), Some(artefacts.provenance)));
     }
-    // Goals on times do not include the time for passing values between shards.
-    let of_kind = |kind: EntryKind| totals.times.iter().filter(move |time| time.entry.kind == kind);
-    let single = of_kind(EntryKind::Decode).min_by_key(|time| time.entry.rows);
-    let token = single.or_else(|| of_kind(EntryKind::Encode).max_by_key(|time| time.entry.rows));
-    let token = token.and_then(|token| token.time);
-    if let Some(microseconds) = asked.token_microseconds {
-        let provenance = token.map(|token| token.provenance);
-        add(Goal::Token, microseconds, token.map(|token| token.microseconds), provenance);
+    let times = plan_times(request, plan);
+    if let Some(most) = asked.token_microseconds {
+        found.push(GoalReport::of_time(Goal::Token, most, Some(times.token)));
     }
-    if let Some(microseconds) = asked.first_token_microseconds {
-        let prefills: Vec<EntryName> = of_kind(EntryKind::Prefill).map(|time| time.entry).collect();
-        let once = |entry: EntryName| of_kind(EntryKind::Prefill).find(|time| time.entry == entry)?.time;
-        let runs = prompt_runs(&prefills, asked.prompt_tokens);
-        let first = runs.into_iter().try_fold(token, |sum, (entry, runs)| {
-            let (sum, once) = (sum?, once(entry)?);
-            let microseconds = sum.microseconds.saturating_add(once.microseconds.saturating_mul(runs));
-            Some(Some(TimeCost { microseconds, provenance: weakest(sum.provenance, once.provenance) }))
-        });
-        let first = first.flatten().filter(|_| !prefills.is_empty());
-        add(
-            Goal::FirstToken,
-            microseconds,
-            first.map(|first| first.microseconds),
-            first.map(|first| first.provenance),
-        );
+    if let Some(most) = asked.first_token_microseconds {
+        found.push(GoalReport::of_time(Goal::FirstToken, most, times.first_token));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_a_formula_is_at_best_likely() {
+        let of = |goal, predicted, provenance| GoalReport::of(goal, 100, Some(predicted), provenance);
+        let cases = [
+            (of(Goal::Size, 100, Some(Provenance::Declared)), GoalVerdict::Met),
+            (of(Goal::Size, 101, Some(Provenance::Declared)), GoalVerdict::Missed),
+            (of(Goal::Size, 100, Some(Provenance::Modelled)), GoalVerdict::Likely),
+            (of(Goal::Size, 101, Some(Provenance::Modelled)), GoalVerdict::Unlikely),
+            (of(Goal::Context, 101, None), GoalVerdict::Met),
+            (of(Goal::Context, 99, None), GoalVerdict::Missed),
+        ];
+        for (report, verdict) in cases {
+            assert_eq!(report.verdict, Some(verdict), "{report:?}");
+            let is_modelled = report.provenance == Some(Provenance::Modelled);
+            assert_eq!((report.low.is_none(), report.high.is_none()), (is_modelled, is_modelled));
+            assert_eq!(report.notice().is_some(), verdict == GoalVerdict::Unlikely, "{report:?}");
+        }
+        let unknown = GoalReport::of(Goal::Quality, 100, None, None);
+        assert_eq!((unknown.verdict, unknown.prediction(), unknown.notice()), (None, None, None));
+    }
+
+    #[test]
+    fn a_goal_for_a_time_is_judged_by_the_interval() {
+        let time = TimeCost::within(20_000, 52_000, 130_000, Provenance::Simulated);
+        let of = |most| GoalReport::of_time(Goal::Token, most, Some(time));
+        let verdicts = [130_000, 60_000, 30_000, 10_000].map(|most| of(most).verdict);
+        let expected =
+            [GoalVerdict::Met, GoalVerdict::Likely, GoalVerdict::Unlikely, GoalVerdict::Missed].map(Some);
+        assert_eq!(verdicts, expected);
+        let unlikely = of(30_000);
+        let text = "the goal token ≤ 30 ms is unlikely to be met: the prediction is about 52 ms (20 to 130; \
+                    simulated)";
+        assert_eq!(unlikely.notice(), Some(Notice::fallback(text)));
+        assert_eq!([60_000, 10_000].map(|most| of(most).notice()), [None, None]);
+        let unread = GoalReport::of_time(Goal::FirstToken, 1, None);
+        assert_eq!((unread.predicted, unread.verdict), (None, None));
+    }
 }

@@ -43,13 +43,7 @@ pub(super) fn of_shard(request: &Request, shard: &CheckedShard) -> Vec<LimitUse>
         (limit_names::CALL_MICROSECONDS, cost.call_microseconds()),
     ];
     let limits = limits.map_or(&[][..], |target| &target.limits);
-    // A time with an unknown part is left out.
-    let timed = cost.entries.iter().all(|entry| entry.time.is_some());
-    let judged = |(name, _): &&(&str, u64)| timed || *name != limit_names::CALL_MICROSECONDS;
-    used.iter()
-        .filter(judged)
-        .filter_map(|&(name, used)| of(limits, name, used, &shard.planned.flags))
-        .collect()
+    used.iter().filter_map(|&(name, used)| of(limits, name, used, &shard.planned.flags)).collect()
 }
 
 /// Returns the limits that apply to all shards of a target together.

@@ -57,6 +57,8 @@ fn write(directory: &std::path::Path, parts: &Parts) -> Bundle {
     let chain = ChainEntry {
         name: "primary".to_owned(),
         emulated_on: Some("cpu".to_owned()),
+        within: Vec::new(),
+        planner: None,
         request: writer.add_bytes(b"{}").unwrap(),
         plan: writer.add_bytes(b"{} ").unwrap(),
         report: None,

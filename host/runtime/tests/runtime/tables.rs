@@ -8,7 +8,7 @@ use crate::support::{Plan, bits, chain, graph, ids, parts};
 use shardwright_graph::{Asset, Graph, Weight, WeightBytes, WeightData, WeightQuantisation};
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::Table;
-use shardwright_vocabulary::{DType, WeightFormat};
+use shardwright_vocabulary::{DType, ErrorKind, WeightFormat};
 
 /// Creates a table of this format with arbitrary bytes, since every stored integer is legal.
 fn table(asset: &Asset, format: WeightFormat) -> Asset {
@@ -154,6 +154,24 @@ fn rows_of_tables_are_copied() {
     for source in &copied {
         assert_eq!(source.copies.load(Ordering::Relaxed), 30);
     }
+}
+
+#[test]
+fn a_value_of_a_table_that_is_not_finite_is_named() {
+    let mut graph = graph(&Spec::gemma4());
+    let table = &mut graph.assets[1].table;
+    let (name, width) = (table.name.clone(), table.row_width());
+    assert_eq!(table.dtype, DType::Bf16);
+    let mut bytes = table.data.bytes().to_vec();
+    bytes[2 * (7 * width + 3)..][..2].copy_from_slice(&half::bf16::NAN.to_le_bytes());
+    table.data = WeightData::from_vec(bytes);
+    let mut session = chain(&graph, &Plan::default()).session().unwrap();
+    session.append(&[5, 6]).unwrap();
+    let error = session.append(&[7]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    let expected = format!("weight `{name}`: row 7, column 3: expected a finite value, got NaN");
+    assert_eq!(error.to_string(), expected);
+    assert!(error.help().is_some());
 }
 
 /// Maps an empty file of this length.

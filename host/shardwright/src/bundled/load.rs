@@ -13,6 +13,7 @@ use shardwright_vocabulary::{Beforehand, Compatibility, Flag, FlagOutcome, FlagS
 use super::loader::{Choice, Loader, NotLoaded, Opening};
 use super::need::{self, Need};
 use super::steps::Steps;
+use super::tried::lasting_class;
 use crate::load_flags;
 use crate::{Error, ErrorKind, Result};
 
@@ -29,7 +30,7 @@ impl Loader {
         is_first: bool,
         opening: &mut Opening<'_>,
     ) -> std::result::Result<Chain, NotLoaded> {
-        let ends = |error| NotLoaded { error, ends: true, elsewhere: false };
+        let ends = |error| NotLoaded { error, class: None, ends: true, elsewhere: false };
         let need = Need::of(model, entry);
         self.budget.expect(need.bytes()).map_err(|_| need.exceeds(&self.budget))?;
         // Artefacts are hashed and then loaded. Tables are hashed and mapped.
@@ -46,7 +47,7 @@ impl Loader {
                 && choice.devices.iter().all(Option::is_none)
             {
                 let error = only_compiles(shard, &device);
-                return Err(NotLoaded { error, ends: true, elsewhere: true });
+                return Err(NotLoaded { error, class: None, ends: true, elsewhere: true });
             }
             let device = device.as_deref().unwrap_or(&shard.compiled_by.device);
             let schema = match (self.flags.as_slice(), shard.load_flags.as_slice()) {
@@ -123,7 +124,7 @@ impl Loader {
         instance: &ShimInstance,
         flags: &[Flag],
         steps: &mut Steps<'_>,
-    ) -> Result<(ShardDescription, LoadedShard, u64)> {
+    ) -> std::result::Result<(ShardDescription, LoadedShard, u64), NotLoaded> {
         let stage = format!("hashing {}", shard.name);
         let section =
             self.bundle.proved_watched(&shard.artefact, &mut |bytes| steps.within(bytes, &stage))?;
@@ -136,12 +137,12 @@ impl Loader {
                 .with_help("compile the checkpoint again with this machine's shims")
         };
         if Heads::of(&artefact) != *heads {
-            return Err(refused("the heads in the manifest differ from its artefact's heads".to_owned()));
+            let reason = "the heads in the manifest differ from its artefact's heads";
+            return Err(refused(reason.to_owned()).into());
         }
         if artefact.head().work_order != shard.work_order.to_string() {
-            return Err(refused(
-                "its artefact is from a different work order than the manifest specifies".to_owned(),
-            ));
+            let reason = "its artefact is from a different work order than the manifest specifies";
+            return Err(refused(reason.to_owned()).into());
         }
         let (head, compiled_by) = (artefact.head(), &shard.compiled_by);
         if (&head.shim, &head.shim_version, &head.device)
@@ -155,7 +156,8 @@ impl Loader {
                 compiled_by.shim,
                 compiled_by.version,
                 compiled_by.device
-            )));
+            ))
+            .into());
         }
         let mut fallback = None;
         match instance.compatibility(device, heads)? {
@@ -164,11 +166,14 @@ impl Loader {
                 fallback = Some(format!("the shim would compile it differently today: {reason}"));
             }
             Compatibility::NotMine(reason) | Compatibility::Unsupported(reason) => {
-                return Err(refused(reason));
+                return Err(refused(reason).into());
             }
         }
         let options = self.options(instance.shim().name());
-        let loaded = instance.load_with(device, &artefact, &options, flags)?;
+        let loaded = instance.load_with(device, &artefact, &options, flags).map_err(|error| {
+            let class = lasting_class(&error);
+            NotLoaded { class, ..NotLoaded::from(error) }
+        })?;
         steps.past(shard.artefact.bytes, &stage);
         let nothing = || refused("its artefact has no entry point".to_owned());
         let mut description = ShardDescription::of(&shard.name, &loaded).ok_or_else(nothing)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "build")]
 use shardwright_build::PlanOptions;
-use shardwright_bundle::{Bundle, ChainEntry, Model as ModelEntry, Proofs, ShardEntry, Variant};
+use shardwright_bundle::{Bundle, ChainEntry, Model as ModelEntry, Proofs, ShardEntry, Unloaded, Variant};
 #[cfg(feature = "build")]
 use shardwright_checkpoints::{compile_recorded, may_compile_here};
 use shardwright_runtime::{Chain, MemoryBudget};
@@ -13,12 +13,13 @@ use shardwright_selection::{
     Candidate, Machine, OpenShims, Passed, Selection, Standing, Tier, select, select_of,
 };
 use shardwright_shims::{Chip, ShimInstance};
-use shardwright_vocabulary::{Beforehand, Flag, Notice, NoticeKind, Pass, PassedOver, Watch};
+use shardwright_vocabulary::{Beforehand, ErrorClass, Flag, Notice, NoticeKind, Pass, PassedOver, Watch};
 use shardwright_worker::Shims;
 
 use super::need::Need;
 use super::said::why_not_better;
 use super::steps::Steps;
+use super::tried::Tried;
 use crate::policy::FallbackPolicy;
 use crate::run_options::RunOptions;
 use crate::towers::LoadedTower;
@@ -55,6 +56,8 @@ pub(super) struct Loader {
     pub(super) verify_all: bool,
     /// Memory use of everything that is loaded, with its limit.
     pub(super) budget: MemoryBudget,
+    /// Chains that earlier starts could not load. `None` without a cache directory.
+    pub(super) unloaded: Option<Unloaded>,
     /// Path of the checkpoint that the bundle was made from.
     #[cfg(feature = "build")]
     pub(super) checkpoint: Option<std::path::PathBuf>,
@@ -279,6 +282,7 @@ impl Loader {
         let mut beforehand = Beforehand::default();
         let mut first_error = None;
         let (mut untried, mut too_large) = (Vec::new(), Vec::new());
+        let mut tried = Tried::new(self.unloaded.as_ref());
         for (position, choice) in choices.iter().enumerate() {
             let Choice { variant, pass, chain: index, .. } = *choice;
             let (model, entry) = self.model(choice)?;
@@ -289,19 +293,23 @@ impl Loader {
             }
             // A flag that no shim of a tower supports may be meant for the text.
             let is_first = position == 0 && pass == Pass::Step;
-            let found = |chain, passed, compiled| {
+            let found = |chain, passed, compiled, notices| {
                 let rest = choices[position + 1..].to_vec();
-                Found { chain, variant, index, passed, notices: Vec::new(), rest, compiled }
+                Found { chain, variant, index, passed, notices, rest, compiled }
             };
-            let loaded = match &choice.refused {
-                Some(refused) => Err(NotLoaded::from(refused.error())),
+            let trial = self.trial(&choices[position..], opening);
+            let recalled = trial.as_ref().and_then(|trial| tried.recall(trial));
+            let is_recalled = recalled.is_some();
+            let loaded = match recalled.or_else(|| choice.refused.as_ref().map(Refused::error)) {
+                Some(error) => Err(NotLoaded::from(error)),
                 None => self.load(model, entry, choice, &beforehand, is_first, opening),
             };
-            let NotLoaded { error, ends, elsewhere } = match loaded {
+            let NotLoaded { error, class, ends, elsewhere } = match loaded {
                 Ok(chain) => match self.self_test(&chain, choice, entry, opening) {
                     Ok(said) => {
-                        let notices = said.map(Notice::note).into_iter().collect();
-                        return Ok(Found { notices, ..found(chain, passed, Compiled::default()) });
+                        let mut notices = tried.notices(entry.is_hedge());
+                        notices.extend(said.map(Notice::note));
+                        return Ok(found(chain, passed, Compiled::default(), notices));
                     }
                     Err(error) => NotLoaded::from(error),
                 },
@@ -309,14 +317,18 @@ impl Loader {
             };
             // Compiling does not help if the machine can only compile for the chip, if the chain
             // does not fit in memory, or if opening was cancelled.
-            let is_final = elsewhere || matches!(error.kind(), ErrorKind::Memory | ErrorKind::Cancelled);
+            let is_final =
+                elsewhere || is_recalled || matches!(error.kind(), ErrorKind::Memory | ErrorKind::Cancelled);
             let error = match is_final || pass != Pass::Step {
                 true => error,
                 false => match self.compile_here(variant, entry, error, &beforehand) {
-                    Ok((chain, compiled)) => return Ok(found(chain, passed, compiled)),
+                    Ok((chain, compiled)) => return Ok(found(chain, passed, compiled, tried.notices(false))),
                     Err(error) => error,
                 },
             };
+            if let Some((trial, class)) = trial.zip(class) {
+                tried.fail(trial, class, &error);
+            }
             if self.policy == FallbackPolicy::Refuse || ends {
                 return Err(error);
             }
@@ -456,6 +468,8 @@ pub(super) fn flags_of(pairs: &[(String, String)]) -> Vec<Flag> {
 /// Why a chain was not loaded.
 pub(super) struct NotLoaded {
     pub(super) error: Error,
+    /// The class of the error, if the driver would repeat it at another start.
+    pub(super) class: Option<ErrorClass>,
     /// Whether no other chain may be tried: the bundle is damaged, opening was cancelled, or the
     /// machine lacks the chip and can only compile for it.
     pub(super) ends: bool,
@@ -467,6 +481,6 @@ impl<E: Into<Error>> From<E> for NotLoaded {
     fn from(error: E) -> Self {
         let error = error.into();
         let ends = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Cancelled);
-        NotLoaded { error, ends, elsewhere: false }
+        NotLoaded { error, class: None, ends, elsewhere: false }
     }
 }

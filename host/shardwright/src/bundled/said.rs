@@ -29,6 +29,9 @@ pub(super) fn why_not_better(chosen: &Candidate, passed: &[&Passed]) -> Option<N
     };
     let mut hindered = passed.iter().copied().filter(|passed| passed.standing.hindered).peekable();
     match tier {
+        Tier::Own | Tier::OwnRecompile | Tier::StandIn if chosen.chain > 0 => {
+            Some(Notice::fallback(format!("chain `{name}` of the variant for {soc} runs")))
+        }
         Tier::Own | Tier::OwnRecompile | Tier::StandIn => None,
         // A chain for a chip was skipped for a reason other than a missing chip.
         Tier::General if hindered.peek().is_some() => {

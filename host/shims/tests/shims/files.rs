@@ -5,12 +5,13 @@ use std::path::Path;
 
 use crate::common::{Shims, decoder, decoder_weights, doubling, quantised, quantised_weights, seal};
 use proptest::prelude::*;
+use shardwright_graph::{Weight, WeightData};
 use shardwright_shims::{
     Artefact, Heads, Place, ShimError, ShownEntry, WorkOrder, WorkOrderBuilder, WorkOrderTables,
 };
 use shardwright_vocabulary::{DType, EntryKind, Error, ErrorClass, ErrorKind, Flag};
 
-fn builder(weights: &[shardwright_graph::Weight]) -> WorkOrderBuilder<'_> {
+fn builder(weights: &[Weight]) -> WorkOrderBuilder<'_> {
     WorkOrderBuilder::new(weights)
         .entry(&quantised(EntryKind::Prefill, 4, 4))
         .unwrap()
@@ -316,6 +317,42 @@ fn an_impossible_work_order_is_refused_before_anything_is_written() {
     named.nodes[0].name = "a\0b".to_owned();
     let text = shardwright_shims::EntryTables::new(&ShownEntry::of(&named, &[])).map(|_| ());
     assert!(text.unwrap_err().to_string().contains("contains a NUL byte"));
+}
+
+#[test]
+fn weights_that_are_not_finite_are_refused_by_their_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let entry = decoder(EntryKind::Decode, 1, 4);
+    let refused = |weights: &[Weight], quantised_entry: bool| {
+        let builder = match quantised_entry {
+            true => builder(weights),
+            false => WorkOrderBuilder::new(weights).entry(&entry).unwrap(),
+        };
+        let error = builder.write(directory.path()).unwrap_err();
+        assert!(error.kind() == ErrorKind::Invalid && error.help().is_some(), "{error}");
+        error.to_string()
+    };
+    let mut weights = decoder_weights();
+    // Row 2, column 1 of `q`, and row 1, column 3 of `k`.
+    set(&mut weights[1].data, 4 * 9, &f32::NEG_INFINITY.to_le_bytes());
+    let error = refused(&weights, false);
+    assert_eq!(error, "weight `q`: row 2, column 1: expected a finite value, got -inf");
+    let mut weights = decoder_weights();
+    set(&mut weights[2].data, 2 * 7, &0x7fc0_u16.to_le_bytes());
+    let error = refused(&weights, false);
+    assert_eq!(error, "weight `k`: row 1, column 3: expected a finite value, got NaN");
+    let mut weights = quantised_weights();
+    let scales = &mut weights[2].quantisation.as_mut().unwrap().scales;
+    set(scales, 2 * 3, &0x7c00_u16.to_le_bytes());
+    let error = refused(&weights, true);
+    assert_eq!(error, "weight `k`: scale 3: expected a finite scale, got inf");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+fn set(data: &mut WeightData, at: usize, value: &[u8]) {
+    let mut bytes = data.bytes().to_vec();
+    bytes[at..at + value.len()].copy_from_slice(value);
+    *data = WeightData::from_vec(bytes);
 }
 
 #[test]

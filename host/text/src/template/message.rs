@@ -73,6 +73,16 @@ impl Message {
         }
     }
 
+    /// Checks whether the text in the content is more than white space.
+    pub(crate) fn has_words(&self) -> bool {
+        let has_words = |text: &String| !text.trim().is_empty();
+        match &self.content {
+            None => false,
+            Some(Content::Text(text)) => has_words(text),
+            Some(Content::Parts(parts)) => parts.iter().filter_map(|part| part.text.as_ref()).any(has_words),
+        }
+    }
+
     pub(crate) fn to_value(&self) -> Value {
         let content = self.content.as_ref().map(|content| ("content".to_owned(), content.to_value()));
         let role = ("role".to_owned(), Value::from(self.role.as_str()));

@@ -36,6 +36,12 @@ pub const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
 
 const TEMPLATE_FILE: &str = "chat_template.jinja";
 
+/// Name of the template for conversations, and of a lone template.
+const DEFAULT: &str = "default";
+
+/// Name of the template for conversations with tools.
+const TOOLS: &str = "tool_use";
+
 /// Most named templates in one file.
 const TEMPLATES_MAX: usize = 64;
 
@@ -121,7 +127,7 @@ impl ChatTemplate {
         let (path, templates) = match files.read(TEMPLATE_FILE, TEMPLATE_BYTES_MAX)? {
             Some(bytes) => {
                 let source = utf8_text(&bytes, &own_path.display().to_string())?.to_owned();
-                (own_path, vec![("default".to_owned(), source)])
+                (own_path, vec![(DEFAULT.to_owned(), source)])
             }
             None => match templates(config, config_path)? {
                 Some(templates) => (config_path.to_owned(), templates),
@@ -140,7 +146,7 @@ impl ChatTemplate {
     ) -> Result<ChatTemplate> {
         let tokens =
             special_tokens.iter().map(|(name, token)| ((*name).to_owned(), (*token).to_owned())).collect();
-        ChatTemplate::new(path.into(), vec![("default".to_owned(), source.to_owned())], tokens)
+        ChatTemplate::new(path.into(), vec![(DEFAULT.to_owned(), source.to_owned())], tokens)
     }
 
     fn new(
@@ -178,8 +184,14 @@ impl ChatTemplate {
     /// Renders a conversation with the template named `default`, or `tool_use` if it exists and
     /// tools are passed. The text spells out its special tokens, which cannot be distinguished from
     /// tokens spelled out in a message. To run a conversation, use [`ChatTemplate::encode`].
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`](shardwright_vocabulary::ErrorKind::Unsupported) if no template is
+    /// named `default`, and errors of the template.
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
-        self.render_named(self.name_for(options), messages, options)
+        let (conversation, tools) = template_inputs(messages, options);
+        self.run(self.source_for(options)?, conversation, tools, options, None)
     }
 
     /// Returns the ids of a conversation, rendered as by [`ChatTemplate::render`].
@@ -190,14 +202,35 @@ impl ChatTemplate {
     /// template names. Conversations that spell out none get the same ids as in Hugging Face. With
     /// [`RenderOptions::control_tokens_in_text`] all conversations do. Texts in
     /// [`RenderOptions::variables`] count as the template's own.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`ChatTemplate::render`] and of the tokenizer, and
+    /// [`ErrorKind::Invalid`](shardwright_vocabulary::ErrorKind::Invalid) if the template writes
+    /// no text for messages with words.
     pub fn encode(
         &self,
         tokenizer: &Tokenizer,
         messages: &[Message],
         options: &RenderOptions,
     ) -> Result<Vec<u32>> {
-        let name = self.name_for(options);
-        let source = self.source(name)?;
+        let ids = self.encoded(tokenizer, messages, options)?;
+        if ids.is_empty() && messages.iter().any(Message::has_words) {
+            return Err(Error::invalid("the template writes no text for the messages")
+                .at(format!("chat template {}", self.path.display()))
+                .with_help("use a corrected template, or continue plain text instead"));
+        }
+        Ok(ids)
+    }
+
+    /// Returns the ids of a conversation, which may be none.
+    fn encoded(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+        options: &RenderOptions,
+    ) -> Result<Vec<u32>> {
+        let source = self.source_for(options)?;
         let (conversation, tools) = template_inputs(messages, options);
         let control = tokenizer.control_tokens(source);
         if options.control_tokens_in_text || !(control.are_in(&conversation) || control.are_in(&tools)) {
@@ -236,25 +269,37 @@ impl ChatTemplate {
         cancellable(bytes, cancelled, move || template.encode(&tokenizer, &messages, &options))
     }
 
-    fn name_for(&self, options: &RenderOptions) -> &'static str {
-        let for_tools = options.tools.is_some() && self.names().any(|name| name == "tool_use");
-        if for_tools { "tool_use" } else { "default" }
+    /// Returns the source of the template for a conversation.
+    fn source_for(&self, options: &RenderOptions) -> Result<&str> {
+        let for_tools = options.tools.as_ref().and_then(|_| self.source(TOOLS));
+        for_tools.or_else(|| self.source(DEFAULT)).ok_or_else(|| {
+            let names: Vec<&str> = self.names().collect();
+            Error::unsupported(format!("no chat template is named `{DEFAULT}`, only {}", names.join(", ")))
+                .at(self.path.display())
+                .with_help(format!("name one of them `{DEFAULT}`, or continue plain text instead"))
+        })
     }
 
-    fn source(&self, name: &str) -> Result<&str> {
+    fn source(&self, name: &str) -> Option<&str> {
         let found = self.templates.iter().find(|(found, _)| found == name);
-        found.map(|(_, source)| source.as_str()).ok_or_else(|| {
+        found.map(|(_, source)| source.as_str())
+    }
+
+    /// Renders a conversation with the template of this name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Argument`](shardwright_vocabulary::ErrorKind::Argument) if no template has this
+    /// name, and errors of the template.
+    pub fn render_named(&self, name: &str, messages: &[Message], options: &RenderOptions) -> Result<String> {
+        let source = self.source(name).ok_or_else(|| {
             let names: Vec<&str> = self.names().collect();
             Error::argument(format!("no chat template named `{name}`"))
                 .at(self.path.display())
                 .with_help(format!("use one of the available templates: {}", names.join(", ")))
-        })
-    }
-
-    /// Renders a conversation with the template of this name.
-    pub fn render_named(&self, name: &str, messages: &[Message], options: &RenderOptions) -> Result<String> {
+        })?;
         let (conversation, tools) = template_inputs(messages, options);
-        self.run(self.source(name)?, conversation, tools, options, None)
+        self.run(source, conversation, tools, options, None)
     }
 
     fn run(
@@ -295,15 +340,25 @@ fn templates(config: &Map<String, Json>, path: &Path) -> Result<Option<Vec<(Stri
     };
     let invalid = || invalid_field(path, "chat_template", EXPECTED, value);
     match value {
-        Json::String(source) => Ok(Some(vec![("default".to_owned(), source.clone())])),
-        Json::Array(items) if !items.is_empty() && items.len() <= TEMPLATES_MAX => items
-            .iter()
-            .map(|item| match (item.get("name"), item.get("template")) {
-                (Some(Json::String(name)), Some(Json::String(source))) => Ok((name.clone(), source.clone())),
-                _ => Err(invalid()),
-            })
-            .collect::<Result<_>>()
-            .map(Some),
+        Json::String(source) => Ok(Some(vec![(DEFAULT.to_owned(), source.clone())])),
+        Json::Array(items) if !items.is_empty() && items.len() <= TEMPLATES_MAX => {
+            let mut named: Vec<(String, String)> = Vec::with_capacity(items.len());
+            for item in items {
+                let (Some(Json::String(name)), Some(Json::String(source))) =
+                    (item.get("name"), item.get("template"))
+                else {
+                    return Err(invalid());
+                };
+                if named.iter().any(|(existing, _)| existing == name) {
+                    let name: String = name.chars().take(80).collect();
+                    return Err(Error::invalid(format!("`chat_template` has a second template `{name}`"))
+                        .at(path.display())
+                        .with_help("keep the template that is meant, and remove the other one"));
+                }
+                named.push((name.clone(), source.clone()));
+            }
+            Ok(Some(named))
+        }
         _ => Err(invalid()),
     }
 }

@@ -348,6 +348,16 @@ fn named_templates_are_chosen() {
     let error = template.render_named("other", &[], &plain).unwrap_err();
     assert_eq!((error.kind(), error.message()), (ErrorKind::Argument, "no chat template named `other`"));
     assert!(error.help().unwrap().ends_with(": default, tool_use, rag"), "{error:?}");
+
+    let config: &[u8] = br#"{"chat_template": [{"name": "tool_use", "template": "t"}]}"#;
+    let folder = directory(&[("tokenizer_config.json", config)]);
+    let template = ChatTemplate::from_directory(folder.path()).unwrap().unwrap();
+    assert_eq!(template.render(&[], &tools).unwrap(), "t");
+    let error = template.render(&[], &plain).unwrap_err();
+    let expected = "no chat template is named `default`, only tool_use";
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Unsupported, expected));
+    assert!(error.place().is_some_and(|place| place.ends_with("tokenizer_config.json")), "{error}");
+    assert!(error.help().is_some());
 }
 
 #[test]
@@ -358,11 +368,16 @@ fn bad_configurations_are_named() {
         (json(r#"{"chat_template": []}"#), "`chat_template` should be"),
         (json(r#"{"chat_template": [{"name": "x"}]}"#), "`chat_template` should be"),
         (json(r#"{"chat_template": [{"name": 1, "template": "x"}]}"#), "`chat_template` should be"),
+        (
+            json(r#"{"chat_template": [{"name": "a", "template": "x"}, {"name": "a", "template": "y"}]}"#),
+            "`chat_template` has a second template `a`",
+        ),
         (json(r#"{"bos_token": 3}"#), "`bos_token` should be"),
         (json(r#"{"bos_token": {"text": "x"}}"#), "`bos_token` should be"),
         (json(r#"{"bos_token": ["x"]}"#), "`bos_token` should be"),
         (json("{"), "not valid JSON"),
-        (json("[1]"), "should be an object"),
+        (json("[1]"), "expected a JSON object, got [1]"),
+        (json(r#"{"chat_template": "a", "chat_template": "b"}"#), "a second key `chat_template` at line 1 "),
         (vec![("tokenizer_config.json", b"{\"a\": \"\xff\"}")], "not UTF-8"),
         (vec![("chat_template.jinja", b"{{ '\xc3' }}")], "not UTF-8"),
         (vec![("chat_template.jinja", b"{% if %}")], "chat_template.jinja, line 1"),

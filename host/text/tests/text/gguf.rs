@@ -76,6 +76,31 @@ fn templates_and_ends_of_turns_are_found() {
 }
 
 #[test]
+fn templates_that_write_nothing_are_refused_and_not_the_messages() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = RenderOptions::default();
+    let template = |key: &str, source: &str| {
+        let file = byte_level(folder.path(), |head| head.text(key, source));
+        let tokenizer = Tokenizer::from_checkpoint(&file).unwrap();
+        (tokenizer, ChatTemplate::from_directory(&file).unwrap().expect("a template"))
+    };
+    let (tokenizer, silent) = template("tokenizer.chat_template", "{% if false %}b{% endif %}");
+    let error = silent.encode(&tokenizer, &[Message::user("b")], &options).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.place().is_some_and(|place| place.ends_with("model.gguf")), "{error}");
+    assert_eq!(error.message(), "the template writes no text for the messages");
+    assert!(error.help().is_some());
+    // The text of a message without words may be empty.
+    assert!(silent.encode(&tokenizer, &[Message::user(" ")], &options).unwrap().is_empty());
+
+    let (tokenizer, tool) = template("tokenizer.chat_template.tool", "b");
+    let error = tool.encode(&tokenizer, &[Message::user("b")], &options).unwrap_err();
+    let expected = "no chat template is named `default`, only tool";
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Unsupported, expected));
+    assert!(error.place().is_some_and(|place| place.ends_with("model.gguf")), "{error}");
+}
+
+#[test]
 fn what_is_not_supported_or_wrong_is_refused_by_its_key() {
     type Add = fn(GgufHead) -> GgufHead;
     let cases: [(Add, &str); 10] = [
@@ -119,14 +144,25 @@ fn what_is_not_supported_or_wrong_is_refused_by_its_key() {
         let error = Tokenizer::from_checkpoint(&file).unwrap_err();
         assert!(error.to_string().contains(words), "{error} lacks {words}");
         assert!(error.to_string().contains("model.gguf") && error.help().is_some(), "{error}");
-        let is_missing = words.starts_with("metadata has no ");
-        let kind = if is_missing { ErrorKind::Missing } else { ErrorKind::Invalid };
+        // Values of the right kind may be unsupported, and others are wrong.
+        let kind = if words.starts_with("metadata has no ") {
+            ErrorKind::Missing
+        } else if error.message().ends_with("which is not supported") {
+            ErrorKind::Unsupported
+        } else {
+            ErrorKind::Invalid
+        };
         assert_eq!((error.kind(), error.place()), (kind, file.to_str()), "{error:?}");
     }
     let folder = tempfile::tempdir().unwrap();
     let file = byte_level(folder.path(), |head| head.float("general.sampling.xtc_threshold", 0.1));
     let error = GenerationConfig::from_directory(&file).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("`general.sampling.xtc_threshold` is 0.1"), "{error}");
+    let file = byte_level(folder.path(), |head| head.text("general.type", "adapter"));
+    let error = Tokenizer::from_checkpoint(&file).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("the file is an adapter"), "{error}");
     let file = byte_level(folder.path(), |head| head.integers("tokenizer.ggml.suppress_tokens", &[-1]));
     let error = GenerationConfig::from_directory(&file).unwrap_err();
     assert!(error.to_string().contains("`tokenizer.ggml.suppress_tokens` is a list of 1"), "{error}");
@@ -144,14 +180,14 @@ fn what_is_not_supported_or_wrong_is_refused_by_its_key() {
 }
 
 /// Checks that a file is refused whose vocabulary would cost far more than its bytes.
-fn refused(head: GgufHead, words: &str) {
+fn refused(head: GgufHead, kind: ErrorKind, words: &str) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.gguf");
     std::fs::write(&file, head.bytes()).unwrap();
     let error = Tokenizer::from_checkpoint(&file).unwrap_err();
     assert!(error.to_string().contains(words), "{error} lacks {words}");
     assert!(error.to_string().contains("model.gguf") && error.help().is_some(), "{error}");
-    assert_eq!((error.kind(), error.place()), (ErrorKind::Invalid, file.to_str()), "{error:?}");
+    assert_eq!((error.kind(), error.place()), (kind, file.to_str()), "{error:?}");
 }
 
 #[test]
@@ -162,14 +198,16 @@ fn vocabularies_that_grow_in_memory_are_refused() {
     // Every two pieces of a run form a third. Half a megabyte of tokens gives merges of 358 MB.
     let run: Vec<String> = (1..=1024).map(|length| "a".repeat(length)).collect();
     let run: Vec<&str> = run.iter().map(String::as_str).collect();
-    refused(pieces(&run), "`tokenizer.ggml.tokens` is 432915 merges of 268984520 bytes");
-    refused(pieces(&["a", &"b".repeat(1025)]), "token 1 has 1025 bytes");
+    let unsupported = |head, words| refused(head, ErrorKind::Unsupported, words);
+    unsupported(pieces(&run), "`tokenizer.ggml.tokens` is 432915 merges of 268984520 bytes");
+    unsupported(pieces(&["a", &"b".repeat(1025)]), "token 1 has 1025 bytes");
     let many = vec![""; (1 << 22) + 1];
-    refused(pieces(&many), "`tokenizer.ggml.tokens` is a list of 4194305");
+    unsupported(pieces(&many), "`tokenizer.ggml.tokens` is a list of 4194305");
     let merges = pieces(&["a"]).texts("tokenizer.ggml.merges", &many);
-    refused(merges, "`tokenizer.ggml.merges` is a list of 4194305");
+    unsupported(merges, "`tokenizer.ggml.merges` is a list of 4194305");
     let kinds = pieces(&["a"]).integers("tokenizer.ggml.token_type", &[1; 100]);
-    refused(kinds, "`tokenizer.ggml.token_type` is a list of 100, expected as many as there are tokens");
+    let words = "`tokenizer.ggml.token_type` is a list of 100, expected as many as there are tokens";
+    refused(kinds, ErrorKind::Invalid, words);
 }
 
 /// A merge is always longer than its parts, unless a part is empty. Then it would produce itself.

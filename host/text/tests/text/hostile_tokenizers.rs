@@ -29,7 +29,7 @@ fn anything_but_a_tokenizer_is_refused() {
     let mut prefixed: serde_json::Value = serde_json::from_slice(&qwen()).unwrap();
     prefixed["model"]["continuing_subword_prefix"] = serde_json::json!("##");
     let (qwen, prefixed) = (qwen(), prefixed.to_string());
-    let cases: [(&[u8], &str, &str); 14] = [
+    let cases: [(&[u8], &str, &str); 15] = [
         (b"", "not valid JSON: ", ""),
         (b"version https://git-lfs.github.com/spec/v1", "not valid JSON: ", " at line 1, "),
         (b"{\"a\": \"\xff\"}", "not UTF-8 text: ", "at offset 7"),
@@ -48,6 +48,11 @@ fn anything_but_a_tokenizer_is_refused() {
             "",
         ),
         (br#"{"model": {"type": "Sorcery"}}"#, "not a valid tokenizer: ", ""),
+        (
+            br#"{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "a": 2}, "merges": []}}"#,
+            "a second key `a` at line 1 ",
+            "",
+        ),
         (nested.as_bytes(), "JSON nested deeper than ", ""),
         (sequences.as_bytes(), "not a valid tokenizer: ", ""),
         (unknown.as_bytes(), "not a valid tokenizer: ", ""),

@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use shardwright::tools::join;
-use shardwright_build::{Candidate, CompiledGraphs, Feedback, MeasuredTime, Prover, Stage, feedback_of};
-use shardwright_vocabulary::{Beforehand, EntryKind, Error, ErrorKind, Part, Result, Watch};
+use shardwright_build::{
+    Candidate, CompiledGraphs, Feedback, MeasuredTime, Prover, Stage, feedback_of, plan_times,
+};
+use shardwright_vocabulary::{
+    Beforehand, EntryKind, EntryName, Error, ErrorKind, GoalVerdict, Part, Result, TimeCost, Watch,
+};
 
 use super::search::Search;
 use super::subject::{Proved, Subject};
@@ -142,20 +146,35 @@ fn microseconds(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1)
 }
 
-/// Returns the measured times as feedback, if a token is slower than the goal according to them.
+/// Returns the time of a token of a plan, in which measured times of shards replace the predicted
+/// ones.
+fn measured_token(candidate: &Candidate<'_>, measured: &[Vec<MeasuredTime>]) -> TimeCost {
+    let is_step = |entry: EntryName| match entry.kind {
+        EntryKind::Encode => true,
+        EntryKind::Decode => entry.rows == 1,
+        EntryKind::Prefill => false,
+    };
+    let predicted = plan_times(candidate.request(), candidate.plan()).token;
+    candidate.plan().shards().iter().zip(measured).fold(predicted, |token, (shard, measured)| {
+        let steps = measured.iter().filter(|time| is_step(time.entry));
+        let Some(step) = steps.max_by_key(|time| time.entry.rows) else { return token };
+        let part = shard.cost.entries.iter().find(|part| part.entry == step.entry);
+        let own = part.map_or(TimeCost::ZERO, |part| part.time.saturating_add(shard.cost.call));
+        let [low, likely, high] =
+            [(token.low, own.low), (token.microseconds, own.microseconds), (token.high, own.high)]
+                .map(|(all, own)| all.saturating_sub(own).saturating_add(step.microseconds));
+        TimeCost::within(low, likely, high, token.provenance)
+    })
+}
+
+/// Returns the measured times as feedback, if no run of a token keeps the goal according to them.
 fn too_slow(candidate: &Candidate<'_>, measured: Vec<Vec<MeasuredTime>>) -> Vec<Feedback> {
     let Some(goal) = candidate.request().goals.token_microseconds else { return Vec::new() };
-    let of_a_token = |measured: &Vec<MeasuredTime>| {
-        let mut steps = measured.iter().filter(|time| {
-            time.entry.kind == EntryKind::Encode
-                || (time.entry.kind, time.entry.rows) == (EntryKind::Decode, 1)
-        });
-        steps.next().map_or(0, |time| time.microseconds)
-    };
-    let token = measured.iter().map(of_a_token).fold(0, u64::saturating_add);
-    if token <= goal {
+    let token = measured_token(candidate, &measured);
+    if token.verdict(goal) != GoalVerdict::Missed {
         return Vec::new();
     }
+    let token = token.low;
     let told = measured.into_iter().enumerate().filter(|(_, times)| !times.is_empty());
     told.map(|(index, times)| Feedback {
         shard: Some(index as u32),

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::decided::{Amounts, Rival, Rivals, Verdict};
-use super::super::{Goal, Placement, Solution, Trade};
+use super::super::decided::{Rival, Rivals, Verdict};
+use super::super::{GAIN, Goal, Placement, Solution, Trade};
 use crate::{Cause, Request, names};
 
 const LEAST_LOSS: &str = "no mixture of formats for these shards loses less within the goals";
@@ -13,8 +13,8 @@ pub(super) fn goal_in_losses(request: &Request) -> Cause {
     let goals = &request.goals;
     let name = match goals.least_loss {
         false => "quality",
-        true if goals.size_bytes.is_some() => "size",
-        true if goals.memory_bytes.is_some() => "memory-bytes",
+        true if goals.size_bytes().is_some() => "size",
+        true if goals.memory_bytes().is_some() => "memory-bytes",
         true => "time",
     };
     Cause::Goal(name.to_owned())
@@ -56,14 +56,6 @@ impl Solution {
             return (choice, because, cause);
         }
         let because = match self.mixed {
-            Some(bound)
-                if bound.trade == Trade::LossForTime
-                    && self.decided.by_bytes.get(placement.target as usize) == Some(&true) =>
-            {
-                "the narrower formats go to the layers that lose least for the bytes they save; no times are \
-                 known here, and decode reads every weight"
-                    .to_owned()
-            }
             Some(bound) if bound.trade == Trade::LossForTime && self.settings.gain_within_goal > 0 => {
                 format!(
                     "the faster formats go to the layers that lose least for the time they save; formats not \
@@ -172,9 +164,7 @@ impl Solution {
     fn explain_first(&self, request: &Request, placement: &Placement, rivals: &Rivals) -> (String, Cause) {
         let legal = rivals.formats.iter().filter(|rival| rival.verdict.is_legal());
         let time = |rival: &&Rival| rival.amounts.map_or(u64::MAX, |amounts| amounts.nanoseconds);
-        let timed = legal.clone().filter(|rival| rival.amounts.is_some_and(|own| own.untimed == 0));
-        let nearest = timed.min_by_key(time).or_else(|| legal.min_by_key(time));
-        if let Some(rival) = nearest {
+        if let Some(rival) = legal.min_by_key(time) {
             return self.of_formats(request, placement, rivals, rival);
         }
         let order = Cause::Preference("formats-order".to_owned());
@@ -218,54 +208,38 @@ impl Solution {
             return (format!("{name}{first} cannot be used here: {why}"), cause);
         }
         let (own, other) = (rivals.own, rival.amounts.unwrap_or_default());
-        let amount = |amounts: Amounts| self.amount(amounts.nanoseconds, placement.target);
-        // Bytes that replace times are shown as bytes.
-        let what = match self.decided.by_bytes.get(placement.target as usize) {
-            Some(true) => " of weights (no times are known)",
-            _ => "",
+        let both = format!("{}; {name}{first} takes {}", own.time(), other.time());
+        let is_slower = |rival: &Rival| {
+            let amounts = rival.amounts.filter(|_| rival.verdict.is_legal());
+            amounts.is_none_or(|amounts| amounts.nanoseconds >= own.nanoseconds)
         };
-        let both = format!("{}; {name}{first} takes {}{what}", amount(own), amount(other));
         match &rival.verdict {
-            Verdict::Worse(Goal::KnownTimes) => {
-                let because = match rival.formats {
-                    0 => format!("{}; the time of {name}, listed first, is not known", amount(own)),
-                    _ => format!("{named}; the time of {name} is not known"),
-                };
-                (because, Cause::Cost("time".to_owned()))
-            }
             Verdict::Worse(Goal::Loss) => {
                 let (own, other) = (names::micronats(own.loss), names::micronats(other.loss));
                 (format!("loses {own}, {name} would lose {other}"), goal_in_losses(request))
             }
-            Verdict::Worse(Goal::ModelledFormats) => {
-                (format!("{named}, {both}, but modelled times do not decide"), order())
-            }
             Verdict::Worse(Goal::Time) if other.nanoseconds >= own.nanoseconds => match rival.formats {
                 0 => (
-                    format!("{} instead of {} in {name}, listed first{what}", amount(own), amount(other)),
+                    format!("{} instead of {} in {name}, listed first", own.time(), other.time()),
                     goal_or_time(request),
                 ),
-                _ if own_first => (
+                _ if own_first && rivals.formats.iter().all(is_slower) => (
                     format!(
-                        "{named}, and no others are faster: {}, {name} takes {}{what}",
-                        amount(own),
-                        amount(other)
+                        "{named}, and no others are faster: {}, {name} takes {}",
+                        own.time(),
+                        other.time()
                     ),
                     Cause::Cost("time".to_owned()),
                 ),
-                _ => {
-                    (format!("{}, {name} takes {}{what}", amount(own), amount(other)), goal_or_time(request))
-                }
+                _ => (format!("{}, {name} takes {}", own.time(), other.time()), goal_or_time(request)),
             },
             Verdict::Worse(Goal::Time | Goal::Formats) if other.nanoseconds < own.nanoseconds => {
                 let gain = match request.weighs_losses() {
                     true => self.settings.gain_within_goal,
                     false => self.settings.gain,
                 };
-                (format!("{named}, {both}, which saves no more than {gain} %"), order())
-            }
-            Verdict::Worse(Goal::Formats) | Verdict::Equal if own.untimed > 0 => {
-                (format!("{named}; no times are known, and {name} is no better otherwise"), order())
+                let error = if gain <= GAIN { ", within the error of the times" } else { "" };
+                (format!("{named}, {both}, which saves no more than {gain} %{error}"), order())
             }
             Verdict::Worse(Goal::Formats) => (format!("{name} is listed later, and no better"), order()),
             Verdict::Worse(goal) => (format!("{name} is worse by the goal `{}`", goal.name()), order()),

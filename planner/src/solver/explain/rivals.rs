@@ -3,6 +3,7 @@
 use super::super::decided::{Amounts, Rival, Rivals, Verdict};
 use super::super::{Effort, Placement, Solution};
 use super::formats::goal_in_losses;
+use crate::table::Interval;
 use crate::{Cause, Request, names};
 
 impl Solution {
@@ -51,17 +52,18 @@ impl Solution {
             let cause = if matches!(rival.verdict, Verdict::Goal { .. }) { own } else { cause };
             return (format!("{name} cannot be used: {why}"), cause);
         }
-        let timed = |target: u32| self.timed.get(target as usize) == Some(&true);
         match &rival.verdict {
             Verdict::Worse(super::Goal::Targets) => {
+                let interval =
+                    |target: u32| self.intervals.get(target as usize).copied().flatten().unwrap_or_default();
+                let (here, there) = (interval(placement.target), interval(rival.target));
                 let why = if self.settings.effort == Effort::Simple {
                     "; times were ignored, as requested".to_owned()
-                } else if !timed(rival.target) {
-                    format!("; the times of {name} are not known")
-                } else if !timed(placement.target) {
-                    "; the times here are not known".to_owned()
+                } else if there.is_wider_than(&here) {
+                    let (there, here) = (spread(there), spread(here));
+                    format!("; the times of {name} are less certain: {there}, here {here}")
                 } else {
-                    "; a target between them has no known times".to_owned()
+                    "; a target listed between them has more certain times".to_owned()
                 };
                 (format!("listed before {name}{why}"), cause)
             }
@@ -69,7 +71,7 @@ impl Solution {
             Verdict::Better => (self.undecided(&name), cause),
             _ => {
                 let (own, other) = (&rivals.own, rival.amounts.unwrap_or_default());
-                let (words, own) = self.worse(request, placement, own, (&other, rival), &name);
+                let (words, own) = self.worse(request, own, (&other, rival), &name);
                 (words, own)
             }
         }
@@ -107,8 +109,10 @@ impl Solution {
                 (why.to_owned(), Cause::Preference("states".to_owned()))
             }
             Verdict::Goal { name, value, most } => {
+                let is_least = self.stage.by_low && name.ends_with("microseconds");
+                let at_least = if is_least { "at least " } else { "" };
                 let (value, most) = (names::quantity(name, *value), names::quantity(name, *most));
-                let words = format!("{name} would be {value}, the goal is {most}");
+                let words = format!("{name} would be {at_least}{value}, the goal is {most}");
                 (words, Cause::Goal((*name).to_owned()))
             }
             Verdict::Worse(_) | Verdict::Equal | Verdict::Better => (String::new(), order()),
@@ -119,17 +123,12 @@ impl Solution {
     fn worse(
         &self,
         request: &Request,
-        placement: &Placement,
         own: &Amounts,
         (other, rival): (&Amounts, &Rival),
         name: &str,
     ) -> (String, Cause) {
         let Verdict::Worse(goal) = rival.verdict else { return (String::new(), goal_in_losses(request)) };
         match goal {
-            super::Goal::KnownTimes => (
-                format!("{name} has no known time for {}", names::count(other.untimed, "layer")),
-                Cause::Cost("time".to_owned()),
-            ),
             super::Goal::Loss => (
                 format!(
                     "loses {}, {name} would lose {}",
@@ -139,18 +138,14 @@ impl Solution {
                 goal_in_losses(request),
             ),
             super::Goal::Time if other.nanoseconds > own.nanoseconds => (
-                format!(
-                    "{} instead of {} on {name}",
-                    self.amount(own.nanoseconds, placement.target),
-                    self.amount(other.nanoseconds, rival.target)
-                ),
+                format!("{} instead of {} on {name}", own.time(), other.time()),
                 Cause::Cost("time".to_owned()),
             ),
             super::Goal::Time => (
                 format!(
                     "{}, {name} would take {}, but in formats that are not listed first",
-                    self.amount(own.nanoseconds, placement.target),
-                    self.amount(other.nanoseconds, rival.target)
+                    own.time(),
+                    other.time()
                 ),
                 Cause::Preference("formats-order".to_owned()),
             ),
@@ -160,13 +155,14 @@ impl Solution {
             }
         }
     }
+}
 
-    /// Formats the time on a target as the objective counts it: microseconds, or bytes in their
-    /// place.
-    pub(super) fn amount(&self, nanoseconds: u64, target: u32) -> String {
-        match self.decided.by_bytes.get(target as usize) {
-            Some(true) => names::bytes(nanoseconds),
-            _ => names::microseconds(nanoseconds / 1000),
-        }
+/// Formats how far the bounds of a time are apart: `up to 2.5x apart`.
+fn spread(time: Interval) -> String {
+    let tenths = u128::from(time.high) * 10;
+    match tenths.checked_div(time.low.into()) {
+        Some(tenths) => format!("up to {}.{}x apart", tenths / 10, tenths % 10),
+        None if time.high == 0 => "up to 1.0x apart".to_owned(),
+        None => "without a lower bound".to_owned(),
     }
 }

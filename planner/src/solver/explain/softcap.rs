@@ -1,7 +1,8 @@
 //! Reasons for the place of a soft-cap.
 
-use super::super::decided::{Amounts, Rival, Verdict};
+use super::super::decided::{Rival, Verdict};
 use super::super::{Goal, Placement, Solution};
+use crate::table::Interval;
 use crate::{Cause, Request, Softcap, SoftcapPlace, names};
 
 impl Solution {
@@ -23,7 +24,7 @@ impl Solution {
                 ("requested".to_owned(), Cause::Preference("softcap".to_owned()))
             }
             Some(rival) if !rival.verdict.is_legal() => self.prevented(request, placement, (place, &rival)),
-            Some(rival) => self.preferred(placement, (index, place, softcap), &rival),
+            Some(rival) => self.preferred((index, place, softcap), &rival),
             None => ("the only place that may be chosen".to_owned(), preferred()),
         };
         (choice.to_owned(), because, cause)
@@ -58,27 +59,19 @@ impl Solution {
     /// Explains why the soft-cap is not at the other place, which is possible too.
     fn preferred(
         &self,
-        placement: &Placement,
         (index, place, softcap): (u32, SoftcapPlace, &Softcap),
         rival: &Rival,
     ) -> (String, Cause) {
         let by_time = || Cause::Cost("time".to_owned());
         let order = || Cause::Preference("softcap-in-graph".to_owned());
-        let rivals = self.rivals(index);
-        let other = rival.amounts.unwrap_or_default();
-        let shown = |amounts: Amounts| self.amount(amounts.nanoseconds, placement.target);
-        let (own, there) = (shown(rivals.own), shown(other));
+        let (own, there) = (self.rivals(index).own.time(), rival.amounts.unwrap_or_default().time());
         let decides = matches!(rival.verdict, Verdict::Worse(Goal::Time));
-        let untimed = rivals.own.untimed > 0 || other.untimed > 0;
         match place {
-            SoftcapPlace::Graph if untimed => {
-                ("the target supports it, and the times to compare are not known".to_owned(), order())
-            }
             SoftcapPlace::Graph if decides => (format!("{own} instead of {there} by the runtime"), by_time()),
             SoftcapPlace::Runtime if decides => (
                 format!(
                     "{own}, including {} per row in the runtime, instead of {there} in the graph",
-                    names::microseconds(softcap.runtime.microseconds)
+                    Interval::from(softcap.runtime)
                 ),
                 by_time(),
             ),

@@ -1,7 +1,7 @@
 use super::super::{LEAST_GAIN, Settings, Speculate, solve};
-use crate::testing::RequestBuilder;
+use crate::testing::{RequestBuilder, call, refuse, set_time};
 use crate::{
-    Attempt, Cause, Cost, Draft, Entry, EntryKind, ErrorClass, Feedback, Plan, Provenance, Request,
+    Attempt, Cause, Cost, Draft, Entry, EntryKind, ErrorClass, Feedback, Goal, Plan, Provenance, Request,
     SoftcapPlace, TimeCost, learn,
 };
 
@@ -17,7 +17,7 @@ fn draft(silent: u32, accepted: &[u32]) -> Draft {
         silent_steps: silent,
         accepted_steps: accepted.to_vec(),
         provenance: Provenance::Modelled,
-        token_microseconds: 0,
+        token_time: TimeCost::exact(0, Provenance::Modelled),
         memory_bytes: 0,
         row_bytes: 0,
     }
@@ -25,7 +25,7 @@ fn draft(silent: u32, accepted: &[u32]) -> Draft {
 
 /// Creates a request of two layers with decodes of all sizes. At each, a layer needs `time`
 /// microseconds and adds `bytes` to the artefact. `embed` and `head` need no time.
-fn request(time: impl Fn(u32) -> Option<u64>, bytes: u64, drafts: Vec<Draft>) -> RequestBuilder {
+fn request(time: impl Fn(u32) -> u64, bytes: u64, drafts: Vec<Draft>) -> RequestBuilder {
     RequestBuilder::decoder(2).times(0, 0).change(|request| {
         let rows: Vec<Cost> = request.costs.iter().filter(|cost| cost.entry == decode(1)).cloned().collect();
         request.entries.extend(SIZES.map(decode));
@@ -34,8 +34,8 @@ fn request(time: impl Fn(u32) -> Option<u64>, bytes: u64, drafts: Vec<Draft>) ->
         }
         for cost in request.costs.iter_mut().filter(|cost| cost.kind == 2) {
             if cost.entry.kind == EntryKind::Decode {
-                let known = |microseconds| TimeCost { microseconds, provenance: Provenance::Simulated };
-                cost.time = time(cost.entry.rows).map(known);
+                let time = time(cost.entry.rows);
+                set_time(cost, time);
             }
         }
         request.drafts = drafts;
@@ -80,7 +80,7 @@ fn per_token(draft: &Draft, rows: Option<u32>, time: impl Fn(u32) -> u64) -> f64
         match (rows, right) {
             (Some(rows), Some(right)) => {
                 tokens += 1 + right.min(rows as usize - 1);
-                microseconds += 2 * time(rows) + u64::from(rows - 1) * draft.token_microseconds;
+                microseconds += 2 * time(rows) + u64::from(rows - 1) * draft.token_time.likely;
             }
             _ => {
                 tokens += 1;
@@ -109,9 +109,10 @@ fn no_other_rows_give_tokens_faster() {
     let (mut with, mut without) = (0, 0);
     for time in times {
         for (silent, accepted) in accepted {
-            for token_microseconds in [0, 40] {
-                let draft = Draft { token_microseconds, ..draft(silent, accepted) };
-                let found = chosen(&request(|rows| Some(time(rows)), 0, vec![draft.clone()]).build());
+            for microseconds in [0, 40] {
+                let token_time = TimeCost::exact(microseconds, Provenance::Modelled);
+                let draft = Draft { token_time, ..draft(silent, accepted) };
+                let found = chosen(&request(time, 0, vec![draft.clone()]).build());
                 let plain = per_token(&draft, None, time);
                 let own = found.map_or(plain, |rows| per_token(&draft, Some(rows), time));
                 let gain = 1.0 + LEAST_GAIN as f64 / 1000.0;
@@ -141,7 +142,7 @@ fn no_other_rows_give_tokens_faster() {
 #[test]
 fn the_gain_is_stated_with_what_it_rests_on() {
     let drafts = vec![draft(90, &[2, 0, 0, 0, 0, 0, 0, 8])];
-    let request = request(|rows| Some(if rows > 8 { 4000 } else { 1000 }), 0, drafts).build();
+    let request = request(|rows| if rows > 8 { 4000 } else { 1000 }, 0, drafts).build();
     let plan = plan(&request, &Settings::default());
     let speculation = plan.speculation.unwrap();
     // 100 steps of equal time give 156 tokens.
@@ -157,11 +158,12 @@ fn the_gain_is_stated_with_what_it_rests_on() {
 #[test]
 fn of_two_drafts_the_one_that_is_worth_its_time_is_taken() {
     let model = Draft { name: "small".to_owned(), ..draft(0, &[0, 0, 0, 90]) };
-    let fast = Draft { token_microseconds: 10, ..model.clone() };
-    let slow = Draft { token_microseconds: 9000, ..model };
+    let time = |microseconds| TimeCost::exact(microseconds, Provenance::Modelled);
+    let fast = Draft { token_time: time(10), ..model.clone() };
+    let slow = Draft { token_time: time(9000), ..model };
     for (model, expected) in [(fast, "small"), (slow, "lookup")] {
         let drafts = vec![draft(80, &[5, 5, 5, 5]), model];
-        let request = request(|rows| Some(1000 + u64::from(rows)), 0, drafts).build();
+        let request = request(|rows| 1000 + u64::from(rows), 0, drafts).build();
         let plan = plan(&request, &Settings::default());
         assert_eq!(plan.speculation.unwrap().draft, expected);
     }
@@ -171,16 +173,16 @@ fn of_two_drafts_the_one_that_is_worth_its_time_is_taken() {
 fn what_the_runtime_does_of_each_row_counts() {
     let drafts = vec![draft(0, &[0, 0, 0, 0, 0, 0, 0, 1])];
     // The runtime caps each row: 4 ms in addition to 2 ms.
-    let capped = request(|_| Some(1000), 0, drafts.clone()).softcap(4000).build();
+    let capped = request(|_| 1000, 0, drafts.clone()).softcap(4000).build();
     let settings = Settings { softcap: Some(SoftcapPlace::Runtime), ..Settings::default() };
     let gain = plan(&capped, &settings).speculation.unwrap().gain_thousandths.unwrap();
     // 8 tokens in 2 + 8 * 4 ms, instead of 6 ms each.
     assert_eq!(gain, 6 * 8 * 1000 / (2 + 8 * 4));
     // Each row is transferred between shards on two targets.
-    let mut moved = request(|_| Some(1000), 0, drafts).target("cpu", "cpu").times(1, 5000).build();
+    let mut moved = request(|_| 1000, 0, drafts).target("cpu", "cpu").times(1, 5000).build();
     moved.transfer_nanoseconds = 2_000_000;
     for cost in moved.costs.iter_mut().filter(|cost| (cost.kind, cost.target) == (1, 0)) {
-        cost.illegal = Some("no head".to_owned());
+        refuse(cost, "no head");
     }
     let gain = plan(&moved, &Settings::default()).speculation.unwrap().gain_thousandths.unwrap();
     // The layers need 2 ms, the head 5 ms.
@@ -188,37 +190,42 @@ fn what_the_runtime_does_of_each_row_counts() {
 }
 
 #[test]
-fn what_is_not_known_is_no_gain() {
-    let drafts = || vec![draft(0, &[0, 0, 0, 9])];
-    for known in [|_| None, |rows| (rows == 1).then_some(1000), |rows| (rows > 1).then_some(1000)] {
-        let request = request(known, 0, drafts()).build();
-        assert_eq!(chosen(&request), None);
-        let (said, cause) = said(&request, &Settings::default());
-        assert!(said.ends_with("times of some shards are not known"), "{said}");
-        assert_eq!(cause, Cause::Cost("time".to_owned()));
-        // The user can still request it.
-        let plan = plan(&request, &with(Speculate::Rows(4)));
-        let speculation = plan.speculation.unwrap();
-        assert_eq!((speculation.rows, speculation.gain_thousandths), (4, None));
-    }
-    let nothing = request(|_| Some(1000), 0, vec![draft(0, &[])]).build();
+fn a_draft_of_which_nothing_is_known_is_no_gain() {
+    let nothing = request(|_| 1000, 0, vec![draft(0, &[])]).build();
     assert_eq!(chosen(&nothing), None);
-    // One size with known times is enough.
-    let one = request(|rows| (rows < 3).then_some(1000), 0, drafts()).build();
-    assert_eq!(chosen(&one), Some(2));
+    let (said, cause) = said(&nothing, &Settings::default());
+    assert!(said.ends_with("the accepted proposals of draft `lookup` are not known"), "{said}");
+    assert_eq!(cause, Cause::Cost("time".to_owned()));
+    // The user can still request it.
+    let plan = plan(&nothing, &with(Speculate::Rows(4)));
+    let speculation = plan.speculation.unwrap();
+    assert_eq!((speculation.rows, speculation.gain_thousandths), (4, None));
+}
+
+/// The likely times decide, however uncertain they are.
+#[test]
+fn the_gain_is_of_likely_times() {
+    let uncertain = request(|_| 1000, 0, vec![draft(0, &[0, 0, 0, 9])]).change(|request| {
+        for cost in &mut request.costs {
+            let crate::Support::Legal(time) = &mut cost.support else { continue };
+            (time.low, time.high) = (time.likely / 10, time.likely * 10);
+        }
+    });
+    let plan = plan(&uncertain.build(), &Settings::default());
+    assert_eq!(plan.speculation.unwrap().gain_thousandths, Some(4000));
 }
 
 #[test]
 fn too_small_a_gain_is_none_and_a_larger_artefact_asks_for_more() {
-    let small = request(|rows| Some(1000 + u64::from(rows)), 0, vec![draft(99, &[0, 1])]).build();
+    let small = request(|rows| 1000 + u64::from(rows), 0, vec![draft(99, &[0, 1])]).build();
     assert_eq!(chosen(&small), None);
     let (why, _) = said(&small, &Settings::default());
     assert!(why.contains("would be 1.00x as fast") && why.ends_with("at least 1.02x is required"), "{why}");
     // A gain of 1.3 justifies artefacts that are a quarter larger, but not half as large again.
     let drafts = || vec![draft(70, &[20, 0, 0, 10])];
-    let plain = solve(&request(|_| Some(1000), 0, vec![]).build(), &Settings::default()).unwrap();
+    let plain = solve(&request(|_| 1000, 0, vec![]).build(), &Settings::default()).unwrap();
     let bytes = plain.shards.iter().map(|shard| shard.cost.artefact_bytes).sum::<u64>();
-    let growing = |part: u64| request(|_| Some(1000), bytes / part / 4, drafts()).build();
+    let growing = |part: u64| request(|_| 1000, bytes / part / 4, drafts()).build();
     assert_eq!(chosen(&growing(4)), Some(4));
     assert_eq!(chosen(&growing(2)), None);
     let (why, cause) = said(&growing(2), &Settings::default());
@@ -231,7 +238,7 @@ fn too_small_a_gain_is_none_and_a_larger_artefact_asks_for_more() {
 #[test]
 fn without_room_nothing_is_verified_and_no_layer_moves() {
     let drafts = || vec![Draft { memory_bytes: 7, row_bytes: 3, ..draft(0, &[0, 0, 0, 9]) }];
-    let builder = || request(|_| Some(1000), 10, drafts()).target("cpu", "cpu");
+    let builder = || request(|_| 1000, 10, drafts()).target("cpu", "cpu");
     let used = |plan: &Plan| plan.shards.iter().map(|shard| shard.target).collect::<Vec<_>>();
     let free = builder().build();
     let best = solve(&free, &Settings::default()).unwrap();
@@ -239,10 +246,11 @@ fn without_room_nothing_is_verified_and_no_layer_moves() {
     let memory = best.shards.iter().map(|shard| shard.cost.context_bytes()).sum::<u64>() + 7 + 4 * 3;
     let size = best.shards.iter().map(|shard| shard.cost.artefact_bytes).sum::<u64>();
     let all_on_npu = used(&best.into_plan(&free));
-    let bounded = |memory_bytes, size_bytes| {
+    let bounded = |memory_bytes: Option<u64>, size_bytes: Option<u64>| {
         builder()
             .change(|request| {
-                (request.goals.memory_bytes, request.goals.size_bytes) = (memory_bytes, size_bytes);
+                request.goals.bounds.extend(memory_bytes.map(Goal::MemoryBytes));
+                request.goals.bounds.extend(size_bytes.map(Goal::SizeBytes));
             })
             .build()
     };
@@ -270,17 +278,12 @@ fn without_room_nothing_is_verified_and_no_layer_moves() {
 #[test]
 fn a_limit_of_a_shard_is_kept_by_more_shards_where_that_is_faster() {
     let drafts = || vec![draft(80, &[0, 0, 0, 20])];
-    let whole = solve(&request(|_| Some(1000), 10, vec![]).build(), &Settings::default()).unwrap();
+    let whole = solve(&request(|_| 1000, 10, vec![]).build(), &Settings::default()).unwrap();
     let bytes = whole.shards[0].cost.artefact_bytes;
     assert_eq!(whole.shards.len(), 1);
-    let limited = |call: u64| {
-        request(|_| Some(1000), 10, drafts()).limit("npu", "artefact-bytes", bytes).change(|request| {
-            request.targets[0].overheads.push(crate::Overhead {
-                name: "call-microseconds".to_owned(),
-                value: call,
-                provenance: Provenance::Probed,
-                note: String::new(),
-            });
+    let limited = |microseconds: u64| {
+        request(|_| 1000, 10, drafts()).limit("npu", "artefact-bytes", bytes).change(|request| {
+            request.targets[0].overheads.push(call(microseconds));
         })
     };
     let cut = plan(&limited(10).build(), &Settings::default());
@@ -296,11 +299,11 @@ fn a_limit_of_a_shard_is_kept_by_more_shards_where_that_is_faster() {
 
 #[test]
 fn a_target_that_does_not_take_the_rows_has_none() {
-    let mut request = request(|_| Some(1000), 0, vec![draft(0, &[0, 0, 0, 9])]).build();
+    let mut request = request(|_| 1000, 0, vec![draft(0, &[0, 0, 0, 9])]).build();
     for (least, left) in [(4, Some(2)), (2, None)] {
         let too_many = |entry: Entry| entry == decode(entry.rows) && entry.rows >= least;
         for cost in request.costs.iter_mut().filter(|cost| cost.kind == 2 && too_many(cost.entry)) {
-            cost.illegal = Some("too many rows".to_owned());
+            refuse(cost, "too many rows");
         }
         assert_eq!(chosen(&request), left);
     }
@@ -310,7 +313,7 @@ fn a_target_that_does_not_take_the_rows_has_none() {
 
 #[test]
 fn it_can_be_left_out_and_asked_for() {
-    let request = request(|_| Some(1000), 0, vec![draft(0, &[0, 0, 0, 9])]).build();
+    let request = request(|_| 1000, 0, vec![draft(0, &[0, 0, 0, 9])]).build();
     assert_eq!(plan(&request, &with(Speculate::No)).speculation, None);
     assert_eq!(plan(&request, &with(Speculate::Rows(16))).speculation.unwrap().rows, 16);
     let (why, cause) = said(&request, &with(Speculate::Rows(16)));
@@ -327,7 +330,7 @@ fn it_can_be_left_out_and_asked_for() {
 
 #[test]
 fn what_a_compiler_refuses_is_left_out_before_anything_else_changes() {
-    let request = request(|_| Some(1000), 0, vec![draft(0, &[0, 0, 0, 9])]).build();
+    let request = request(|_| 1000, 0, vec![draft(0, &[0, 0, 0, 9])]).build();
     let first = plan(&request, &Settings::default());
     let refused = |details: &[(&str, &str)]| Attempt {
         plan: first.clone(),

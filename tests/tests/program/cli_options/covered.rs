@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use serde_json::Value;
 use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::program::shardwright;
 use shardwright_tests::tree;
@@ -39,6 +40,7 @@ a_flag_of_a_profile_that_the_shim_does_not_know_is_a_fallback: --without-flag
 effort_options_of_a_generating_model_are_refused_for_an_embedding_one: --all
 tests/tests/program/cli_options/covered.rs
 goals_for_answers_reach_the_planner: --first-token, --usual-answer
+the_memory_of_the_device_decides_whether_a_plan_fits: --device-memory
 sampling_options_change_the_reply: --min-p, --repetition-penalty, --temperature, --top-k, --top-p
 sampling_options_change_the_reply: run --seed
 help_version_and_completions_are_printed: --help, --version
@@ -50,6 +52,9 @@ thoughts_are_shown_apart_from_the_answer: --format, --thinking, --quiet
 the_demo_answers_on_standard_output_alone: --prompt, run --greedy
 a_memory_goal_is_kept_or_refused_with_the_least: --memory
 a_quality_to_keep_decides_between_formats: --formats, --quality
+every_command_reports_fields_without_effect_and_rejects_them_under_strict: show --strict
+every_command_reports_fields_without_effect_and_rejects_them_under_strict: inspect --strict
+every_command_reports_fields_without_effect_and_rejects_them_under_strict: sensitivity --strict
 tests/tests/program/cli_verify.rs
 bounds_decide_and_are_named: --threshold
 how_much_is_run_can_be_said: --rows, --steps, verify --greedy
@@ -184,12 +189,12 @@ fn every_option_has_a_test() {
 #[test]
 fn goals_for_answers_reach_the_planner() {
     let plan = |more: &[&str]| shardwright(["plan", DEMO_MODEL, "--no-measure"]).arguments(more);
-    let missed = ["the goal for the time to the first token is 1 ms"];
-    plan(&["--first-token", "1ms"]).refuses_with(7, &missed);
+    let missed = ["the goal for the time to the first token is 1 µs"];
+    plan(&["--first-token", "1us"]).refuses_with(7, &missed);
     let met = plan(&["--first-token", "500s"]).json();
     let goals = met["goals"].as_array().expect("goals");
     let goal = goals.iter().find(|goal| goal["goal"] == "first-token").expect("the goal");
-    assert_eq!((&goal["asked"], &goal["met"]), (&500_000_000.into(), &true.into()), "{goal}");
+    assert_eq!((&goal["asked"], &goal["verdict"]), (&500_000_000.into(), &"met".into()), "{goal}");
 
     let folder = tempfile::tempdir().expect("a temporary folder");
     let request = |name: &str, more: &[&str]| {
@@ -200,6 +205,54 @@ fn goals_for_answers_reach_the_planner() {
     let usual = request("usual", &[]);
     assert!(usual == request("again", &[]), "equal requests");
     assert!(usual != request("answer", &["--usual-answer", "64"]), "the request has the length");
+}
+
+#[test]
+fn the_memory_of_the_device_decides_whether_a_plan_fits() {
+    let plan = |soc: &str, more: &[&str]| {
+        shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", soc]).arguments(more)
+    };
+    let verdict = |soc: &str, more: &[&str]| plan(soc, more).json()["forecast"]["verdict"].clone();
+    let large = verdict("mt6989", &["--device-memory", "12GiB"]);
+    assert_eq!(large["fits"], "whole", "{large}");
+    // An app can use a part of the memory.
+    assert!(large["device_bytes"].as_u64().is_some_and(|bytes| bytes > 0 && bytes < 12 << 30), "{large}");
+    assert_eq!(verdict("mt6989", &["--device-memory", "8MiB"])["fits"], "no");
+    let text = plan("mt6989", &["--device-memory", "8MiB"]).succeeds();
+    assert!(text.contains("\ndoes not fit mt6989: decode needs "), "{text}");
+    // The profile for any machine states no memory.
+    let unknown = verdict("generic", &[]);
+    assert_eq!((&unknown["fits"], &unknown["device_bytes"]), (&"unknown".into(), &Value::Null));
+    let text = plan("generic", &[]).succeeds();
+    assert!(text.contains("memory unknown for this chip"), "{text}");
+}
+
+/// Goals for times are judged by the interval of the prediction.
+#[test]
+fn an_unlikely_goal_is_a_fallback_and_refused_if_strict() {
+    let plan = |more: &[&str]| {
+        let run = shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989"]);
+        run.arguments(["--planner-option", "fallbacks=none"]).arguments(more)
+    };
+    let free = plan(&[]).json();
+    let each = &free["forecast"]["speed"]["each"];
+    let [low, likely] = ["low", "microseconds"].map(|name| each[name].as_f64().expect("a time"));
+    assert!(low < likely && likely < each["high"].as_f64().expect("a time"), "{each}");
+    // Hardly slower than the fastest run. Other formats may be likely to need somewhat less time.
+    let rate = (1e6 / (0.9 * low + 0.1 * likely)).to_string();
+    let goal = ["--tokens-per-second", rate.as_str()];
+    let report = plan(&goal).json();
+    let goals = report["goals"].as_array().expect("goals");
+    let token = goals.iter().find(|goal| goal["goal"] == "token").expect("the goal");
+    assert_eq!(token["verdict"], "unlikely", "{token}");
+    assert_eq!(report["forecast"]["verdict"]["too_slow"], true, "{report}");
+    let text = plan(&goal).succeeds();
+    for part in ["fallback: the goal token ≤ ", "unlikely", "too slow"] {
+        assert!(text.contains(part), "no `{part}` in\n{text}");
+    }
+    plan(&goal).argument("--strict").refuses_with(9, &["unlikely to be met"]);
+    // No run is that fast.
+    plan(&["--tokens-per-second", "1000000"]).refuses_with(7, &["the time of a token"]);
 }
 
 #[test]
@@ -230,7 +283,9 @@ fn sampling_options_change_the_reply() {
 fn help_version_and_completions_are_printed() {
     assert!(shardwright(["plan", "--help"]).succeeds().contains("Usage: shardwright plan"));
     let version = shardwright(["plan", "--version"]).succeeds();
-    assert!(version.trim_end().ends_with(env!("CARGO_PKG_VERSION")), "{version}");
+    let [program, planner] = version.lines().collect::<Vec<_>>()[..] else { panic!("{version}") };
+    assert!(program.ends_with(env!("CARGO_PKG_VERSION")), "{version}");
+    assert!(planner.starts_with("planner generic ") && planner.ends_with(" (built-in)"), "{version}");
     for shell in ["bash", "zsh", "fish"] {
         assert!(shardwright(["completions", shell]).succeeds().contains("shardwright"));
     }

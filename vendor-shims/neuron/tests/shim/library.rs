@@ -153,7 +153,7 @@ fn facts_are_declared_and_a_chip_under_another_name_is_the_chip_of_its_platform(
     let declared = Host::facts(shim_entry()).expect("reported");
     let required: Vec<&str> =
         declared.iter().filter(|(_, required)| *required).map(|(name, _)| name.as_str()).collect();
-    assert_eq!((required, declared.len()), (vec!["platform"], 12));
+    assert_eq!((required, declared.len()), (vec!["platform"], 11));
     let existing = Simulator::with(json!({}));
     let host = existing.host("nobodys.simulated", "lean");
     for (facts, fact, says) in [

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use minijinja::{Value, context};
 use shardwright::PlanReport;
-use shardwright_build::LossReport;
-use shardwright_build::units::seconds;
+use shardwright_build::{LossReport, Ranged};
 
-use super::{all_layers, duration, loss, millinats, quantity};
+use super::{all_layers, loss, millinats, quantity};
 use crate::views::plan::rests_on;
 use crate::views::{bytes, forecast};
 
@@ -36,23 +35,11 @@ pub fn cards(report: &PlanReport) -> Vec<(String, String, String)> {
     }
     for entry in &totals.times {
         let name = format!("time of {}", entry.entry);
-        let basis = rests_on(entry);
-        match (entry.time, entry.uncosted_ops) {
-            (None, _) => {
-                card(&name, "not known".to_owned(), basis.strip_prefix("not known, as ").unwrap_or(""));
-            }
-            (Some(time), 0) => card(&name, duration(time.microseconds), &basis),
-            (Some(time), uncosted) => {
-                let ground = format!("{basis}, without {uncosted} operations");
-                card(&name, duration(time.microseconds), &ground);
-            }
-        }
+        card(&name, Ranged::time(&entry.time).to_string(), &rests_on(entry));
     }
     if let Some(loading) = &report.forecast.loading {
-        card("loading", duration(loading.microseconds), loading.provenance.name());
+        card("loading", Ranged::time(&loading.time()).to_string(), loading.provenance.name());
     }
-    let boundary = format!("{} a step", seconds(totals.boundary_nanoseconds as f64 / 1e9));
-    card("hand-off between shards", boundary, "modelled, in addition to the times");
     if let Some(measured) = &report.measured {
         let error = millinats(measured.error_micronats);
         let over = format!("± {error}, over {} tokens of {}", measured.tokens, measured.text);
@@ -100,22 +87,21 @@ pub fn goals(report: &PlanReport) -> Vec<Value> {
     let goals = report.goals.iter().map(|goal| {
         let name = goal.goal.name();
         let bound = if goal.goal.is_least() { "at least" } else { "at most" };
-        let known = goal.predicted.zip(goal.met);
-        let basis = goal.provenance.map_or_else(String::new, |provenance| format!(" ({provenance})"));
         context! {
             name,
             bound => format!("{bound} {}", quantity(name, goal.asked)),
-            verdict => known.map(|(_, met)| if met { "met" } else { "missed" }),
-            predicted => known.map(|(predicted, _)| format!("{}{basis}", quantity(name, predicted))),
-            spent => known
+            verdict => goal.verdict.map(|verdict| verdict.name()),
+            predicted => goal.prediction(),
+            spent => goal
+                .predicted
                 .filter(|_| is_budget(name))
-                .map(|(predicted, _)| thousandths(predicted, goal.asked)),
+                .map(|predicted| thousandths(predicted, goal.asked)),
         }
     });
     goals.collect()
 }
 
-/// Checks whether a goal is a budget. Other goals are met or missed.
+/// Checks whether a goal is a budget, of which a part is used.
 fn is_budget(goal: &str) -> bool {
     matches!(goal, "quality" | "memory" | "size" | "token" | "first-token")
 }
@@ -152,15 +138,17 @@ fn words(report: &PlanReport) -> BTreeMap<&'static str, BTreeMap<&'static str, u
     for phase in &report.forecast.memory {
         add(phase.provenance.map_or("counted", |provenance| provenance.name()), "memory of phases");
     }
-    add("modelled", "hand-off between shards");
-    for calls in totals.times.iter().filter_map(|entry| entry.calls) {
-        add(calls.provenance.name(), "calls of shards");
+    for entry in &totals.times {
+        add(entry.time.provenance.name(), "times of entry points");
+        if entry.calls.microseconds > 0 {
+            add(entry.calls.provenance.name(), "calls of shards");
+        }
+        if entry.hand_off_nanoseconds > 0 {
+            add("modelled", "hand-off between shards");
+        }
     }
     if let Some(loading) = &report.forecast.loading {
         add(loading.provenance.name(), "time of loading");
-    }
-    for time in totals.times.iter().filter_map(|entry| entry.time) {
-        add(time.provenance.name(), "times of entry points");
     }
     for table in &report.tables {
         match table.loss {
@@ -173,8 +161,8 @@ fn words(report: &PlanReport) -> BTreeMap<&'static str, BTreeMap<&'static str, u
         add(limit.limit.provenance.name(), "limits");
     }
     for (_, layer) in all_layers(report) {
-        for time in layer.entries.iter().filter(|part| part.ops > 0).filter_map(|part| part.time) {
-            add(time.provenance.name(), "times of layers");
+        for part in layer.entries.iter().filter(|part| part.ops > 0) {
+            add(part.time.provenance.name(), "times of layers");
         }
         match layer.loss {
             LossReport::Measured { .. } => add("measured", "losses of layers"),

@@ -5,12 +5,14 @@ use std::collections::HashMap;
 
 use minijinja::{Value, context};
 use shardwright::PlanReport;
-use shardwright_build::{BoundaryReport, EntryReport, LayerReport, LimitUse, ReasonReport, ShardReport};
+use shardwright_build::{
+    BoundaryReport, EntryReport, LayerReport, LimitUse, Ranged, ReasonReport, ShardReport,
+};
 
 use super::formats::Formats;
 use super::strip::Scales;
-use super::{content, duration, layer_name, loss, quantity};
-use crate::views::bytes;
+use super::{content, layer_name, loss, quantity};
+use crate::views::{bytes, forecast};
 
 /// Number of styles for the line above a shard. Further targets share styles, but never names.
 const LINES: usize = 4;
@@ -40,9 +42,9 @@ pub fn shards(report: &PlanReport, formats: &Formats<'_>, scales: &Scales) -> Ve
                 .entries
                 .iter()
                 .filter(|entry| entry.ops > 0)
-                .map(|entry| match time(entry) {
-                    (value, None) => format!("{} (time {value})", entry.entry),
-                    (value, Some(ground)) => format!("{} ({value}, {ground})", entry.entry),
+                .map(|entry| {
+                    let (value, ground) = time(entry);
+                    format!("{} ({value}, {ground})", entry.entry)
                 })
                 .collect::<Vec<_>>()
                 .join(", "),
@@ -68,10 +70,10 @@ fn layer(
     let times = report.totals.times.iter().map(|total| {
         match parts.get(&total.entry.to_string()).filter(|part| part.ops > 0) {
             None => ("not used".to_owned(), None),
-            Some(part) if part.time.is_none() => {
-                ("not known".to_owned(), Some(format!("{} operations", part.ops)))
+            Some(part) => {
+                let (value, ground) = time(part);
+                (value, Some(ground))
             }
-            Some(part) => time(part),
         }
     });
     context! {
@@ -95,14 +97,10 @@ fn layer(
     }
 }
 
-/// Returns the time of an entry point and its basis, if the time is known.
-fn time(entry: &EntryReport) -> (String, Option<String>) {
-    let Some(time) = entry.time else { return ("not known".to_owned(), None) };
-    let without = match entry.uncosted_ops {
-        0 => String::new(),
-        uncosted => format!(", without {uncosted} operations"),
-    };
-    (duration(time.microseconds), Some(format!("{}{without}", time.provenance)))
+/// Returns the time of an entry point and its basis.
+fn time(entry: &EntryReport) -> (String, String) {
+    let source = forecast::source(entry.time.provenance.name(), entry.uncosted_ops);
+    (Ranged::time(&entry.time).to_string(), source)
 }
 
 fn facts(shard: &ShardReport) -> Vec<(&'static str, String)> {

@@ -1,10 +1,10 @@
 //! The scales of the strip's bars for time, bytes and loss.
 
 use minijinja::{Value, context};
-use shardwright::PlanReport;
-use shardwright_build::LayerReport;
+use shardwright::{PlanReport, TimeCost};
+use shardwright_build::{LayerReport, Ranged};
 
-use super::{all_layers, duration, main_entry, millinats, part};
+use super::{all_layers, main_entry, millinats, part};
 use crate::views::bytes;
 
 /// The scales of the bars. Components without layers have their own, because a head may be many
@@ -19,7 +19,7 @@ pub struct Scales {
 /// The values of full bars.
 #[derive(Default)]
 pub struct Scale {
-    time: u64,
+    time: Option<TimeCost>,
     bytes: u64,
     loss: u64,
     /// Whether a loss is missing.
@@ -32,7 +32,8 @@ impl Scales {
         let (mut layers, mut components) = (Scale::default(), Scale::default());
         for (_, layer) in all_layers(report) {
             let largest = if layer.layer.is_some() { &mut layers } else { &mut components };
-            largest.time = largest.time.max(time(layer, entry.as_deref()).unwrap_or(0));
+            let times = [largest.time, time(layer, entry.as_deref())].into_iter().flatten();
+            largest.time = times.max_by_key(|time| time.microseconds);
             largest.bytes = largest.bytes.max(layer.weight_bytes);
             largest.loss = largest.loss.max(layer.loss.micronats().unwrap_or(0));
             largest.is_unmeasured |= layer.loss.micronats().is_none();
@@ -40,18 +41,9 @@ impl Scales {
         Scales { entry, layers, components }
     }
 
-    /// Returns whether the layer has work in the entry point.
-    pub fn is_used(&self, layer: &LayerReport) -> bool {
-        self.entry.as_deref().is_none_or(|entry| part(layer, entry).is_some())
-    }
-
     /// Returns the time of the layer in words.
     pub fn time(&self, layer: &LayerReport) -> String {
-        match (time(layer, self.entry.as_deref()), self.is_used(layer)) {
-            (Some(time), _) => duration(time),
-            (None, true) => "time not known".to_owned(),
-            (None, false) => "not used".to_owned(),
-        }
+        shown(time(layer, self.entry.as_deref()))
     }
 
     /// Returns the percentages of the bars for time, bytes and loss. `None` is an unknown value.
@@ -61,9 +53,10 @@ impl Scales {
             let part = if largest == 0 { 0.0 } else { 100.0 * value? as f64 / largest as f64 };
             value.map(|_| format!("{part:.1}"))
         };
-        let time = time(layer, self.entry.as_deref()).or((!self.is_used(layer)).then_some(0));
+        let microseconds = |time: Option<TimeCost>| time.map_or(0, |time| time.microseconds);
+        let time = microseconds(time(layer, self.entry.as_deref()));
         [
-            percent(time, scale.time),
+            percent(Some(time), microseconds(scale.time)),
             percent(Some(layer.weight_bytes), scale.bytes),
             percent(layer.loss.micronats(), scale.loss),
         ]
@@ -74,7 +67,7 @@ impl Scale {
     /// Returns the values of full bars in words.
     pub fn shown(&self) -> Value {
         context! {
-            time => if self.time > 0 { duration(self.time) } else { "not known".to_owned() },
+            time => shown(self.time),
             bytes => bytes(self.bytes),
             loss => match (self.loss, self.is_unmeasured) {
                 (0, false) => "none".to_owned(),
@@ -85,6 +78,11 @@ impl Scale {
     }
 }
 
-fn time(layer: &LayerReport, entry: Option<&str>) -> Option<u64> {
-    Some(part(layer, entry?)?.time?.microseconds)
+/// Returns the time of a layer in an entry point, if it has work there.
+fn time(layer: &LayerReport, entry: Option<&str>) -> Option<TimeCost> {
+    part(layer, entry?).map(|part| part.time)
+}
+
+fn shown(time: Option<TimeCost>) -> String {
+    time.map_or_else(|| "not used".to_owned(), |time| Ranged::time(&time).to_string())
 }

@@ -1,6 +1,6 @@
 //! WAV: chunks of a RIFF file, and samples of plain numbers.
 
-use shardwright_vocabulary::Result;
+use shardwright_vocabulary::{Error, Result};
 
 use super::scale;
 use crate::SoundSettings;
@@ -9,7 +9,7 @@ use crate::sound::Mixer;
 
 /// Sizes from this number on mean that the size is unknown. Programs that write into a pipe use one
 /// of the largest numbers (`ffmpeg` 0xFFFFFFFF, `arecord` 0x7FFFFF00, `sox` 0x7FFFF000).
-const UNKNOWN_SIZE: u32 = 0x7fff_0000;
+const UNKNOWN_SIZE: usize = 0x7fff_0000;
 
 /// Codings of samples: integers, floats, or a coding that a longer format chunk specifies.
 const INTEGERS: u16 = 1;
@@ -80,35 +80,88 @@ impl Data<'_> {
 /// Skips chunks up to the samples. Returns the format, the samples, and whether the samples extend
 /// to the end of the file because their size was unknown when it was written.
 fn chunks<'a>(bytes: &'a [u8], origin: &str) -> Result<(Format, Data<'a>, bool)> {
-    let number =
-        |at: usize| bytes.get(at..at + 4).and_then(|four| four.try_into().ok()).map(u32::from_le_bytes);
-    let riff_end = 8 + u64::from(number(4).unwrap_or(0));
+    // The file itself begins like a chunk.
+    let riff_end = Chunk::first(bytes).map_or(0, |whole| whole.size.saturating_add(8));
     let mut format = None;
     // After the name and the size of the file, and its type.
-    let mut at = 12;
+    let mut left = bytes.get(12..).unwrap_or_default();
     loop {
-        let (Some(name), Some(size)) = (bytes.get(at..at + 4), number(at + 4)) else {
-            return Err(truncated(origin, "it ends before its samples"));
-        };
-        let body = &bytes[at + 8..];
-        match name {
+        let chunk = Chunk::first(left).ok_or_else(|| truncated(origin, "it ends before its samples"))?;
+        let Chunk { size, rest, .. } = chunk;
+        match &chunk.name {
+            b"fmt " if format.is_some() => return Err(second(origin, &chunk)),
             b"fmt " => {
-                let body = body.get(..size as usize);
-                let body = body.ok_or_else(|| truncated(origin, "it ends within its format"))?;
+                let body = rest.get(..size).ok_or_else(|| truncated(origin, "it ends within its format"))?;
                 format = Some(Format::read(body).ok_or_else(|| damaged(origin, "its format is too short"))?);
             }
             b"data" => {
                 let format = format.ok_or_else(|| damaged(origin, "its samples precede their format"))?;
-                let is_open = size >= UNKNOWN_SIZE || (size == 0 && riff_end <= at as u64 + 8);
-                let stated = size as usize;
-                let held = if is_open { body } else { &body[..stated.min(body.len())] };
-                return Ok((format, Data { bytes: held, stated }, is_open));
+                let is_open = size >= UNKNOWN_SIZE || (size == 0 && !are_chunks(rest));
+                if !is_open {
+                    expect_no_second(chunk.after(), origin)?;
+                    return Ok((format, Data { bytes: &rest[..size.min(rest.len())], stated: size }, false));
+                }
+                // The file may state its own size nevertheless.
+                let until_end = riff_end.saturating_sub(bytes.len() - rest.len());
+                let length = if (1..rest.len()).contains(&until_end) { until_end } else { rest.len() };
+                return Ok((format, Data { bytes: &rest[..length], stated: size }, true));
             }
             _ => {}
         }
-        // A byte of padding follows an odd size. Files are far shorter than sizes may be.
-        at = at.saturating_add(8 + size as usize + size as usize % 2).min(bytes.len());
+        left = chunk.after();
     }
+}
+
+/// A chunk of a file.
+#[derive(Clone, Copy)]
+struct Chunk<'a> {
+    name: [u8; 4],
+    /// Bytes of its content, according to the file.
+    size: usize,
+    /// All bytes of the file after the name and the size.
+    rest: &'a [u8],
+}
+
+impl<'a> Chunk<'a> {
+    /// Returns the chunk at the beginning of bytes. `None` if they end within its name or size.
+    fn first(bytes: &'a [u8]) -> Option<Self> {
+        let (name, rest) = bytes.split_first_chunk::<4>()?;
+        let (size, rest) = rest.split_first_chunk::<4>()?;
+        Some(Chunk { name: *name, size: u32::from_le_bytes(*size) as usize, rest })
+    }
+
+    /// Returns the bytes after its content. A byte of padding follows an odd size.
+    fn after(&self) -> &'a [u8] {
+        self.rest.get(self.size.saturating_add(self.size % 2)..).unwrap_or_default()
+    }
+}
+
+/// Checks whether bytes are chunks with names, from the first to the last byte.
+fn are_chunks(mut bytes: &[u8]) -> bool {
+    while let Some(chunk) = Chunk::first(bytes) {
+        let is_name = chunk.name.iter().all(|byte| (b' '..=b'~').contains(byte));
+        if !is_name || chunk.size > chunk.rest.len() {
+            return false;
+        }
+        bytes = chunk.after();
+    }
+    bytes.is_empty()
+}
+
+/// Refuses a second format, second samples or a second file after the samples.
+fn expect_no_second(mut bytes: &[u8], origin: &str) -> Result<()> {
+    while let Some(chunk) = Chunk::first(bytes) {
+        if [b"fmt ", b"data", b"RIFF"].contains(&&chunk.name) {
+            return Err(second(origin, &chunk));
+        }
+        bytes = chunk.after();
+    }
+    Ok(())
+}
+
+fn second(origin: &str, chunk: &Chunk<'_>) -> Error {
+    let name = String::from_utf8_lossy(&chunk.name);
+    unsupported(origin, format!("a WAV sound with a second chunk `{name}`"))
 }
 
 impl Format {

@@ -2,7 +2,8 @@
 //! check.
 //!
 //! **Job.** Every way in which a guest can be broken or malicious: endless work, memory and stack
-//! bombs, aliased output, log floods, panics, invalid plans, and a `revise` that repeats plans.
+//! bombs, aliased output, log floods, panics, invalid plans, hedges of hedges, distorted times,
+//! lessons without a refusal, and a `revise` that repeats plans.
 //!
 //! **Not its job.** To plan. Without the option it uses the solver.
 
@@ -10,8 +11,8 @@ use std::hint::black_box;
 
 use shardwright_planner::solver::{Settings, solve};
 use shardwright_planner::{
-    Attempt, Description, Encoding, Level, Plan, Planner, Reason, Refusal, RefusalKind, Request, Segment,
-    Shard, learn, log,
+    Attempt, Description, Encoding, Fallback, Lesson, Level, Plan, Planner, Reason, Refusal, RefusalKind,
+    Request, Segment, Shard, Support, learn, log,
 };
 
 #[derive(Debug)]
@@ -66,6 +67,9 @@ impl Planner for Hostile {
                 plan()
             }
             "refuse" => Err(Refusal::new(RefusalKind::Unsupported, "not today").with("weather", "bad")),
+            "reversed-times" | "wide-times" | "overflowing-times" => {
+                solve(&distorted(request, behave), &apart()).map(|solution| solution.into_plan(request))
+            }
             "aliased-output" => Ok(aliased_output()),
             "giant-output" => {
                 let mut plan = plan()?;
@@ -77,12 +81,19 @@ impl Planner for Hostile {
     }
 
     fn revise(request: &Request, previous: &Plan, history: &[Attempt]) -> Result<Plan, Refusal> {
+        let learned = || learn::revise(request, history, &Settings::default());
         match request.option("behave") {
             // The plan before the last, so that two plans alternate.
             Some("oscillate") if history.len() > 1 => Ok(history[history.len() - 2].plan.clone()),
             Some("stubborn") => Ok(previous.clone()),
             Some("panic-later") => panic!("on purpose"),
-            _ => learn::revise(request, history, &Settings::default()),
+            Some("refuse-with-a-lesson") => {
+                let mut refusal = Refusal::new(RefusalKind::Exhausted, "no other plan");
+                refusal.lessons = vec![lesson(999, "ops")];
+                Err(refusal)
+            }
+            Some(behave) => learned().map(|plan| mislead(plan, behave)),
+            None => learned(),
         }
     }
 }
@@ -90,6 +101,38 @@ impl Planner for Hostile {
 fn reason(because: String) -> Reason {
     let cause = shardwright_planner::Cause::Preference("size".to_owned());
     Reason { shard: None, choice: "much".to_owned(), because, cause }
+}
+
+/// Returns the request with times that no host passes on, as a policy in front of a planner could
+/// change them.
+fn distorted(request: &Request, behave: &str) -> Request {
+    let mut request = request.clone();
+    for cost in &mut request.costs {
+        if let Support::Legal(time) = &mut cost.support {
+            (time.low, time.likely, time.high) = match behave {
+                "reversed-times" => (1000, 100, 10),
+                "wide-times" => (0, 1, u64::MAX),
+                _ => (u64::MAX, u64::MAX, u64::MAX),
+            };
+        }
+    }
+    request
+}
+
+fn lesson(target: u32, limit: &str) -> Lesson {
+    Lesson { target, limit: limit.to_owned(), value: 0, because: "on purpose".to_owned() }
+}
+
+/// Returns the plan with lessons that no refusal supports.
+fn mislead(mut plan: Plan, behave: &str) -> Plan {
+    match behave {
+        "lesson-about-no-target" => plan.lessons.push(lesson(999, "ops")),
+        "lesson-about-no-limit" => plan.lessons.push(lesson(0, "colour")),
+        "lesson-about-another-target" => plan.lessons.push(lesson(1, "ops")),
+        "lessons-without-end" => plan.lessons.extend((0..10_000).map(|_| lesson(0, "ops"))),
+        _ => {}
+    }
+    plan
 }
 
 /// Returns settings that put every component into shards of its own.
@@ -119,7 +162,12 @@ fn spoil(mut plan: Plan, behave: &str) -> Plan {
         }
         "exceed-layers" => part(&mut plan.shards[decoder]).end += 1,
         "unknown-target" => plan.shards[decoder].target = 999,
+        "early-lesson" => plan.lessons.push(lesson(0, "ops")),
         "no-shards" => plan.shards.clear(),
+        "hedge-every-plan" if plan.shards.len() > 1 && plan.shards.iter().all(|shard| shard.target == 0) => {
+            let limits = vec![("shards".to_owned(), 1)];
+            plan.fallback.push(Fallback { target: 0, formats: vec![], limits });
+        }
         "no-segments" => plan.shards[decoder].segments.clear(),
         "component-twice-in-a-shard" => {
             let copy = part(&mut plan.shards[decoder]).clone();
@@ -192,6 +240,7 @@ fn aliased_output() -> Plan {
         fallback: vec![],
         speculation: None,
         reasons: (0..4000).map(|_| reason(alias())).collect(),
+        lessons: vec![],
         extensions: vec![],
     }
 }
