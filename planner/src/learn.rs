@@ -495,8 +495,8 @@ impl Learned {
     }
 
     /// Scales the times of the shard's kinds so that their sum is the measured time. Other times of
-    /// this target and entry point are scaled alike, unless they were measured: what a measurement
-    /// shows about the target is no reason to prefer formats that have not run yet.
+    /// this target and entry point are scaled by the same factor, unless they were measured.
+    /// Otherwise formats that have not run yet would look faster than the measured ones.
     fn correct_times(&mut self, shard: &Shard, feedback: &Feedback) {
         for measured in &feedback.times {
             let units = self.formatted(shard);

@@ -230,6 +230,17 @@ impl Target {
     pub fn fact(&self, name: &str) -> Option<&str> {
         self.facts.iter().find(|fact| fact.name == name).map(|fact| fact.value.as_str())
     }
+
+    /// Returns the fact with this name as a number, if it is known. Logs a warning and returns
+    /// `None` if it is not a number.
+    pub fn number(&self, name: &str) -> Option<u64> {
+        let value = self.fact(name)?;
+        let number = value.parse().ok();
+        if number.is_none() {
+            log(Level::Warn, format!("fact `{name}` of `{}`: expected a number, got `{value}`", self.name));
+        }
+        number
+    }
 }
 
 impl Cost {

@@ -5,7 +5,7 @@
 //! * `softcap`: `automatic`, `graph` or `runtime`
 //! * `format`: the beginning of a tuple's name (`w8-per-channel/a8-dynamic`)
 //! * `format-gain`: the percentage that formats must save compared with the formats listed first
-//! * `usual-quality`: the loss in millinats within which formats are chosen if there is no goal
+//! * `usual-quality`: the loss, in millinats, that formats may have if there is no goal for losses
 //! * `effort`: `thorough` or `simple`
 //! * `fallbacks`: `all` or `none`
 //! * `speculation`: `auto`, `none`, or a number of rows

@@ -348,11 +348,17 @@ pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal
         return Err(tables::no_solution(request, settings));
     }
     match (solve_once(request, settings), least) {
-        (Err(_), Some(least)) => {
+        (Err(refusal), Some(least)) if refusal.kind != RefusalKind::InvalidRequest => {
             let note = Reason {
                 shard: None,
                 choice: "the least loss".to_owned(),
-                because: "the search found no other plan within the goals".to_owned(),
+                because: match settings.falls_back && request.goals.size_bytes().is_some() {
+                    true => {
+                        "the search found no other plan within the goals, and keeps no room for fallbacks"
+                    }
+                    false => "the search found no other plan within the goals",
+                }
+                .to_owned(),
                 cause: Cause::Goal("quality".to_owned()),
             };
             let decided = decided::compare(&weighed, &alone, &least)?;

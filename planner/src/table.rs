@@ -69,7 +69,9 @@ impl Interval {
 /// Formats the time as `about 52 ms (20 ms to 130 ms)`, with the digits that its error allows.
 impl fmt::Display for Interval {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.low == self.high {
+        // The hand-off between shards is rounded to whole microseconds.
+        let is_rounded = self.low > 1 && self.high.saturating_sub(self.low) <= 1;
+        if self.low == self.high || is_rounded {
             return formatter.write_str(&names::microseconds(self.likely));
         }
         let [low, likely, high] =

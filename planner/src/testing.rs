@@ -10,7 +10,7 @@ use crate::{
 /// Builds a request with `embed`, a `decoder` and a `head`, on one target `npu` that supports all
 /// layers as 32-bit float. Each layer has 100 operations (60 in prefill), 1000 weight bytes, 10
 /// artefact bytes per entry point and 50 state bytes. `embed` and `head` have 1 and 2 operations
-/// and 10 and 4000 weight bytes. All likely times are 0, and those of later targets are uncertain,
+/// and 10 and 4000 weight bytes. All likely times are 0, and times of later targets are uncertain,
 /// so that the first target is preferred.
 #[derive(Debug, Clone)]
 pub struct RequestBuilder {

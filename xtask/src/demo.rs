@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
 use crate::{build, models, process, setup, vendor};
 
-/// The demo's limit, which is so low that the eight layers of the demo model need four shards.
+/// The demo's limit, which is so low that the eight layers of the demo model need three shards.
 const DEMO_LIMIT: &str = "ops=400";
 
 /// A question that the demo model answers well.

@@ -181,13 +181,14 @@ impl Learned {
         compilers: &[Option<Compiler>],
     ) -> Vec<String> {
         let mut said = Vec::new();
-        let mut refusals = 0;
+        let (mut refusals, mut kept) = (0, 0);
         for ((index, target), compiler) in (0..).zip(&request.targets).zip(compilers) {
             let Some(compiler) = compiler else { continue };
             let Some(path) = self.path(compiler) else { continue };
             refusals += refused_on(history, index).count();
             let own = lessons.iter().filter(|lesson| lesson.target == index && lesson.value > 0);
             let learned: Vec<LearnedLimit> = own.map(|lesson| learned(lesson, history)).collect();
+            kept += learned.len();
             if learned.is_empty() {
                 continue;
             }
@@ -208,31 +209,18 @@ impl Learned {
                 ),
             });
         }
-        if lessons.is_empty() && refusals > 0 {
+        if kept == 0 && refusals > 0 {
             said.push(
-                "the planner returned no limits for the refused plans, so later plans may be refused too"
+                "the planner returned no usable limits for the refused plans, so later plans may be refused too"
                     .to_owned(),
             );
         }
         said
     }
 
-    /// Lists every file in the directory, sorted by name.
+    /// Lists the files in the directory, sorted by name.
     pub fn list(&self) -> std::io::Result<Vec<LearnedFile>> {
         let Some(directory) = &self.directory else { return Ok(Vec::new()) };
-        let entries = match std::fs::read_dir(directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
-        let mut paths = Vec::new();
-        for entry in entries.take(FILES) {
-            let path = entry?.path();
-            if path.extension().is_some_and(|extension| extension == "json") {
-                paths.push(path);
-            }
-        }
-        paths.sort();
         let file = |path: PathBuf| match read(&path) {
             Ok(Some(kept)) => {
                 let fault = (path.file_name() != Some(kept.learned_of.file_name().as_ref()))
@@ -246,7 +234,7 @@ impl Learned {
                 Some(LearnedFile { path, learned_of: None, limits: Vec::new(), fault: Some(fault) })
             }
         };
-        Ok(paths.into_iter().filter_map(file).collect())
+        Ok(own::json_files(directory)?.into_iter().filter_map(file).take(FILES).collect())
     }
 
     fn path(&self, compiler: &Compiler) -> Option<PathBuf> {
@@ -286,12 +274,11 @@ fn learned(lesson: &Lesson, history: &[Attempt]) -> LearnedLimit {
     };
     let refused = refused_on(history, lesson.target).filter(|(feedback, _)| !names_another(feedback));
     let because = &lesson.because;
-    let end = (0..=REASON_BYTES.min(because.len())).rev().find(|end| because.is_char_boundary(*end));
     LearnedLimit {
         name: lesson.limit.clone(),
         value: lesson.value,
         flags: refused.last().map_or_else(Vec::new, |(_, flags)| flags.to_vec()),
-        because: because[..end.unwrap_or(0)].to_owned(),
+        because: because[..because.floor_char_boundary(REASON_BYTES)].to_owned(),
     }
 }
 
@@ -477,7 +464,7 @@ mod tests {
 
         // A planner that returns none is reported, unless no compiler of a target refused anything.
         let said = store.keep(&request, &history, &[], &compilers);
-        assert!(said.len() == 1 && said[0].contains("the planner returned no limits"), "{said:?}");
+        assert!(said.len() == 1 && said[0].contains("the planner returned no usable limits"), "{said:?}");
         assert!(store.keep(&request, &history, &[], &[None, None]).is_empty());
         assert!(store.keep(&request, &[], &[], &compilers).is_empty());
         assert!(Learned::unkept().keep(&request, &history, &lessons, &compilers).is_empty());

@@ -7,9 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use shardwright_bundle::Digest;
 use shardwright_files::{read_named, room};
 use shardwright_graph::Graph;
-use shardwright_planning::hedge;
 use shardwright_planning::profile::{GENERIC, Preference, Profile};
 use shardwright_planning::request::{DraftEstimate, PromptLength, Request};
+use shardwright_planning::{builtin, hedge};
 use shardwright_shims::RegistryBuilder;
 use shardwright_trust::{Trust, TrustOptions};
 use shardwright_vocabulary::{
@@ -301,8 +301,8 @@ pub struct PlanOptions {
     /// Maximum bytes of the artefacts of all shards and the gathered tables together. Hedges count
     /// too, and other fallback chains if they fit.
     pub size_bytes: Option<u64>,
-    /// Maximum microseconds per generated token. A plan whose likely time exceeds it is used only
-    /// if no plan is likely to keep it. A plan whose fastest run exceeds it is never used.
+    /// Maximum microseconds per generated token. Plans whose likely time is within it are
+    /// preferred. Plans whose fastest expected run exceeds it are rejected.
     pub token_microseconds: Option<u64>,
     /// Maximum microseconds from a usual prompt to the first token of its answer. It is kept like
     /// `token_microseconds`.
@@ -409,10 +409,10 @@ impl PlanOptions {
         PlanOptions { planner: None, recorded, ..self.clone() }
     }
 
-    /// Returns whether the user named no planner, so that the planner of the chip's profile or the
-    /// built-in one decides.
+    /// Returns whether the planner of the chip's profile or the built-in one decides, because the
+    /// user named no other.
     pub(crate) fn has_usual_planner(&self) -> bool {
-        self.planner.is_none() || self.planner_of_profile
+        self.planner_of_profile || self.planner.as_deref().is_none_or(|name| name == builtin::NAME)
     }
 
     /// Returns whether the user's settings of the planner exclude hedges.

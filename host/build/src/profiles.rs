@@ -11,10 +11,13 @@ use crate::Result;
 ///
 /// Fails if a directory cannot be read. Under `strict`, also with the first skipped profile.
 pub fn skipped_profiles(profiles: &ProfileRegistry, strict: bool) -> Result<Vec<Notice>> {
-    let skipped = profiles.list()?.skipped.into_iter();
-    let mut skipped = skipped.map(|error| error.with_more("the profile is skipped"));
+    let mut skipped = profiles.list()?.skipped.into_iter();
     match skipped.next() {
         Some(error) if strict => Err(error.with_kind(ErrorKind::Strict)),
-        first => Ok(first.into_iter().chain(skipped).map(|error| Notice::note(error.to_string())).collect()),
+        first => {
+            let all = first.into_iter().chain(skipped);
+            let all = all.map(|error| error.with_more("the profile is skipped"));
+            Ok(all.map(|error| Notice::note(error.to_string())).collect())
+        }
     }
 }

@@ -27,7 +27,8 @@ const OF_ESTIMATES: [u64; 3] = [320, 1000, 3200];
 /// and 0.8 to 25.
 const ACCELERATOR: [u64; 2] = [50_000, 3_000];
 
-/// Rates of CPU cores without rates in a profile: half of those of the shipped profiles for phones.
+/// Rates of CPU cores without rates in a profile: half of the rates that shipped profiles state for
+/// phones.
 const CPU: [u64; 2] = [20_000, 250];
 
 /// Factors for rates that no profile states: a ratio of 10 around the middle of the shipped
@@ -64,7 +65,7 @@ pub(crate) fn overheads(profile: &Profile) -> Vec<Overhead> {
             value,
             high: Some(high),
             provenance: Provenance::Modelled,
-            note: "the profile states none; as for chips of other vendors".to_owned(),
+            note: "not stated by the profile; the range was reported for Qualcomm's chips".to_owned(),
         });
     }
     overheads
@@ -127,11 +128,12 @@ impl TimeModel {
         let Some(estimate) = estimate.filter(|_| costed > 0) else {
             return (within_reason(self.roofline.time(work.bytes, work.multiply_adds)), 0);
         };
-        let usual = match estimate.provenance {
-            Provenance::Measured | Provenance::Probed => OF_MEASUREMENTS,
-            _ => OF_ESTIMATES,
+        let factors = match (estimate.provenance, &self.estimates) {
+            // A profile states the error of models and simulators, not of the device itself.
+            (Provenance::Measured | Provenance::Probed, _) => factors(OF_MEASUREMENTS, estimate.provenance),
+            (_, Some(stated)) => stated.clone(),
+            (provenance, None) => factors(OF_ESTIMATES, provenance),
         };
-        let factors = self.estimates.clone().unwrap_or_else(|| factors(usual, estimate.provenance));
         let around = |microseconds: u64| factors.around(microseconds, estimate.provenance);
         let with_the_rest = |microseconds: u64| {
             let all = u128::from(microseconds) * u128::from(nodes);
@@ -185,6 +187,9 @@ mod tests {
         // Two of eight operations are left out. At best they need no time.
         let (time, shared) = model.time(estimate, WORK, 8, 2);
         assert_eq!((time, shared), (TimeCost::within(1100, 2534, 5334, Provenance::Reported), 2));
+        // A time that was probed on the device has the error of measurements.
+        let probed = Some(TimeCost::exact(1000, Provenance::Probed));
+        assert_eq!(model.time(probed, WORK, 8, 0).0, TimeCost::within(800, 1000, 1250, Provenance::Probed));
         // A shim may state an interval itself.
         let own = Some(TimeCost::within(500, 1000, 2000, Provenance::Modelled));
         let (time, _) = model.time(own, WORK, 8, 0);

@@ -178,12 +178,17 @@ fn scaled(estimate: TimeCost, ratios: &[Ratio], rest: Unmeasured) -> TimeCost {
     let best = all().min_by(Ratio::order).unwrap_or(likely);
     let worst = all().max_by(Ratio::order).unwrap_or(likely);
     // A row that was not measured may also be as fast as its estimate.
-    let low = best.scale(estimate.microseconds).min(estimate.microseconds);
-    let high = worst.scale(estimate.microseconds).max(estimate.microseconds);
-    let likely = likely.scale(estimate.microseconds);
+    let fastest = best.scale(estimate.microseconds).min(estimate.microseconds);
+    let slowest = worst.scale(estimate.microseconds).max(estimate.microseconds);
+    let microseconds = likely.scale(estimate.microseconds);
+    // Equal ratios do not show how much ratios differ, so the error of the estimate remains.
+    let [low, high] = match best.order(&worst) {
+        Ordering::Equal => [best.scale(estimate.low).min(fastest), worst.scale(estimate.high).max(slowest)],
+        _ => [fastest, slowest],
+    };
     match rest {
-        Unmeasured::Likely => TimeCost::within(low, likely, high, Provenance::Modelled),
-        Unmeasured::Best => TimeCost::exact(low, Provenance::Modelled),
+        Unmeasured::Likely => TimeCost::within(low, microseconds, high, Provenance::Modelled),
+        Unmeasured::Best => TimeCost::exact(fastest, Provenance::Modelled),
     }
 }
 
@@ -348,8 +353,10 @@ mod tests {
         let pairs = [(300, 100), (100, 100)];
         assert_eq!(time(&pairs, Unmeasured::Likely), modelled(1000, 2000, 3000));
         assert_eq!(time(&pairs, Unmeasured::Best), modelled(1000, 1000, 1000));
-        // It may be as estimated.
-        assert_eq!(time(&[(300, 100)], Unmeasured::Likely), modelled(1000, 3000, 3000));
+        // One ratio, or equal ones, have no spread: the error of the estimate remains.
+        for pairs in [&[(300, 100)][..], &[(300, 100), (600, 200)]] {
+            assert_eq!(time(pairs, Unmeasured::Likely), modelled(30, 3000, 270_000));
+        }
         assert_eq!(time(&[(300, 100)], Unmeasured::Best), modelled(1000, 1000, 1000));
         assert_eq!(time(&[(50, 100), (90, 100)], Unmeasured::Likely), modelled(500, 700, 1000));
         assert_eq!(time(&[(50, 100), (90, 100)], Unmeasured::Best), modelled(500, 500, 500));

@@ -133,13 +133,12 @@ impl Unloaded {
     ///
     /// Fails if the directory cannot be written, or may be written by other users.
     pub fn keep(&self, mut unloaded: UnloadedChain) -> Result<PathBuf> {
-        let message = &mut unloaded.message;
-        let end = (0..=MESSAGE_BYTES.min(message.len())).rev().find(|end| message.is_char_boundary(*end));
-        message.truncate(end.unwrap_or(0));
+        unloaded.message.truncate(unloaded.message.floor_char_boundary(MESSAGE_BYTES));
         let path = self.path(&unloaded.trial);
         let content = serde_json::to_vec_pretty(&Kept { version: VERSION, unloaded });
         own::write(&path, &content.map_err(std::io::Error::from)?).at(path.display())?;
-        let mut files = self.files()?;
+        // The chain is remembered even if old files cannot be removed.
+        let Ok(mut files) = self.files() else { return Ok(path) };
         let written = |path: &PathBuf| {
             let metadata = fs::metadata(path).and_then(|metadata| metadata.modified());
             metadata.unwrap_or(SystemTime::UNIX_EPOCH)
@@ -158,8 +157,7 @@ impl Unloaded {
     ///
     /// Fails if the directory exists and cannot be read.
     pub fn list(&self) -> Result<Vec<UnloadedFile>> {
-        let mut files = self.files()?;
-        files.sort();
+        let files = self.files()?;
         let file = |path: &PathBuf| {
             let path = path.as_path();
             let (unloaded, fault) = match read(path) {
@@ -176,14 +174,7 @@ impl Unloaded {
     }
 
     fn files(&self) -> Result<Vec<PathBuf>> {
-        let entries = match fs::read_dir(&self.directory) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.at(self.directory.display())?,
-        };
-        let paths = entries.map(|entry| Ok(entry?.path()));
-        let paths: Vec<PathBuf> =
-            paths.collect::<std::io::Result<_>>().map_err(Error::from).at(self.directory.display())?;
-        Ok(paths.into_iter().filter(|path| path.extension().is_some_and(|end| end == "json")).collect())
+        own::json_files(&self.directory).map_err(Error::from).at(self.directory.display())
     }
 }
 

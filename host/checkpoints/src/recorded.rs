@@ -9,6 +9,7 @@ use shardwright_build::{
 };
 use shardwright_bundle::{Bundle, ChainEntry, Digest};
 use shardwright_models::Checkpoint;
+use shardwright_planning::builtin;
 use shardwright_planning::check::check;
 use shardwright_planning::plan::BuildTime;
 use shardwright_planning::request::Request;
@@ -115,7 +116,7 @@ pub fn options_of(
         return Err(Error::new(ErrorKind::Incompatible, what));
     }
     let recorded = RecordedPlan::of(bundle, entry)?;
-    let mut options = recorded_options(bundle, recorded.request(), here)?;
+    let mut options = recorded_options(bundle, entry, recorded.request(), here)?;
     if entry.is_hedge() {
         let own = options.hedged(&bundle.variant().soc);
         options = PlanOptions { unhedged: true, within: entry.within.clone(), ..own };
@@ -142,8 +143,14 @@ fn expect_calibration_text(bundle: &Bundle, expected: Digest, here: &PlanOptions
 
 /// Returns the options that the bundle was made with, as far as its manifest and request record
 /// them.
-fn recorded_options(bundle: &Bundle, request: &Request, here: &PlanOptions) -> Result<PlanOptions> {
+fn recorded_options(
+    bundle: &Bundle,
+    entry: &ChainEntry,
+    request: &Request,
+    here: &PlanOptions,
+) -> Result<PlanOptions> {
     let variant = bundle.variant();
+    let by = entry.planner.as_ref().unwrap_or(&variant.planner);
     let recorded = serde_json::to_value(&variant.options).and_then(serde_json::from_value);
     let mut recorded: RecordedOptions = recorded.map_err(|error| {
         let what = format!("{}: invalid recorded options: {error}", bundle.path().display());
@@ -166,7 +173,7 @@ fn recorded_options(bundle: &Bundle, request: &Request, here: &PlanOptions) -> R
         // If other draft models are requested now, their estimates are made again.
         drafts: here.draft_models.is_empty().then(|| request.drafts.clone()),
         formats: request.formats.iter().cloned().map(FormatChoice::Tuple).collect(),
-        planner: (!variant.planner.built_in).then(|| variant.planner.name.clone()),
+        planner: Some(if by.built_in { builtin::NAME.to_owned() } else { by.name.clone() }),
         planner_by_name: true,
         ..here.clone()
     })

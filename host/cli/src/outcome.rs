@@ -223,11 +223,8 @@ pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> 
 
 /// Prints the planner that decides unless the user or a profile names another one.
 fn print_planner() -> std::io::Result<()> {
-    let planner = match pack::inspect(builtin::PACK) {
-        Ok(pack) => format!("{} {} (built-in)", pack.planner, pack.version),
-        Err(error) => error.to_string(),
-    };
-    writeln!(std::io::stdout(), "planner {planner}")
+    let pack = pack::inspect(builtin::PACK).map_err(std::io::Error::other)?;
+    writeln!(std::io::stdout(), "planner {} {} (built-in)", pack.planner, pack.version)
 }
 
 #[cfg(test)]

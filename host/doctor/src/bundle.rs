@@ -393,21 +393,27 @@ impl Asked<'_> {
     }
 
     fn model(&mut self, bundle: &Bundle, soc: &str, model: Model<'_>) -> TowerPrognosis {
-        let chains = model.chains.iter().enumerate().map(|(index, chain)| {
+        let chains = model.chains.iter().map(|chain| {
             let shards: Vec<ShardPrognosis> =
                 chain.shards.iter().map(|shard| self.shard(bundle, shard)).collect();
             let runs = shards.iter().all(|shard| shard.state.loads());
-            let is_tried = runs && (index == 0 || chain.is_hedge());
             ChainPrognosis {
                 name: chain.name.clone(),
                 emulated_on: chain.emulated_on.clone(),
                 speculation: chain.speculation.clone(),
                 runs,
-                skipped: is_tried.then(|| self.skipped(bundle, soc, &model.chains[index..])).flatten(),
+                skipped: None,
                 shards,
             }
         });
-        let chains: Vec<ChainPrognosis> = chains.collect();
+        let mut chains: Vec<ChainPrognosis> = chains.collect();
+        for index in 0..chains.len() {
+            let later = chains[index + 1..].iter().zip(&model.chains[index + 1..]);
+            let is_hedged = later.into_iter().any(|(known, chain)| chain.is_hedge() && known.runs);
+            if chains[index].runs && is_hedged && (index == 0 || model.chains[index].is_hedge()) {
+                chains[index].skipped = self.skipped(bundle, soc, &model.chains[index..]);
+            }
+        }
         let damaged_table = bundle.assets_of(model.assets).err().map(|error| error.to_string());
         let would_run = would_run(&chains).filter(|_| damaged_table.is_none());
         TowerPrognosis { pass: model.pass, chains, would_run, damaged_table }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright::SearchPath;
-use shardwright_bundle::{Bundle, ShardEntry};
+use shardwright_bundle::{Bundle, ChainEntry, ShardEntry};
 use shardwright_selection::{Candidate, OpenShims, Selection, select};
 use shardwright_shims::{Chip, ShimInstance};
 use shardwright_trust::Trust;
@@ -117,6 +117,12 @@ fn skipped(bundle: &Bundle, shims: &Shims, selection: &Selection) -> Vec<Skipped
         if candidate.chain > 0 && !chains.first()?.is_hedge() {
             return None;
         }
+        let is_hedge = |other: &&Candidate| {
+            other.variant == candidate.variant
+                && other.chain > candidate.chain
+                && variant.chains.get(other.chain).is_some_and(ChainEntry::is_hedge)
+        };
+        selection.candidates.iter().find(is_hedge)?;
         let devices = candidate.shards.iter().map(|shard| Some(shard.device.clone()));
         let devices: Vec<Option<String>> = devices.collect();
         let reason = unloaded::skipped(bundle, &variant.soc, chains, &devices, open)?;

@@ -10,7 +10,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use shardwright_vocabulary::{Error, ErrorKind, Result};
@@ -77,6 +77,24 @@ pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>> {
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Returns the files of a folder whose names end in `.json`, sorted by name. Returns an empty list
+/// if the folder does not exist.
+///
+/// # Errors
+///
+/// Fails if the folder cannot be read.
+pub fn json_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    let is_json = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
+    let mut paths: Vec<PathBuf> = paths.into_iter().filter(is_json).collect();
+    paths.sort();
+    Ok(paths)
 }
 
 /// Writes a file whole or not at all, in a folder that only this user can write. Creates the folder

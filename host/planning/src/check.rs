@@ -628,6 +628,10 @@ fn fallback(plan: &Plan, request: &Request, costs: &[ShardCost]) -> Result<()> {
         if let Some(why) = hedge::fault(chain, plan, costs, main) {
             return Err(fault(why).at(format!("fallback to `{}`", summary.target.name)));
         }
+        if chain.is_hedge() && hedge::least_bytes(request, plan, chain).is_none() {
+            return Err(fault("its target does not support the whole model in these formats")
+                .at(format!("fallback to `{}`", summary.target.name)));
+        }
     }
     Ok(())
 }

@@ -88,7 +88,7 @@ impl CheckedPlan {
         self.loss
     }
 
-    /// Replaces the lessons, which the check does not depend on.
+    /// Replaces the lessons. The caller keeps them within the bounds of [`lessons`](crate::lessons).
     pub(crate) fn with_lessons(mut self, lessons: Vec<Lesson>) -> Self {
         self.plan.lessons = lessons;
         self

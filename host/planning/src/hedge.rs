@@ -5,7 +5,7 @@ use shardwright_vocabulary::{EntryKind, EntryName, limit_names};
 
 use crate::cost::{CostTable, ShardCost};
 use crate::plan::{Fallback, Plan};
-use crate::request::{Body, Request};
+use crate::request::{Body, Component, Request};
 
 /// Name and value of the option with which a planner that has it plans no hedges.
 pub const OFF: (&str, &str) = ("hedge", "off");
@@ -83,7 +83,8 @@ pub fn bytes(request: &Request, plan: &Plan) -> u64 {
 struct Need<'r> {
     table: CostTable<'r>,
     formats: u32,
-    kinds: Vec<u32>,
+    /// The kinds of each unit, of which one is needed.
+    kinds: Vec<Vec<u32>>,
     entries: Vec<EntryName>,
 }
 
@@ -101,22 +102,31 @@ impl<'r> Need<'r> {
         Need {
             table: CostTable::new(request),
             formats: u32::try_from(request.formats.len()).unwrap_or(u32::MAX),
-            kinds: components.flat_map(|component| kinds(&component.body)).collect(),
+            kinds: components.flat_map(alternatives).collect(),
             entries,
         }
     }
 
+    /// Returns the sum of the least bytes of each unit, whose formats may differ.
     fn bytes(&self, chain: &Fallback) -> Option<u64> {
-        let bytes = |formats: u32| {
-            let all = vec![formats; self.kinds.len()];
-            let cost = self.table.shard(&self.kinds, chain.target, &all, &self.entries).ok()?;
+        let all: Vec<u32> = (0..self.formats).collect();
+        let formats = if chain.formats.is_empty() { &all } else { &chain.formats };
+        let cost = |kind: u32, formats: u32| {
+            let cost = self.table.shard(&[kind], chain.target, &[formats], &self.entries).ok()?;
             Some(cost.artefact_bytes)
         };
-        match chain.formats.as_slice() {
-            [] => (0..self.formats).filter_map(bytes).min(),
-            named => named.iter().copied().filter_map(bytes).min(),
-        }
+        let least = |kinds: &Vec<u32>| {
+            kinds.iter().flat_map(|kind| formats.iter().filter_map(|own| cost(*kind, *own))).min()
+        };
+        self.kinds.iter().try_fold(0_u64, |sum, unit| Some(sum.saturating_add(least(unit)?)))
     }
+}
+
+/// Returns the kinds of each unit of a component: with the soft-cap in the graph, and without it if
+/// the component has one.
+fn alternatives(component: &Component) -> Vec<Vec<u32>> {
+    let without = component.softcap.as_ref().map(|softcap| softcap.kind_without);
+    kinds(&component.body).into_iter().map(|kind| [kind].into_iter().chain(without).collect()).collect()
 }
 
 fn kinds(body: &Body) -> Vec<u32> {

@@ -69,7 +69,9 @@ fn reported((target, feedback): (u32, &Feedback)) -> Option<Lesson> {
     };
     let limit = detail("limit").filter(|limit| limit_names::ALL.contains(limit))?.to_owned();
     let value = detail("max")?.parse().ok()?;
-    Some(Lesson { target, limit, value, because: feedback.message.clone() })
+    // A character has at most four bytes.
+    let because = feedback.message.chars().take(TEXT_BYTES / 4).collect();
+    Some(Lesson { target, limit, value, because })
 }
 
 /// Adds lessons to the limits of their targets.

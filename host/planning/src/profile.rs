@@ -497,10 +497,9 @@ fn read_trusting(path: &Path, trust: &Trust) -> Result<FoundProfile> {
 }
 
 fn parse(bytes: &[u8], source: &ProfileSource) -> Result<Profile> {
-    let profile: Profile = serde_json::from_slice(bytes).map_err(|error| {
-        let place = format!("{source}: line {}, column {}", error.line(), error.column());
-        invalid(&place, error.to_string())
-    })?;
+    // The parser's message ends with line and column.
+    let profile: Profile =
+        serde_json::from_slice(bytes).map_err(|error| invalid(source, error.to_string()))?;
     match fault(&profile) {
         None => Ok(profile),
         Some(reason) => Err(invalid(source, reason)),

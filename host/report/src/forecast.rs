@@ -283,8 +283,8 @@ fn verdict(request: &Request, plan: &CheckedPlan, memory: &[PhaseMemory], times:
         .filter(is_elsewhere)
         .map(|shard| (shard.name.clone(), shard.target.name.clone()))
         .collect();
-    // A device that compiles holds no more for that than for loading: the converted weights are a
-    // part of the artefacts. The compiler's own memory is unknown.
+    // Memory of the compiler is unknown, and left out. The converted weights are a part of the
+    // artefacts.
     let on_device = memory.iter().filter(|phase| phase.phase != Phase::Compile);
     let largest = on_device.max_by_key(|phase| phase.held_bytes);
     let held_bytes = largest.map_or(0, |phase| phase.held_bytes);

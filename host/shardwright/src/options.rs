@@ -201,8 +201,8 @@ impl OpenOptions {
     }
 
     /// Limits the time of a generated token. Plans whose likely time is within the limit are
-    /// preferred. A plan that only its fastest run keeps within the limit has a fallback notice,
-    /// and is an error under [`strict`](Self::strict). Default: no limit.
+    /// preferred. If only the fastest expected run is within the limit, the plan has a fallback
+    /// notice, which is an error under [`strict`](Self::strict). Default: no limit.
     #[must_use]
     pub fn token_time(mut self, time: std::time::Duration) -> Self {
         self.plan.token_microseconds = Some(micros(time));

@@ -12,8 +12,13 @@ const OF_SYSTEMS: [&str; 2] = ["Thumbs.db", "desktop.ini"];
 /// files that someone may expect to be used, and a note for hidden files, backups and files of
 /// systems.
 pub fn stray_notices(bundle: &Bundle) -> Vec<Notice> {
-    // The files of the bundle are found by name even if the folder cannot be listed.
-    let strays = bundle.unreferenced().unwrap_or_default();
+    let strays = match bundle.unreferenced() {
+        Ok(strays) => strays,
+        // The files of the bundle are found by name all the same.
+        Err(error) => {
+            return vec![Notice::fallback(format!("{error}; the folder is not checked for other files"))];
+        }
+    };
     let (harmless, others): (Vec<Stray>, Vec<Stray>) = strays.into_iter().partition(is_harmless);
     let fallback = text(bundle, &others).map(Notice::fallback);
     fallback.into_iter().chain(text(bundle, &harmless).map(Notice::note)).collect()

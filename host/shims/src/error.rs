@@ -124,7 +124,7 @@ fn is_of_shortage(kind: ErrorKind) -> bool {
 }
 
 /// Keeps the kind of an error only if the shim is not at fault: the system had too little of a
-/// resource, or has no folder for temporary files.
+/// resource, or a file or folder is missing, such as the folder for temporary files.
 fn of_shim(error: Error) -> Error {
     let is_of_system = is_of_shortage(error.kind()) || error.kind() == ErrorKind::Missing;
     if is_of_system { error } else { error.with_kind(ErrorKind::Shim) }

@@ -135,7 +135,8 @@ impl Problem<'_> {
         let (goals, relaxed) = (&self.goals, &self.relaxed);
         let bounds = [
             goals.size.filter(|_| !relaxed.size),
-            // Without states, of which a shard counts those of its largest entry point only.
+            // Bytes of artefacts only: a shard counts the states of its largest entry point, so
+            // their sum is no lower bound.
             goals.memory.filter(|_| !relaxed.memory),
             goals.quality.filter(|_| !relaxed.quality),
             goals.token.filter(|_| !relaxed.times),

@@ -48,8 +48,8 @@ struct Candidate<'r> {
     costs: Vec<RangeCost>,
     /// Nanoseconds of a step with this entry point.
     step: u64,
-    /// Expected speed-up, in thousandths of the time with it. `None` if nothing is known of the
-    /// draft's proposals.
+    /// Expected speed-up, in thousandths of the time with it. `None` if the accepted
+    /// proposals of the draft are unknown.
     gain: Option<u64>,
     /// Minimum gain that justifies the entry point, in the same unit.
     needed: u64,
@@ -235,7 +235,7 @@ impl Usual {
 
     /// Returns the time per token in steps of one row, in thousandths of the time with proposals.
     /// Arguments are the nanoseconds of a step of one row, of a step of several rows, and of a
-    /// proposal. Returns `None` if nothing is known about the draft.
+    /// proposal. Returns `None` if the draft's accepted proposals are unknown.
     fn gain(&self, one: u64, several: u64, proposal: u64) -> Option<u64> {
         let each = u128::from(several) + u128::from(proposal);
         let time = self.silent * u128::from(one) + self.proposing.checked_mul(each)?;

@@ -125,11 +125,16 @@ impl Doubt {
         let target = request.targets.get(shard.target as usize)?;
         let limits = || target.limits.iter().filter(|limit| limit.name == OPS);
         // A limit of the user, or one that a compiler showed, is of this lowering.
-        if !super::is_own(target) || limits().any(|limit| limit.provenance != Provenance::Reported) {
+        let is_of_this_lowering = |limit: &Limit| {
+            use Provenance::{Learned, Measured, Probed, User};
+            matches!(limit.provenance, User | Learned | Measured | Probed)
+        };
+        if !super::is_own(target) || limits().any(is_of_this_lowering) {
             return None;
         }
-        let reported = limits().map(|limit| limit.value).min()?;
-        let per_layer = target.fact(PER_LAYER)?.parse::<u64>().ok().filter(|operations| *operations > 0)?;
+        let is_reported = |limit: &&Limit| limit.provenance == Provenance::Reported;
+        let reported = limits().filter(is_reported).map(|limit| limit.value).min()?;
+        let per_layer = target.number(PER_LAYER).filter(|operations| *operations > 0)?;
         let segment = shard.segments.iter().find(|segment| segment.end > segment.first)?;
         let layers = u64::from(segment.end - segment.first);
         let most = reported / per_layer;
@@ -304,6 +309,14 @@ mod tests {
             let known = plan(known);
             assert_eq!((layers(&known), hedges(&known).len()), (vec![8], 0), "{provenance:?}");
         }
+        // A larger limit that the shim models says nothing about the report.
+        let modelled = doubtful(8).limit("npu", OPS, 5000).change(|request| {
+            request.targets[0].limits[1].provenance = Provenance::Modelled;
+        });
+        assert_eq!(hedges(&plan(modelled)).len(), 1);
+        // A fact that is not a number is the same as no fact.
+        let wrong = chip(8).limit("npu", OPS, 1000).fact("npu", PER_LAYER, "many");
+        assert_eq!(hedges(&plan(wrong)).len(), 0);
     }
 
     #[test]

@@ -74,7 +74,7 @@ fn longest(request: &Request, plan: &Plan) -> Option<Long> {
     let table = CostTable::new(request);
     let long = plan.shards.iter().filter_map(|shard| {
         let target = request.targets.get(shard.target as usize).filter(|target| super::is_own(target))?;
-        let polled = target.fact(FACT)?.parse::<u64>().ok()?;
+        let polled = target.number(FACT)?;
         let is_decided = target.limits.iter().any(is_of_the_user);
         let cost = runs(request, &table, shard);
         let call = cost.time.likely;

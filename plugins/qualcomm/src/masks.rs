@@ -21,6 +21,13 @@ pub(crate) fn smaller(
     mut plan: Plan,
     solve: impl Fn(&Request) -> Result<Plan, Refusal>,
 ) -> Plan {
+    let states = |shard: &Shard| request.targets[shard.target as usize].fact(FACT).is_some();
+    if request.model.heads == 0 && request.has_states() && plan.shards.iter().any(states) {
+        let choice = "masks of prefill are not checked".to_owned();
+        let because = "the number of query heads is unknown".to_owned();
+        plan.reasons.push(Reason { shard: None, choice, because, cause: Cause::Preference(FACT.to_owned()) });
+        return plan;
+    }
     let Some((large, most)) = too_large(request, &plan) else { return plan };
     let size = |entry: Entry| names::bytes(mask_bytes(request, entry));
     let mut because = format!(
@@ -41,6 +48,7 @@ pub(crate) fn smaller(
     match fitting {
         None => because.push_str(", and no smaller prefill is offered whose mask fits"),
         Some(fitting) => {
+            let bound = Cause::Goal("max-prefill-rows".to_owned());
             let goals = Goals { max_prefill_rows: fitting.rows, ..request.goals.clone() };
             let limited = Request { goals, ..request.clone() };
             let objection = match solve(&limited) {
@@ -57,6 +65,8 @@ pub(crate) fn smaller(
             match objection {
                 Some(why) => because.push_str(&format!(", and with {name} {why}")),
                 None => {
+                    // The request did not set this bound.
+                    plan.reasons.retain(|reason| reason.cause != bound);
                     let own = size(fitting);
                     because = format!(
                         "its mask has {own}; {because}, and both take as long within the error of the times"
@@ -76,7 +86,7 @@ pub(crate) fn smaller(
 fn too_large(request: &Request, plan: &Plan) -> Option<(Entry, u64)> {
     let of_shard = |shard: &Shard| {
         let target = request.targets.get(shard.target as usize).filter(|target| super::is_own(target))?;
-        let most = target.fact(FACT)?.parse::<u64>().ok()?;
+        let most = target.number(FACT)?;
         let prefills = shard.entries.iter().copied().filter(|entry| entry.kind == EntryKind::Prefill);
         let largest = prefills.max_by_key(|entry| entry.rows)?;
         (mask_bytes(request, largest) > most).then_some((largest, most))
@@ -147,21 +157,24 @@ mod tests {
             assert_eq!(prefill(&plan), [rows]);
             let because = &said(&plan)[..];
             assert!(matches!(because, [own] if own.contains("1.3 MiB") && own.contains(why)), "{because:?}");
+            let is_goal = |reason: &Reason| reason.cause == Cause::Goal("max-prefill-rows".to_owned());
+            assert_eq!(plan.reasons.iter().any(is_goal), rows == 128, "the request sets no bound of 64 rows");
         }
     }
 
     #[test]
     fn masks_that_fit_or_are_unknown_change_no_plan() {
+        const UNCHECKED: &str = "the number of query heads is unknown";
         let mut small = request(u64::from, &[128, 64]);
         small.model.heads = 6;
         let mut unknown = request(u64::from, &[128, 64]);
         unknown.model.heads = 0;
         let mut unstated = request(u64::from, &[128, 64]);
         unstated.targets[0].facts.retain(|fact| fact.name != FACT);
-        for request in [small, unknown, unstated] {
+        for (request, why) in [(small, None), (unknown, Some(UNCHECKED)), (unstated, None)] {
             let plan = Qualcomm::make_plan(&request).unwrap();
             assert_eq!(prefill(&plan), [128]);
-            assert_eq!(said(&plan), [""; 0]);
+            assert_eq!(said(&plan), why.into_iter().collect::<Vec<_>>());
         }
     }
 }

@@ -319,7 +319,7 @@ fn a_profile_that_is_wrong_is_named_with_its_file() {
     // It does not affect other chips, and skipping it is reported.
     let notices = planned("mt6989", folder.path()).json()["notices"].to_string();
     assert!(notices.contains("other.json") && notices.contains("the profile is skipped"), "{notices}");
-    let words = ["other.json", "unknown field `surprise`", "the profile is skipped"];
+    let words = ["other.json", "unknown field `surprise`", "help: see plugins/README.md"];
     planned("mt6989", folder.path()).argument("--strict").refuses_with(9, &words);
     let bundle = Compiled::of(TEXT_FIXTURES[3]);
     let run = shardwright(["run", "--prompt", "a", "--soc", "mt6989", "--strict", "--profiles"]);

@@ -110,9 +110,9 @@ pub struct TargetArguments {
     /// Longest time from a prompt to the first token of its answer, such as `500ms` or `2s`.
     /// Default: no limit.
     ///
-    /// Times are predicted as intervals. A plan whose likely time is within the limit is preferred.
-    /// A plan that only its fastest run keeps within the limit is reported as `unlikely`, and
-    /// refused with `--strict`.
+    /// Times are predicted as intervals, and plans whose likely time is within the limit are
+    /// preferred. If only the fastest expected run is within it, the plan is reported as
+    /// `unlikely`, and refused with `--strict`.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub first_token: Option<Duration>,
     /// Lowest speed of an answer in tokens per second, judged like `--first-token`. Default: no
@@ -148,8 +148,9 @@ pub struct TargetArguments {
     /// separated by tabs. Default: built-in texts.
     #[arg(long, value_name = "FILE")]
     pub calibration_text: Option<PathBuf>,
-    /// Planner to use: a `.wasm` file, a planner pack, or a name from a planner directory, or the
-    /// built-in planner `generic`. Default: the planner of the chip's profile, or the built-in one.
+    /// Planner to use: a `.wasm` file, a planner pack, a name from a planner directory, or
+    /// `generic` for the built-in planner. Default: the planner of the chip's profile, or the
+    /// built-in one.
     #[arg(long, value_name = "FILE|NAME")]
     pub planner: Option<String>,
     /// Set an option of the planner (may be repeated). `planner check` lists a planner's options.

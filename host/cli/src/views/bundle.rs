@@ -352,13 +352,13 @@ fn bundle_view(inspection: &bundle::Inspection) -> String {
         (Some(true), _) => {
             writeln!(text, "verified byte by byte: all {all} files, {}", bytes(inspection.total_bytes))
         }
-        (_, false) => writeln!(
+        (_, false) if !sizes.is_empty() => writeln!(
             text,
             "not verified: {} of {all} files, {}, have the right size, and `--verify` hashes them",
             sizes.len(),
             bytes(sizes.iter().sum())
         ),
-        (_, true) => Ok(()),
+        _ => Ok(()),
     };
     for stray in &inspection.unreferenced {
         let _ = writeln!(text, "not part of the bundle: {}", stray.name);

@@ -631,6 +631,15 @@ fn a_hedge_is_within_less_than_the_plan_uses() {
     assert_eq!(crate::hedge::bytes(&request, &plan), 4130);
     plan.fallback[0].formats = vec![0];
     assert_eq!(crate::hedge::bytes(&request, &plan), 8130);
+    // Each unit has the smallest of the formats that it supports.
+    plan.fallback[0].formats = vec![0, 1];
+    let refused = |row: &&mut CostRow| row.target == 0 && (row.kind == 0) == (row.formats == 1);
+    let refused = request.costs.iter_mut().filter(refused);
+    refused.for_each(|row| row.legality = Legality::Illegal("too wide".to_owned()));
+    let mixed = crate::hedge::bytes(&request, &plan);
+    assert!((4130..8130).contains(&mixed), "{mixed}");
+    plan.fallback[0].formats = vec![1];
+    assert_eq!(crate::hedge::least_bytes(&request, &plan, &plan.fallback[0]), None);
     // Plans without hedges are stored as before.
     plan.fallback.remove(0);
     let text = String::from_utf8(plan.canonical_bytes()).unwrap();

@@ -154,7 +154,7 @@ impl<'de> Deserialize<'de> for Decimal {
         let value = f64::deserialize(deserializer)?;
         let thousandths = (value * 1000.0).round();
         let is_exact = (value * 1000.0 - thousandths).abs() < 1e-6 * thousandths.max(1.0);
-        match value > 0.0 && value <= Decimal::MAX && is_exact {
+        match thousandths >= 1.0 && value <= Decimal::MAX && is_exact {
             true => Ok(Decimal(thousandths as u64)),
             false => {
                 let expected = "expected a number above 0 with at most three digits after the point";

@@ -174,7 +174,7 @@ impl Sandbox {
                         compilation.within(None, cancelled).and_then(|code| self.component(&code))
                     }
                     // Without a thread, the compilation cannot be stopped.
-                    Err(_) => compile(&self.engine, wasm),
+                    Err(_) => expect_memory().and_then(|()| compile(&self.engine, wasm)),
                 };
                 self.compiled(origin, wasm, cache, component.map_err(|error| named(origin, error))?, notice)
             }

@@ -312,7 +312,7 @@ fn the_floor_keeps_the_limits_that_refusals_showed() {
     let lessons = &settled.planned.plan.plan().lessons;
     let told: Vec<_> = lessons.iter().map(|own| (own.target, own.limit.as_str(), own.value)).collect();
     assert_eq!(told, [(0, "ops", 450)]);
-    // It derives nothing from a refusal without a maximum, so its plan would be the same.
+    // It cannot learn from a refusal without a maximum, so its plan would be the same.
     let error = RevisionLoop::new(&session).run(&request, compiler(450, false)).unwrap_err();
     assert!(matches!(&error, LoopError::Planner { history, .. } if history.len() == 1), "{error}");
     // It keeps the lessons that a planner derived before it failed.

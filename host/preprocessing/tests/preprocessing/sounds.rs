@@ -392,6 +392,9 @@ fn a_second_format_and_second_samples_are_refused() {
         let refused = Sound::from_bytes(&piped(1700, 1600, &samples, &tail), &settings());
         let words = format!("a second chunk `{}`", String::from_utf8_lossy(name));
         assert_refused(refused, ErrorKind::Unsupported, &words);
+        // The size of the samples is unknown, and the file states its own.
+        let refused = Sound::from_bytes(&piped(1648, 0, &samples, &tail), &settings());
+        assert_refused(refused, ErrorKind::Unsupported, &words);
     }
     // A second format before the samples.
     let whole = piped(1648, 1600, &samples, b"");

@@ -307,7 +307,8 @@ impl Loader {
             let NotLoaded { error, class, ends, elsewhere } = match loaded {
                 Ok(chain) => match self.self_test(&chain, choice, entry, opening) {
                     Ok(said) => {
-                        let mut notices = tried.notices(entry.is_hedge());
+                        let hedged = entry.is_hedge().then(|| self.variant(variant).soc.as_str());
+                        let mut notices = tried.notices(hedged);
                         notices.extend(said.map(Notice::note));
                         return Ok(found(chain, passed, Compiled::default(), notices));
                     }
@@ -322,7 +323,7 @@ impl Loader {
             let error = match is_final || pass != Pass::Step {
                 true => error,
                 false => match self.compile_here(variant, entry, error, &beforehand) {
-                    Ok((chain, compiled)) => return Ok(found(chain, passed, compiled, tried.notices(false))),
+                    Ok((chain, compiled)) => return Ok(found(chain, passed, compiled, tried.notices(None))),
                     Err(error) => error,
                 },
             };

@@ -30,7 +30,8 @@ pub(super) fn why_not_better(chosen: &Candidate, passed: &[&Passed]) -> Option<N
     let mut hindered = passed.iter().copied().filter(|passed| passed.standing.hindered).peekable();
     match tier {
         Tier::Own | Tier::OwnRecompile | Tier::StandIn if chosen.chain > 0 => {
-            Some(Notice::fallback(format!("chain `{name}` of the variant for {soc} runs")))
+            let own = &mut passed.iter().copied().filter(|passed| passed.soc == *soc);
+            Some(Notice::fallback(format!("chain `{name}` of the variant for {soc} runs{}", because(own))))
         }
         Tier::Own | Tier::OwnRecompile | Tier::StandIn => None,
         // A chain for a chip was skipped for a reason other than a missing chip.

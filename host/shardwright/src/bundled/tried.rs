@@ -86,10 +86,11 @@ impl<'u> Tried<'u> {
         self.failed.push(UnloadedChain { trial, class, message: error.to_string() });
     }
 
-    /// Returns the notices. If a hedge runs, the chains that it replaces are remembered. Without a
-    /// hedge that runs, something else may be wrong, so they are tried again.
-    pub(super) fn notices(mut self, is_hedge: bool) -> Vec<Notice> {
-        for failed in self.failed.into_iter().filter(|_| is_hedge) {
+    /// Returns the notices. `hedged` is the chip of the variant whose hedge runs, if one does. The
+    /// chains that it replaces are remembered. Without a hedge that runs, something else may be
+    /// wrong, so they are tried again.
+    pub(super) fn notices(mut self, hedged: Option<&str>) -> Vec<Notice> {
+        for failed in self.failed.into_iter().filter(|failed| hedged == Some(failed.trial.chip.as_str())) {
             let chain = failed.trial.chain.clone();
             let Some(unloaded) = self.unloaded else { continue };
             self.said.push(Notice::note(match unloaded.keep(failed) {

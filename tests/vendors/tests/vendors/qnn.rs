@@ -272,7 +272,7 @@ fn what_the_compiler_refuses_is_planned_anew_in_other_formats_and_runs() {
     assert!(!outcome.stdout.trim().is_empty(), "{}", outcome.stderr);
 }
 
-/// Times are simulated for the chip, and those of the CPU follow from the rates of the profile. No
+/// Times of the chip are simulated, and times of the CPU follow from the rates of the profile. No
 /// work moves to the CPU, and the reasons give the differences. The library compiles everything in
 /// the menu.
 #[test]

@@ -101,9 +101,11 @@ fn chunks<'a>(bytes: &'a [u8], origin: &str) -> Result<(Format, Data<'a>, bool)>
                     expect_no_second(chunk.after(), origin)?;
                     return Ok((format, Data { bytes: &rest[..size.min(rest.len())], stated: size }, false));
                 }
-                // The file may state its own size nevertheless.
+                // The file may state its own size nevertheless. Then chunks follow it.
                 let until_end = riff_end.saturating_sub(bytes.len() - rest.len());
-                let length = if (1..rest.len()).contains(&until_end) { until_end } else { rest.len() };
+                let is_stated = (1..rest.len()).contains(&until_end) && are_chunks(&rest[until_end..]);
+                let length = if is_stated { until_end } else { rest.len() };
+                expect_no_second(&rest[length..], origin)?;
                 return Ok((format, Data { bytes: &rest[..length], stated: size }, true));
             }
             _ => {}
