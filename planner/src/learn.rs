@@ -231,7 +231,7 @@ impl Learned {
 
     fn learn_limit(&mut self, shard: &Shard, class: ErrorClass, name: &str, value: u64, because: String) {
         let target = &mut self.request.targets[shard.target as usize];
-        let choice = format!("{}: {name} ≤ {value} (learned)", target.name);
+        let choice = format!("{}: {name} ≤ {} (learned)", target.name, names::quantity(name, value));
         let relief = relief_after(target, &shard.flags, name);
         target.limits.push(Limit {
             name: name.to_owned(),
@@ -269,10 +269,14 @@ impl Learned {
             Some(max) => {
                 let scaled = u128::from(planned) * u128::from(max) / u128::from(refused);
                 let scaled = u64::try_from(scaled).unwrap_or(u64::MAX);
+                let [refused, max] = names::apart(name, [refused, max]);
                 let because = format!("{refused} was refused, the maximum is {max}");
                 (scaled.min(planned.saturating_sub(1)), because)
             }
-            None => (planned / 2, format!("{refused} was refused without a maximum, trying half of it")),
+            None => {
+                let refused = names::quantity(name, refused);
+                (planned / 2, format!("{refused} was refused without a maximum, trying half of it"))
+            }
         };
         self.teach(shard.target, name, limit, &because);
         self.learn_limit(shard, class, name, limit, because);

@@ -37,10 +37,11 @@
 //! and prefill rows. Weights of two bits lose so much quality that they need a goal for losses,
 //! unless no other format is offered.
 //!
-//! **Goals for times** are kept in up to four stages. The first stage that has a plan ends the
-//! search. First every layer stays on the first rank that supports it, and the likely time keeps
-//! the goal, then the lowest time does. After that layers may be on any target, again by the likely
-//! time and then by the lowest. A goal that even the lowest time exceeds is refused as `too-slow`.
+//! **Goals for bytes and times** are kept in up to four stages. The first stage that has a plan
+//! ends the search. First every layer stays on the first rank that supports it, with smaller tables
+//! and formats if needed. After that layers may be on any target. A goal for times is kept by the
+//! likely time or, if no plan of these targets does so, by the lowest time. A goal that even the
+//! lowest time exceeds is refused as `too-slow`.
 //!
 //! The solution is exact if no cut point has more than [`LABELS_PER_CUT`] incomparable labels and
 //! comparing them does not exceed the [`Budget`] of the call. Otherwise fewer labels are kept and
@@ -164,8 +165,10 @@ pub struct Settings {
     pub falls_back: bool,
     /// Whether proposed tokens are verified.
     pub speculate: Speculate,
-    /// Whether a goal for losses is only the default and was not set by the user.
+    /// Whether the loss counts only by default, so that no work moves to keep it low.
     pub loss_is_usual: bool,
+    /// Whether the likely time must keep a goal for times. Otherwise the lowest time may.
+    pub only_likely: bool,
     /// The format tuple of every shard, by index. `None`: chosen by the objective from the tuples
     /// that the request offers.
     pub formats: Option<u32>,
@@ -183,7 +186,8 @@ pub struct Settings {
     /// goal limits their loss.
     pub gain: u32,
     /// Time, in percent below 100, that formats not listed first must save, layer by layer, if a
-    /// quality goal limits their loss.
+    /// quality goal limits their loss. If only the lowest time keeps a goal for times, at most
+    /// [`gain`](Self::gain).
     pub gain_within_goal: u32,
     /// Effort of the search.
     pub effort: Effort,
@@ -206,6 +210,7 @@ impl Default for Settings {
             falls_back: true,
             speculate: Speculate::Automatic,
             loss_is_usual: false,
+            only_likely: false,
             formats: None,
             wanted: vec![],
             barred: vec![],
@@ -320,12 +325,43 @@ pub struct Solution {
 /// `state-not-shareable`, `over-memory`, `over-size`, `over-quality`, `too-slow`, and `exhausted`
 /// if every solution is forbidden.
 pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
+    let is_time = |bound: &crate::Goal| {
+        matches!(bound, crate::Goal::TokenMicroseconds(_) | crate::Goal::FirstTokenMicroseconds(_))
+    };
+    let (times, others): (Vec<_>, Vec<_>) = request.goals.bounds.iter().copied().partition(is_time);
+    let is_tried = settings.effort == Effort::Thorough && !settings.budget.is_spent();
+    if times.is_empty() || others.is_empty() || !is_tried {
+        return solve_bounded(request, settings);
+    }
+    // Without goals for times the search is easier, and its plan often keeps them.
+    let freer = Request { goals: Goals { bounds: others, ..request.goals.clone() }, ..request.clone() };
+    let found = solve_bounded(&freer, &Settings { budget: settings.budget.third(), ..settings.clone() });
+    let likely = GoalBounds::new(&request.goals, Stage::default());
+    let keeps = |found: &Solution| {
+        let within = |bound: Option<u64>, time: Interval| {
+            bound.is_none_or(|most| time.likely.saturating_mul(1000) <= most)
+        };
+        within(likely.token, found.time) && within(likely.first_token, found.first_token)
+    };
+    // Without bounds, the freer search has only one stage.
+    let stages = stages(request, settings)?;
+    match found {
+        Ok(found) if keeps(&found) && stages.contains(&found.stage) => {
+            let decided = decided::compare(request, settings, &found)?;
+            Ok(Solution { decided, settings: settings.clone(), ..found })
+        }
+        _ => solve_bounded(request, settings),
+    }
+}
+
+/// Finds the optimum with all goals in one search.
+fn solve_bounded(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
     let goals = &request.goals;
     let bytes = goals.size_bytes().or(goals.memory_bytes());
     let stated = bytes.is_some() && !goals.least_loss && !settings.loss_is_usual;
     let Some(most) = goals.quality_micronats().filter(|_| stated && settings.effort == Effort::Thorough)
     else {
-        return solve_once(request, settings);
+        return solve_once(request, settings, (&stages(request, settings)?, None));
     };
     // Finding the least loss needs few comparisons. Proving that no plan is within a bound needs
     // many.
@@ -333,43 +369,60 @@ pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal
     goals.bounds.retain(|bound| !matches!(bound, crate::Goal::QualityMicronats(_)));
     let weighed = Request { goals, ..request.clone() };
     let order = [&[Goal::Loss][..], &settings.order].concat();
-    let alone = Settings { falls_back: false, order, ..settings.clone() };
-    // A later stage may have a plan that loses less.
-    let (mut least, mut is_open) = (None, false);
-    for stage in stages(&weighed, &alone)? {
-        let Some(found) = fallback::solve(&weighed, &alone, stage)? else { continue };
-        if fallback::lost(&weighed, &found) <= most {
-            least = Some(found);
-            break;
+    let here = Settings { falls_back: false, ..settings.clone() };
+    let anywhere = Settings { order, ..here.clone() };
+    // A later stage may have a plan that loses less, and so may one that moves more layers.
+    let stages = stages(request, settings)?;
+    let (mut least, mut nearest, mut is_open) = (None, None, false);
+    'stages: for (place, stage) in stages.iter().enumerate() {
+        for alone in [&here, &anywhere] {
+            let Some(found) = fallback::solve(&weighed, alone, *stage)? else { continue };
+            let lost = fallback::lost(&weighed, &found);
+            nearest = Some(nearest.unwrap_or(lost).min(lost));
+            if lost <= most {
+                // Plans of later stages are worse.
+                least = Some((found, alone, &stages[..=place]));
+                break 'stages;
+            }
+            // Without other targets, the order makes no difference.
+            if stage.stays || alone.order.first() == Some(&Goal::Loss) {
+                is_open |= found.gap.is_some_and(|gap| gap.goal == Goal::Loss && gap.least <= most);
+                break;
+            }
         }
-        is_open |= found.gap.is_some_and(|gap| gap.goal == Goal::Loss && gap.least <= most);
     }
-    if least.is_none() && !is_open {
-        return Err(tables::no_solution(request, settings));
-    }
-    match (solve_once(request, settings), least) {
-        (Err(refusal), Some(least)) if refusal.kind != RefusalKind::InvalidRequest => {
-            let note = Reason {
-                shard: None,
-                choice: "the least loss".to_owned(),
-                because: match settings.falls_back && request.goals.size_bytes().is_some() {
-                    true => {
-                        "the search found no other plan within the goals, and keeps no room for fallbacks"
-                    }
-                    false => "the search found no other plan within the goals",
-                }
-                .to_owned(),
-                cause: Cause::Goal("quality".to_owned()),
-            };
-            let decided = decided::compare(&weighed, &alone, &least)?;
-            Ok(Solution { decided, note: Some(note), settings: settings.clone(), ..least })
+    let Some((least, alone, stages)) = least else {
+        return solve_once(request, settings, (if is_open { &stages } else { &[] }, nearest));
+    };
+    let because = match solve_once(request, settings, (stages, nearest)) {
+        Err(refusal) if refusal.kind == RefusalKind::InvalidRequest => return Err(refusal),
+        Ok(found) if !least.is_better_placed(&found) => return Ok(found),
+        _ if settings.falls_back && request.goals.size_bytes().is_some() => {
+            "the search found no faster plan within the goals that moves no more layers, and keeps no room \
+             for fallbacks"
         }
-        (found, _) => found,
-    }
+        _ => "the search found no faster plan within the goals that moves no more layers",
+    };
+    let note = Reason {
+        shard: None,
+        choice: "the least loss".to_owned(),
+        because: because.to_owned(),
+        cause: Cause::Goal("quality".to_owned()),
+    };
+    let decided = decided::compare(&weighed, alone, &least)?;
+    Ok(Solution { decided, note: Some(note), settings: settings.clone(), ..least })
 }
 
-fn solve_once(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
-    let found = speculation::solve(request, settings)?;
+/// Finds the solution of the first of these stages that has one. `lost` is the least known loss of
+/// a plan without a goal for it.
+fn solve_once(
+    request: &Request,
+    settings: &Settings,
+    (stages, lost): (&[Stage], Option<u64>),
+) -> Result<Solution, Refusal> {
+    let Some(found) = speculation::solve(request, settings, stages)? else {
+        return Err(tables::no_solution(request, settings, lost));
+    };
     let decided = decided::compare(request, settings, &found)?;
     Ok(Solution { decided, ..found })
 }
@@ -378,8 +431,13 @@ fn solve_once(request: &Request, settings: &Settings) -> Result<Solution, Refusa
 type Find = fn(&Request, &Settings, Stage) -> Result<Option<Solution>, Refusal>;
 
 /// Returns the solution of the first stage that has one.
-fn in_stages(request: &Request, settings: &Settings, find: Find) -> Result<Option<Solution>, Refusal> {
-    for stage in stages(request, settings)? {
+fn in_stages(
+    request: &Request,
+    settings: &Settings,
+    stages: &[Stage],
+    find: Find,
+) -> Result<Option<Solution>, Refusal> {
+    for &stage in stages {
         if let Some(found) = find(request, settings, stage)? {
             return Ok(Some(found));
         }
@@ -680,7 +738,7 @@ impl<'request> Problem<'request> {
                         target,
                         goals,
                         stage: relaxed.stage,
-                        gain: settings.gain_within_goal,
+                        gain: relaxed.stage.gain(settings),
                         entries: &entries,
                         wanted,
                         barred,
@@ -709,7 +767,7 @@ impl<'request> Problem<'request> {
         let is_simple = settings.effort == Effort::Simple;
         let intervals = intervals(request, &entries);
         let ranks = if is_simple { (0..request.targets.len() as u64).collect() } else { ranks(&intervals) };
-        if relaxed.stage.stays && goals.bounds_times() {
+        if relaxed.stage.stays {
             parts.iter_mut().for_each(|part| part.stay(&ranks));
         }
         // The first target, which runs most layers, decides which quantity is balanced.
@@ -791,7 +849,7 @@ impl<'request> Problem<'request> {
             target,
             goals: self.goals,
             stage: self.relaxed.stage,
-            gain: self.settings.gain_within_goal,
+            gain: self.relaxed.stage.gain(self.settings),
             entries: &self.entries,
             wanted: if self.relaxed.preferences { &[] } else { &self.settings.wanted },
             barred: if self.relaxed.forbidden { &[] } else { &self.settings.barred },
@@ -858,7 +916,7 @@ impl<'request> Problem<'request> {
             (false, 0) => nanoseconds,
             (true, _) => {
                 let later = choice.later_time[end] - choice.later_time[first];
-                nanoseconds.saturating_add(with_gain(later, self.settings.gain_within_goal))
+                nanoseconds.saturating_add(with_gain(later, self.relaxed.stage.gain(self.settings)))
             }
         };
         let rank = self.ranks[place].saturating_mul(units);

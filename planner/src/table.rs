@@ -54,6 +54,16 @@ impl Interval {
         }
     }
 
+    /// Formats the likely time as `Display` does, without the bounds: `about 52 ms`.
+    pub fn figure(&self) -> String {
+        names::within([self.low, self.likely, self.high]).0
+    }
+
+    /// Returns the significant digits that the error of the time allows.
+    pub(crate) fn digits(&self) -> u32 {
+        if names::is_narrow(self.low, self.high) { 3 } else { 2 }
+    }
+
     /// Returns whether `high` relative to `low` exceeds that of `other` by more than 5 percent. A
     /// time of 0 is exact.
     pub fn is_wider_than(&self, other: &Self) -> bool {
@@ -66,17 +76,13 @@ impl Interval {
     }
 }
 
-/// Formats the time as `about 52 ms (20 ms to 130 ms)`, with the digits that its error allows.
+/// Formats the time as `about 52 ms (20 to 130)`, with the digits that its error allows.
 impl fmt::Display for Interval {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The hand-off between shards is rounded to whole microseconds.
-        let is_rounded = self.low > 1 && self.high.saturating_sub(self.low) <= 1;
-        if self.low == self.high || is_rounded {
-            return formatter.write_str(&names::microseconds(self.likely));
+        match names::within([self.low, self.likely, self.high]) {
+            (figure, Some(range)) => write!(formatter, "{figure} ({range})"),
+            (figure, None) => formatter.write_str(&figure),
         }
-        let [low, likely, high] =
-            [self.low, self.likely, self.high].map(|time| names::microseconds(names::two_digits(time)));
-        write!(formatter, "about {likely} ({low} to {high})")
     }
 }
 

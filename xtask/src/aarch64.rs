@@ -163,7 +163,8 @@ fn plans(workspace: &Workspace) -> Result<(), Error> {
         };
         let plan = ask(&mut emulated)?;
         let mut replay = Command::new(&program);
-        replay.args(["planner", "replay", "--format", "json"]).arg(file("request.json"));
+        replay.args(["planner", "replay", "--planner", "generic", "--format", "json"]);
+        replay.arg(file("request.json"));
         let replayed = process::output(&mut replay)?;
         // The report contains the plan in its canonical bytes.
         let plan = plan.trim();

@@ -13,7 +13,7 @@ use shardwright_files::own;
 use shardwright_planning::feedback::{Attempt, Feedback};
 use shardwright_planning::request::{Request, TargetSummary};
 use shardwright_shims::ShimInstance;
-use shardwright_vocabulary::{Device, Flag, Lesson, Limit, Provenance, Relief};
+use shardwright_vocabulary::{Device, Flag, Lesson, Limit, Provenance, Relief, units};
 
 /// Version of the files. A file of another version is ignored with a notice.
 const VERSION: u32 = 3;
@@ -192,8 +192,10 @@ impl Learned {
             if learned.is_empty() {
                 continue;
             }
-            let words: Vec<String> =
-                learned.iter().map(|limit| format!("{} ≤ {}", limit.name, limit.value)).collect();
+            let words = learned
+                .iter()
+                .map(|limit| format!("{} ≤ {}", limit.name, units::quantity(&limit.name, limit.value)));
+            let words: Vec<String> = words.collect();
             said.push(match write(&path, compiler.clone(), learned) {
                 Ok(()) => format!(
                     "target {}: {} was learned for the next plan; remove {} to forget it",

@@ -59,7 +59,7 @@ pub use options::{
     USUAL_QUALITY, WeightRounding, placed_pass,
 };
 pub use places::{LoadedPart, thread_options};
-pub use planners::{PlannerTools, find_planner};
+pub use planners::{PlannerTools, find_planner, planner_named};
 pub use profiles::skipped_profiles;
 pub use proving::{Candidate, Prover, Proving};
 pub use request::{ModelName, Question, TargetOffer, make_request, stored_formats};

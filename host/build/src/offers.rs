@@ -33,11 +33,9 @@ pub fn offered_formats(
 ) -> Vec<FormatTuple> {
     let stored = stored_formats(graph);
     let mut offered: Vec<FormatTuple> = Vec::new();
-    // The usual bound counts losses too, and together with a goal of bytes it may need these
-    // formats.
-    let sized = options.size_bytes.is_some() || options.memory_bytes.is_some();
+    // The usual bound counts losses too, and a goal of bytes or times may need these formats.
     let weighed = options.loss_goal(profile, graph) != LossGoal::None
-        || (sized && options.usual_quality(profile, graph).is_some());
+        || (options.bounds_cost() && options.usual_quality(profile, graph).is_some());
     // A user who names a format accepts the loss.
     let mut known: Vec<FormatTuple> = match asked {
         true => profile.legal_formats().cloned().collect(),

@@ -516,14 +516,19 @@ impl PlanOptions {
         (options, taken)
     }
 
+    /// Returns whether a goal limits bytes or times.
+    pub(crate) fn bounds_cost(&self) -> bool {
+        let bounds =
+            [self.memory_bytes, self.size_bytes, self.token_microseconds, self.first_token_microseconds];
+        bounds.iter().any(Option::is_some)
+    }
+
     /// Returns how losses decide, according to the goals and the preference of the user or the
     /// profile. Losses of an encoder cannot be predicted, so only a quality goal counts for it.
     pub(crate) fn loss_goal(&self, profile: &Profile, graph: &Graph) -> LossGoal {
-        let bounds =
-            [self.memory_bytes, self.size_bytes, self.token_microseconds, self.first_token_microseconds];
         match self.quality_micronats {
             Some(micronats) => LossGoal::Most(micronats),
-            None if bounds.iter().all(Option::is_none) || !graph.is_generative() => LossGoal::None,
+            None if !self.bounds_cost() || !graph.is_generative() => LossGoal::None,
             None if self.prefers.unwrap_or(profile.prefers) == Preference::Quality => LossGoal::Least,
             None => LossGoal::None,
         }

@@ -60,9 +60,10 @@ pub(crate) fn planning_session(
     let cancelled = || watch.cancelled();
     let directories = &options.planners;
     let find = if options.planner_by_name { planner_named } else { find_planner };
-    let named = options.planner.as_deref().map(|named| (named, find(named, directories)));
-    // The built-in planner can be named, which overrides the planner of a profile.
-    let named = named.filter(|(named, found)| found.is_ok() || *named != builtin::NAME);
+    // The name of the built-in planner overrides the planner of a profile. A file of that name in a
+    // directory does not replace it, and runs only if its path is named.
+    let named = options.planner.as_deref().filter(|named| *named != builtin::NAME);
+    let named = named.map(|named| (named, find(named, directories)));
     let session = match named {
         None => {
             match tools.built_in_until(&cancelled) {
@@ -87,12 +88,9 @@ pub(crate) fn planning_session(
                 },
                 // A profile names a planner, and a bundle the one that it was compiled with. Both
                 // may be missing here. A planner that the user names must be present.
-                Err(error) if options.strict || !options.planner_by_name => return Err(error),
-                Err(error) => Err(PlannerError {
-                    planner: named.to_owned(),
-                    version: None,
-                    kind: PlannerErrorKind::MissingFile(error.with_kind(ErrorKind::Missing)),
-                }),
+                Err(error) if !options.planner_by_name => return Err(error),
+                Err(error) if options.strict => return Err(missing(named, &error).into()),
+                Err(error) => Err(missing(named, &error)),
             };
             if let Ok(planner) = &asked {
                 check_settings(planner, &options.recorded.planner_options)?;
@@ -105,6 +103,21 @@ pub(crate) fn planning_session(
         }
     };
     Ok(session.strict(options.strict))
+}
+
+/// Returns the error of a planner that a profile or a bundle names and that was not found.
+fn missing(named: &str, error: &Error) -> PlannerError {
+    let generic = "`--planner generic` uses the built-in planner";
+    let help = error.help().map_or_else(|| generic.to_owned(), |help| format!("{help}; {generic}"));
+    let error = match error.kind() {
+        ErrorKind::Argument => Error::missing("not found in the planner directories"),
+        _ => error.clone(),
+    };
+    PlannerError {
+        planner: named.to_owned(),
+        version: None,
+        kind: PlannerErrorKind::MissingFile(error.with_help(help)),
+    }
 }
 
 /// Returns whether a file is missing, damaged or something else than a planner for this host, as
@@ -129,10 +142,15 @@ pub fn find_planner(named: &str, directories: &[PathBuf]) -> Result<PlannerEntry
 }
 
 /// Finds a planner by name in one of the directories, never by path.
-fn planner_named(named: &str, directories: &[PathBuf]) -> Result<PlannerEntry> {
+pub fn planner_named(named: &str, directories: &[PathBuf]) -> Result<PlannerEntry> {
     let registry =
         directories.iter().fold(PlannerRegistry::new(), |registry, dir| registry.with_directory(dir));
     registry.find(named)
+}
+
+/// Returns whether a name is that of the built-in planner or of one planner in the directories.
+pub(crate) fn is_here(named: &str, directories: &[PathBuf]) -> bool {
+    named == builtin::NAME || planner_named(named, directories).is_ok()
 }
 
 pub struct PlannerTools {
@@ -266,14 +284,21 @@ mod tests {
     fn the_built_in_planner_can_be_named_and_a_missing_one_of_a_profile_is_replaced() {
         let named = |name: &str| PlanOptions { planner: Some(name.to_owned()), ..PlanOptions::default() };
         let session = |options: &PlanOptions| planning_session(options, &Trust::off(), &());
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("generic.wasm"), b"").unwrap();
+        let beside = PlanOptions { planners: vec![folder.path().to_owned()], ..named("generic") };
         assert!(session(&named("generic")).unwrap().is_built_in());
+        assert!(session(&beside).unwrap().is_built_in(), "a file does not replace the built-in planner");
         assert_eq!(session(&named("nowhere")).unwrap_err().kind(), ErrorKind::Argument);
         let of_profile = PlanOptions { planner_by_name: true, planner_of_profile: true, ..named("nowhere") };
         let replaced = session(&of_profile).unwrap();
         assert!(!replaced.is_built_in());
         assert!(replaced.options().any(|option| option.name == "usual-quality"), "of the built-in planner");
         let strict = PlanOptions { strict: true, ..of_profile };
-        assert_eq!(session(&strict).unwrap_err().kind(), ErrorKind::Argument);
+        let error = session(&strict).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Missing);
+        assert_eq!(error.to_string(), "planner `nowhere`: not found in the planner directories");
+        assert!(error.help().unwrap().ends_with("`--planner generic` uses the built-in planner"), "{error}");
     }
 
     /// The planner name in a bundle must not choose a file.

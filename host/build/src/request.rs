@@ -198,8 +198,8 @@ pub(crate) fn make_keyed_request(
                     if watch.cancelled() {
                         return Err(cancelled());
                     }
-                    let stage =
-                        format!("costs of {} at {entry} on {}", kinds[kind].name, offer.summary.target.name);
+                    let (row, name, on) = (costs.len() + 1, &kinds[kind].name, &offer.summary.target.name);
+                    let stage = format!("costs {row} of {rows}: {name} at {entry} on {on}");
                     watch.progress((costs.len() * 1000 / rows.max(1)) as u32, &stage);
                     let place = CostPlace { kind, target, format, entry };
                     let timer = timers.get(target).copied().flatten();

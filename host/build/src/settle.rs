@@ -11,7 +11,7 @@ use shardwright_planning::error::{PlannerError, PlannerErrorKind, RefusalKind};
 use shardwright_planning::feedback::Attempt;
 use shardwright_planning::plan::Plan;
 use shardwright_planning::profile::Profile;
-use shardwright_planning::request::Request;
+use shardwright_planning::request::{RecordedRequest, Request};
 use shardwright_planning::session::{RevisionLoop, Trial};
 use shardwright_vocabulary::{Error, Notice, Part, Pass, Watch};
 
@@ -56,7 +56,9 @@ pub fn plan(source: &mut dyn PlanSource, options: &PlanOptions, watch: &mut dyn 
     let preparation = Preparation::new(source, options, Purpose::Plan, &mut all.then(prepared))?;
     let request = preparation.request.canonical_bytes();
     if let Some(path) = &request_file {
-        REQUEST.write(path, &request)?;
+        let planner = preparation.session.first().map(|planner| planner.description().name.clone());
+        let recorded = RecordedRequest { request: preparation.request.clone(), planner };
+        REQUEST.write(path, &recorded.canonical_bytes())?;
     }
     let planned = match preparation.session.plan(&preparation.request) {
         Ok(planned) => planned,
@@ -100,7 +102,7 @@ fn request_path(path: &Path, pass: Pass) -> PathBuf {
     }
 }
 
-/// A recorded request of a planner, as `Request::canonical_bytes` writes it.
+/// A recorded request of a planner, as `RecordedRequest::canonical_bytes` writes it.
 const REQUEST: OutputKind = OutputKind {
     name: "a recorded request",
     is_earlier: |begin| begin.starts_with(br#"{"model":{"name":"#) && contains(begin, br#","max_context":"#),

@@ -1225,7 +1225,8 @@ pub enum PlannerCommand {
     ///
     /// The requests are plain, large, incomplete, contradictory and absurd.
     Check {
-        /// Planner to check: a `.wasm` file, a pack, or a name from a planner directory.
+        /// Planner to check: a `.wasm` file, a pack, a name from a planner directory, or `generic`
+        /// for the built-in planner.
         planner: String,
         /// Set an option of the planner in every request (may be repeated).
         #[arg(long = "planner-option", value_name = "NAME=VALUE", value_parser = name_and_text)]
@@ -1239,8 +1240,8 @@ pub enum PlannerCommand {
     Replay {
         /// Request file, written by `plan --write-request`.
         request: PathBuf,
-        /// Planner to run: a `.wasm` file, a pack, or a name from a planner directory. Default: the
-        /// built-in planner.
+        /// Planner to run: a `.wasm` file, a pack, a name from a planner directory, or `generic`
+        /// for the built-in planner. Default: the planner that the request records.
         #[arg(long, value_name = "FILE|NAME")]
         planner: Option<String>,
         #[command(flatten)]

@@ -5,11 +5,12 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright::SearchPath;
+use shardwright_build::{PlanReport, Speed};
 use shardwright_bundle::{Bundle, ChainEntry, ShardEntry};
 use shardwright_selection::{Candidate, OpenShims, Selection, select};
 use shardwright_shims::{Chip, ShimInstance};
 use shardwright_trust::Trust;
-use shardwright_vocabulary::{PlannerIdentity, Result};
+use shardwright_vocabulary::{Error, PlannerIdentity, Result};
 use shardwright_worker::Shims;
 
 use crate::described::DescribedMachine;
@@ -39,9 +40,24 @@ pub struct ExplainReport {
     /// Chains that run, but that a start skips because an earlier one could not load them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<SkippedChain>,
+    /// The plans of all chains, in the order of `candidates`, then of `passed`.
+    pub chains: Vec<ExplainedChain>,
     /// The chains that run, the best first, and the chains that do not.
     #[serde(flatten)]
     pub selection: Selection,
+}
+
+/// The recorded plan of a chain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ExplainedChain {
+    /// The chip of the variant.
+    pub soc: String,
+    pub chain: String,
+    /// Limits of a hedge, by name. Empty for other chains.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub within: Vec<(String, u64)>,
+    /// Predicted times on the planned targets, or `None` if the bundle does not record them.
+    pub speed: Option<Speed>,
 }
 
 /// A chain that a start skips.
@@ -58,6 +74,11 @@ impl ExplainReport {
     pub fn skips(&self, candidate: &Candidate) -> Option<&str> {
         let is_it = |own: &&SkippedChain| (&own.soc, &own.chain) == (&candidate.soc, &candidate.name);
         self.skipped.iter().find(is_it).map(|own| own.reason.as_str())
+    }
+
+    /// Returns the plan of a chain of the variant for a chip.
+    pub fn chain(&self, soc: &str, name: &str) -> Option<&ExplainedChain> {
+        self.chains.iter().find(|own| own.soc == soc && own.chain == name)
     }
 }
 
@@ -104,8 +125,37 @@ pub fn explain(path: &Path, about: About<'_>, search: &SearchPath, trust: &Trust
         machine,
         unchecked: unchecked(&bundle),
         skipped,
+        chains: chains(&bundle, &selection)?,
         selection,
     })
+}
+
+/// Returns the recorded plans of the selected chains.
+fn chains(bundle: &Bundle, selection: &Selection) -> Result<Vec<ExplainedChain>> {
+    let candidates = selection.candidates.iter().map(|own| (own.variant, own.chain));
+    let passed = selection.passed.iter().map(|own| (own.variant, own.chain));
+    let explained = |(variant, chain): (usize, usize)| {
+        let variant = bundle.manifest().variants.get(variant)?;
+        let entry = variant.chains.get(chain)?;
+        Some(recorded_speed(bundle, entry).map(|speed| ExplainedChain {
+            soc: variant.soc.clone(),
+            chain: entry.name.clone(),
+            within: entry.within.clone(),
+            speed,
+        }))
+    };
+    candidates.chain(passed).filter_map(explained).collect()
+}
+
+/// Returns the predicted times of a chain, if the bundle records its plan.
+fn recorded_speed(bundle: &Bundle, chain: &ChainEntry) -> Result<Option<Speed>> {
+    let Some(report) = chain.report else { return Ok(None) };
+    let plan: PlanReport = serde_json::from_slice(&bundle.read(&report)?).map_err(|error| {
+        Error::invalid(format!("not a plan of this version: {error}"))
+            .at(format!("{}: chain `{}`", bundle.path().display(), chain.name))
+            .with_help("compile the checkpoint again")
+    })?;
+    Ok(Some(plan.forecast.speed))
 }
 
 /// Returns the candidates that a start on this machine skips.

@@ -43,7 +43,7 @@ pub use bundle::{
     VariantPrognosis,
 };
 pub use described::{DescribedDevice, DescribedMachine, DescribedShim};
-pub use explain::{About, ExplainReport, SkippedChain, explain};
+pub use explain::{About, ExplainReport, ExplainedChain, SkippedChain, explain};
 pub use fault::Fault;
 pub use inspect::{
     ArtefactReport, BundleReport, ForeignReport, Inspected, ShardAdvice, ShardInspection, ShimAnswer,
@@ -52,8 +52,8 @@ pub use inspect::{
 pub use machine::{Identity, MachineReport};
 pub use places::{CacheReport, FoundFile, SearchedPlace, VariableReport};
 pub use planners::{
-    AskedShardReport, CheckReport, LogReport, PlannerOptionReport, PlannerReport, ReplayReport,
-    check_planner, pack_planner, replay_request,
+    AskedShardReport, CheckReport, LogReport, PlannerChoice, PlannerOptionReport, PlannerReport,
+    ReplayReport, check_planner, pack_planner, replay_request,
 };
 pub use plans::{
     ComparedPlan, PlanChange, PlanDifference, PlanTopic, PlanUnit, PlanValue, compare_plans, compare_reports,

@@ -3,9 +3,13 @@
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright_build::PlannerTools;
+use shardwright::SearchPath;
+use shardwright_build::{PlannerTools, find_planner};
 use shardwright_files::output::OutputKind;
+use shardwright_planning::builtin;
+use shardwright_planning::error::PlannerError;
 use shardwright_planning::pack::is_pack;
+use shardwright_planning::registry::PlannerEntry;
 use shardwright_planning::sandbox::Planner;
 use shardwright_trust::Trust;
 use shardwright_vocabulary::Result;
@@ -16,7 +20,7 @@ mod checked;
 mod replayed;
 
 pub use checked::{CheckReport, check_planner};
-pub use replayed::{AskedShardReport, LogReport, ReplayReport, replay_request};
+pub use replayed::{AskedShardReport, LogReport, PlannerChoice, ReplayReport, replay_request};
 
 /// A signed pack of a planner.
 const PACK: OutputKind = OutputKind { name: "a planner pack", is_earlier: is_pack };
@@ -59,6 +63,16 @@ pub fn pack_planner(planner: &Path, key: &Path, output: &Path) -> Result<Planner
     PACK.write(output, &packed)?;
     let outcome = format!("{} bytes in {}, signed by {}", packed.len(), output.display(), seed.public());
     Ok(report(&loaded, Some(outcome)))
+}
+
+/// Finds a planner by path or name, as `plan --planner` does. `None` is the built-in planner.
+fn found(named: &str, search: &SearchPath) -> Result<Option<PlannerEntry>> {
+    if named == builtin::NAME { Ok(None) } else { find_planner(named, &search.planners).map(Some) }
+}
+
+/// Loads a planner that was found.
+fn load(tools: &PlannerTools, entry: Option<&PlannerEntry>) -> Result<Planner, PlannerError> {
+    entry.map_or_else(|| tools.built_in(), |entry| tools.load(entry))
 }
 
 fn report(planner: &Planner, outcome: Option<String>) -> PlannerReport {

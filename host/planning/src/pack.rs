@@ -166,6 +166,11 @@ pub fn inspect(bytes: &[u8]) -> Result<PackManifest> {
 }
 
 /// Checks that a pack is undamaged, signed by one of `trusted`, and made for this host.
+///
+/// # Errors
+///
+/// A damaged pack is [`ErrorKind::Invalid`], whoever signed it. The other errors are
+/// [`ErrorKind::Planning`].
 pub fn verify(bytes: &[u8], trusted: &[PublicKey]) -> Result<PackManifest> {
     checked(bytes, trusted).map(|parts| parts.manifest)
 }
@@ -174,23 +179,24 @@ fn checked<'pack>(bytes: &'pack [u8], trusted: &[PublicKey]) -> Result<Parts<'pa
     let parts = take_apart(bytes)?;
     let key = parts.manifest.key;
     let signature = parts.signature.ok_or_else(|| rejected("the pack is not signed", MAKE_AGAIN))?;
-    if !trusted.contains(&key) {
-        let message = format!("the pack is signed by {key}, which is not a trusted key");
-        return Err(rejected(message, "add the key to the trusted keys if you know its owner"));
-    }
-    let altered = || {
-        let message = format!("the pack was altered: the signature of {key} does not match");
-        rejected(message, GET_AGAIN)
+    // The key is part of the pack, so damage is noticed whether or not the key is trusted.
+    let damaged = || {
+        let message = format!("damaged pack: the signature of {key} does not match");
+        Error::invalid(message).with_help(GET_AGAIN)
     };
     if !key.has_signed(parts.signed, &signature) {
-        return Err(altered());
+        return Err(damaged());
     }
     let digests = [
         (hex::encode(&Sha256::digest(parts.wasm)), &parts.manifest.wasm_sha256),
         (hex::encode(&Sha256::digest(parts.code)), &parts.manifest.code_sha256),
     ];
     if digests.iter().any(|(actual, stated)| actual != *stated) {
-        return Err(altered());
+        return Err(damaged());
+    }
+    if !trusted.contains(&key) {
+        let message = format!("the pack is signed by {key}, which is not a trusted key");
+        return Err(rejected(message, "add the key to the trusted keys if you know its owner"));
     }
     expect_current(&parts.manifest)?;
     Ok(parts)
@@ -253,7 +259,8 @@ pub(crate) fn component<'pack>(origin: &str, bytes: &'pack [u8]) -> Result<&'pac
 }
 
 fn refused(origin: &str, bytes: &[u8], error: Error) -> PlannerError {
-    let manifest = inspect(bytes).ok();
+    // The manifest of a damaged pack may be wrong.
+    let manifest = inspect(bytes).ok().filter(|_| error.kind() != ErrorKind::Invalid);
     let (planner, version) = match manifest {
         Some(manifest) => (manifest.planner, Some(manifest.version)),
         None => (origin.to_owned(), None),

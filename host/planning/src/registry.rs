@@ -4,7 +4,7 @@
 #[cfg(feature = "compiler")]
 use shardwright_trust::Kind;
 use shardwright_trust::Trust;
-use shardwright_vocabulary::{At, Error, Result};
+use shardwright_vocabulary::{At, Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -33,6 +33,8 @@ pub struct PlannerEntry {
     pub name: String,
     pub path: PathBuf,
     pub file: PlannerFile,
+    /// Whether the file was found by its name. The planner must then have that name too.
+    pub by_name: bool,
 }
 
 /// Directories with planners.
@@ -76,7 +78,7 @@ impl PlannerRegistry {
                     return Err(Error::missing(format!("two planners `{name}`: {first} and {second}"))
                         .with_help("remove or rename one of them"));
                 }
-                found.insert(name.clone(), PlannerEntry { name, path, file });
+                found.insert(name.clone(), PlannerEntry { name, path, file, by_name: true });
             }
         }
         Ok(found.into_values().collect())
@@ -128,7 +130,8 @@ impl PlannerEntry {
         let path = path.into();
         let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
         let pack = path.extension().is_some_and(|extension| extension == "pack");
-        Self { name, path, file: if pack { PlannerFile::Pack } else { PlannerFile::Wasm } }
+        let file = if pack { PlannerFile::Pack } else { PlannerFile::Wasm };
+        Self { name, path, file, by_name: false }
     }
 
     /// Loads the planner. A `.wasm` file must be signed as the policy requires and is compiled in
@@ -155,10 +158,11 @@ impl PlannerEntry {
     ) -> Result<Planner, PlannerError> {
         if self.file == PlannerFile::Pack {
             let bytes = self.read_pack()?;
-            return match shipped::is_shipped(&bytes) {
+            let planner = match shipped::is_shipped(&bytes) {
                 true => shipped::load(&self.name, &bytes, sandbox, cache, cancelled),
                 false => self.open_pack(&bytes, trust),
             };
+            return self.expect_name(planner?);
         }
         let wasm =
             crate::read_capped(&self.path, sandbox.bounds().wasm_bytes).map_err(|kind| self.error(kind))?;
@@ -168,7 +172,7 @@ impl PlannerEntry {
             None => Ok(()),
         });
         named.map_err(|error| self.error(PlannerErrorKind::Trust(error)))?;
-        sandbox.load_until(&crate::file_name(&self.path), &wasm, cache, cancelled)
+        self.expect_name(sandbox.load_until(&crate::file_name(&self.path), &wasm, cache, cancelled)?)
     }
 
     /// Opens the planner without compiling, as a host without a compiler must. Supports only packs.
@@ -177,12 +181,23 @@ impl PlannerEntry {
             PlannerFile::Wasm => Err(self.error(PlannerErrorKind::NoCompiler)),
             PlannerFile::Pack => {
                 let bytes = self.read_pack()?;
-                match shipped::is_shipped(&bytes) {
-                    true => shipped::open(&self.name, &bytes),
-                    false => self.open_pack(&bytes, trust),
-                }
+                self.expect_name(match shipped::is_shipped(&bytes) {
+                    true => shipped::open(&self.name, &bytes)?,
+                    false => self.open_pack(&bytes, trust)?,
+                })
             }
         }
+    }
+
+    /// Refuses a planner that was found by a name other than its own, such as a renamed file.
+    fn expect_name(&self, planner: Planner) -> Result<Planner, PlannerError> {
+        let own = &planner.description().name;
+        if !self.by_name || *own == self.name {
+            return Ok(planner);
+        }
+        let message = format!("{} contains planner `{own}`, not `{}`", self.path.display(), self.name);
+        let help = format!("name the file after its planner `{own}`, or give the path of the file");
+        Err(self.error(Error::incompatible(message).with_help(help).into()))
     }
 
     fn read_pack(&self) -> Result<Vec<u8>, PlannerError> {
@@ -194,7 +209,13 @@ impl PlannerEntry {
             let revoked = trust.expect_not_revoked(&self.path, manifest.key);
             revoked.map_err(|error| self.error(PlannerErrorKind::Trust(error)))?;
         }
-        pack::open(&crate::file_name(&self.path), bytes, trust.keys())
+        pack::open(&crate::file_name(&self.path), bytes, trust.keys()).map_err(|error| match error.kind {
+            PlannerErrorKind::Other(damaged) if damaged.kind() == ErrorKind::Invalid => {
+                let help = format!("get {} again from its source", self.path.display());
+                self.error(damaged.with_help(help).into())
+            }
+            kind => PlannerError { kind, ..error },
+        })
     }
 
     fn error(&self, kind: PlannerErrorKind) -> PlannerError {

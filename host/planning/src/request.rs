@@ -360,6 +360,26 @@ pub struct PlannerOption {
     pub value: String,
 }
 
+/// A request in a file, with the planner that it was made for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedRequest {
+    #[serde(flatten)]
+    pub request: Request,
+    /// Name that the planner reports. `None` in files of earlier versions, or if no planner could
+    /// be loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planner: Option<String>,
+}
+
+impl RecordedRequest {
+    /// Returns the content of the file: the canonical JSON of the request, and the planner as the
+    /// last field.
+    pub fn canonical_bytes(&self) -> Vec<u8> {
+        crate::canonical_json(self)
+    }
+}
+
 /// The request to a planner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -82,6 +82,12 @@ impl PlanningSession {
         self.builtin.as_ref()?.as_ref().ok()
     }
 
+    /// Returns the planner that is called first, or `None` if none could be loaded.
+    pub fn first(&self) -> Option<&Planner> {
+        let asked = self.asked.as_ref().and_then(|asked| asked.as_ref().ok());
+        asked.or(self.builtin())
+    }
+
     /// Sets whether a failure of the requested planner is an error instead of a reason to fall
     /// back. Default: off.
     #[must_use]
@@ -99,8 +105,7 @@ impl PlanningSession {
 
     /// Returns the options of the planner that is called first.
     pub fn options(&self) -> impl Iterator<Item = &OptionDescription> {
-        let asked = self.asked.as_ref().and_then(|asked| asked.as_ref().ok());
-        asked.or(self.builtin()).into_iter().flat_map(|planner| &planner.description().options)
+        self.first().into_iter().flat_map(|planner| &planner.description().options)
     }
 
     /// Makes a plan for `request`.
@@ -119,8 +124,7 @@ impl PlanningSession {
     fn planned_before(&self, request: &Request, plan: Plan) -> Option<Planned> {
         request.validate().ok()?;
         let plan = check(plan, request).ok()?;
-        let asked = self.asked.as_ref().and_then(|asked| asked.as_ref().ok());
-        let by = asked.or(self.builtin()).map_or_else(PlannedBy::floor, PlannedBy::new);
+        let by = self.first().map_or_else(PlannedBy::floor, PlannedBy::new);
         Some(Planned { plan, by, fallback: None, floor: None, log: Vec::new() })
     }
 

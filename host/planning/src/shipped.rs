@@ -2,7 +2,7 @@
 //!
 //! `cargo xtask pack` writes the packs of `plugins/` and the list of their digests. A pack with a
 //! listed digest is as trusted as the program, so it needs no trusted key and has the fuel of the
-//! built-in planner. A pack that was altered by a single bit is a pack like any other.
+//! built-in planner. If a single bit of it changes, it is refused as damaged.
 
 use sha2::{Digest, Sha256};
 use shardwright_files::hex;

@@ -91,7 +91,9 @@ fn rounded(value: f64, finest: i32) -> String {
         return format!("{:.0}", (value / unit).round() * unit);
     }
     let digits = power.unsigned_abs() as usize;
-    let text = format!("{value:.digits$}");
+    // Halves up, like above.
+    let scale = 10_f64.powi(-power);
+    let text = format!("{:.digits$}", (value * scale).round() / scale);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
@@ -113,7 +115,7 @@ mod tests {
             (time(500_000, 994_000, 4_000_000), "about 990 ms (500 to 4000)"),
             (time(500_000, 996_000, 4_000_000), "about 1 s (0.5 to 4)"),
             (time(400, 996, 2600), "about 1 ms (0.4 to 2.6)"),
-            (time(1_000, 1_260, 12_600), "about 1.3 ms (1 to 13)"),
+            (time(1_000, 1_250, 12_600), "about 1.3 ms (1 to 13)"),
             (time(0, 7, 90), "about 7 µs (0 to 90)"),
             (time(0, 0, 90), "about 0 µs (0 to 90)"),
             (time(1_000_000, 123_000_000, u64::MAX), "about 120 s (0 to 18000000000000)"),

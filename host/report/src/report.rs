@@ -106,6 +106,20 @@ pub struct ShardReport {
     pub reasons: Vec<ReasonReport>,
 }
 
+impl ShardReport {
+    /// Returns the formats as one word, without a weight format if the shard has no weights:
+    /// `no weights/a16/a8`.
+    pub fn shown_formats(&self) -> String {
+        layers::shown(&self.formats, self.weight_bytes)
+    }
+
+    /// Returns whether a component has weights in this shard.
+    pub fn has_weights(&self, component: &str) -> bool {
+        let mut layers = self.by_layer.iter().filter(|layer| layer.component == component);
+        layers.any(|layer| layer.weight_bytes > 0)
+    }
+}
+
 /// A chain with the whole model on one target: another target that takes over when one is lost, or
 /// a hedge for a device that cannot load the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,17 +136,27 @@ pub struct FallbackReport {
     /// chains.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
+    /// Where these bytes come from. `None` for other chains.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
 }
 
 impl FallbackReport {
-    fn of(request: &Request, plan: &Plan, chain: &Fallback) -> Self {
+    /// Describes the chains after the first one of a plan. `artefacts` is the source of sizes.
+    fn all(request: &Request, plan: &Plan, artefacts: Provenance) -> Vec<Self> {
+        plan.fallback.iter().map(|chain| Self::of(request, plan, chain, artefacts)).collect()
+    }
+
+    fn of(request: &Request, plan: &Plan, chain: &Fallback, artefacts: Provenance) -> Self {
+        let bytes = if chain.is_hedge() { hedge::least_bytes(request, plan, chain) } else { None };
         let target = request.targets.get(chain.target as usize);
         let formats = chain.formats.iter().filter_map(|index| request.formats.get(*index as usize));
         Self {
             target: target.map_or_else(String::new, |target| target.target.name.clone()),
             formats: formats.map(ToString::to_string).collect(),
             within: chain.limits.clone(),
-            bytes: if chain.is_hedge() { hedge::least_bytes(request, plan, chain) } else { None },
+            bytes,
+            provenance: bytes.map(|_| artefacts),
         }
     }
 
@@ -148,7 +172,9 @@ impl FallbackReport {
         }
         let limit = |(name, value): &(String, u64)| format!("{name} ≤ {}", units::quantity(name, *value));
         let limits: Vec<String> = self.within.iter().map(limit).collect();
-        let more = self.bytes.map_or_else(String::new, |bytes| format!(" (+{})", units::bytes(bytes)));
+        let source = self.provenance.map_or_else(String::new, |own| format!(", {own}"));
+        let more = |bytes| format!(" (+{}{source})", units::bytes(bytes));
+        let more = self.bytes.map_or_else(String::new, more);
         format!("{} within {}{more}", self.target, limits.join(", "))
     }
 }
@@ -443,6 +469,7 @@ pub fn report_plan(
             })
             .collect::<Vec<_>>()
     };
+    let fallback = FallbackReport::all(request, plan, totals.artefacts.provenance);
     let tables = layers::LayerTables::new(request);
     let mut shards = Vec::new();
     for (index, checked_shard) in checked.shards().iter().enumerate() {
@@ -498,7 +525,7 @@ pub fn report_plan(
         forecast,
         totals,
         measured: None,
-        fallback: plan.fallback.iter().map(|chain| FallbackReport::of(request, plan, chain)).collect(),
+        fallback,
         speculation: checked.speculation().cloned(),
         reasons: reasons_of(None),
         notices: heading.notices,

@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Flag, Provenance};
+use crate::{Flag, Provenance, units};
 
 /// Names of the limits that the host can check. A target may have others. The host passes these on
 /// to planners and learns them from refusals, but cannot check them before compiling.
@@ -80,6 +80,7 @@ impl Limit {
 
 impl fmt::Display for Limit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} ≤ {} ({})", self.name, self.value, self.provenance)
+        let value = units::quantity(&self.name, self.value);
+        write!(formatter, "{} ≤ {value} ({})", self.name, self.provenance)
     }
 }

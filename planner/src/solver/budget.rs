@@ -40,6 +40,13 @@ impl Budget {
         (self.0.get() / SHARE).max(LEAST)
     }
 
+    /// Takes a third of the rest for searches that may make the others unnecessary.
+    pub(super) fn third(&self) -> Budget {
+        let third = self.0.get() / 3;
+        self.spend(third);
+        Self(Rc::new(Cell::new(third)))
+    }
+
     /// Records comparisons, or other work of the same cost.
     pub(super) fn spend(&self, comparisons: u64) {
         self.0.set(self.0.get().saturating_sub(comparisons));
@@ -64,6 +71,9 @@ mod tests {
             clone.spend(clone.share());
         }
         assert!(budget.is_spent() && budget.share() < COMPARISONS / 30);
+        let (rest, third) = (budget.0.get(), budget.third());
+        third.spend(u64::MAX);
+        assert_eq!((third.0.get(), budget.0.get()), (0, rest - rest / 3));
         budget.spend(u64::MAX);
         assert_eq!(clone.share(), LEAST);
     }

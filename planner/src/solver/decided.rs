@@ -5,7 +5,7 @@
 use super::search::Sums;
 use super::{Choice, Goal, Placement, Problem, Relaxed, Settings, Solution, relief};
 use crate::table::{RangeCost, unit_kinds_at};
-use crate::{Refusal, Request, Segment, SoftcapPlace, names};
+use crate::{Refusal, Request, Segment, SoftcapPlace};
 
 /// The alternatives to the choices of a solution.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -48,13 +48,6 @@ pub(super) struct Amounts {
     pub(super) nanoseconds: u64,
     /// Loss in millionths of a nat.
     pub(super) loss: u64,
-}
-
-impl Amounts {
-    /// Formats the time.
-    pub(super) fn time(&self) -> String {
-        names::microseconds(self.nanoseconds / 1000)
-    }
 }
 
 /// Why an alternative was not chosen.

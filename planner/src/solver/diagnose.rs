@@ -3,13 +3,17 @@
 
 use super::search::{exists, search};
 use super::tables::Tables;
-use super::{Part, Problem, Relaxed, Solution, is_admitted};
+use super::{Goal, Part, Problem, Relaxed, Settings, Solution, is_admitted};
 use crate::table::{CostTable, Interval, unit_kinds_at};
-use crate::{Goals, Refusal, RefusalKind, names};
+use crate::{Goals, Refusal, RefusalKind, Request, names};
 
 /// Finds the refusal for a problem whose goals are the rest of `goals` after `tables`, in the stage
-/// that allows most plans.
-pub(super) fn diagnose(problem: &Problem<'_>, tables: &Tables, goals: &Goals) -> Refusal {
+/// that allows most plans. `lost` is the least known loss of a plan without a goal for it.
+pub(super) fn diagnose(
+    problem: &Problem<'_>,
+    tables: &Tables,
+    (goals, lost): (&Goals, Option<u64>),
+) -> Refusal {
     let none = problem.relaxed;
     let solvable = |relaxed| {
         let easier = Problem::new(problem.request, problem.settings, problem.entries.clone(), relaxed);
@@ -44,7 +48,7 @@ pub(super) fn diagnose(problem: &Problem<'_>, tables: &Tables, goals: &Goals) ->
     for (step, relaxed) in alone.chain(together) {
         if solvable(relaxed) {
             let refusal = Refusal::new(step.kind, step.message);
-            return with_least(problem, relaxed, refusal, (tables, goals));
+            return with_least(problem, relaxed, refusal, (tables, goals, lost));
         }
     }
     Refusal::new(RefusalKind::OverLimit, "no plan meets the limits")
@@ -125,17 +129,17 @@ struct Bounded {
     what: &'static str,
     goal: Option<u64>,
     of: fn(&Problem<'_>, &Solution) -> Interval,
-    shown: fn(u64) -> String,
+    name: &'static str,
 }
 
-/// Adds to the refusal of a goal the least amount of its quantity in a plan with one format tuple,
-/// which is the nearest goal that can be met. For times, plans on one target are tried too, because
-/// a search by likely times may not find the lowest.
+/// Adds to the refusal of a goal the least amount of its quantity that a search finds, which is the
+/// nearest goal that can be met: with the quantity as the objective, in one format tuple, and, for
+/// times, on one target, because a search by likely times may not find the lowest.
 fn with_least(
     problem: &Problem<'_>,
     relaxed: Relaxed,
     refusal: Refusal,
-    (tables, goals): (&Tables, &Goals),
+    (tables, goals, lost): (&Tables, &Goals, Option<u64>),
 ) -> Refusal {
     let bounded = [
         Bounded {
@@ -143,28 +147,28 @@ fn with_least(
             what: "memory",
             goal: goals.memory_bytes(),
             of: |_, plan| sum(plan, |shard| shard.cost.context_bytes()),
-            shown: names::bytes,
+            name: "memory-bytes",
         },
         Bounded {
             kind: RefusalKind::OverSize,
             what: "size",
             goal: goals.size_bytes(),
             of: |_, plan| sum(plan, |shard| shard.cost.artefact_bytes),
-            shown: names::bytes,
+            name: "size",
         },
         Bounded {
             kind: RefusalKind::TooSlow,
             what: "time of a token",
             goal: goals.token_microseconds(),
             of: |_, plan| plan.time,
-            shown: names::microseconds,
+            name: "token-microseconds",
         },
         Bounded {
             kind: RefusalKind::TooSlow,
             what: "time to the first token",
             goal: goals.first_token_microseconds(),
             of: |_, plan| plan.first_token,
-            shown: names::microseconds,
+            name: "first-token-microseconds",
         },
         Bounded {
             kind: RefusalKind::OverQuality,
@@ -174,7 +178,7 @@ fn with_least(
                 let losses = &problem.losses;
                 sum(plan, |shard| losses.of_shard(shard))
             },
-            shown: names::micronats,
+            name: "quality",
         },
     ];
     let kind = refusal.kind;
@@ -184,42 +188,51 @@ fn with_least(
     let on = |target: u32| indices(components).map(|component| (component, target)).collect();
     let targets = if kind == RefusalKind::TooSlow { problem.request.targets.len() } else { 0 };
     let places: Vec<Vec<(u32, u32)>> = indices(targets).map(on).collect();
-    for Bounded { what, goal, of, shown, .. } in bounded.into_iter().filter(|bounded| bounded.kind == kind) {
+    for Bounded { what, goal, of, name, .. } in bounded.into_iter().filter(|bounded| bounded.kind == kind) {
         let Some(goal) = goal else { continue };
-        let value = |formats: u32, place: &[(u32, u32)]| {
-            // A requested target comes first.
-            let place = [&problem.settings.place[..], place].concat();
-            let settings = super::Settings { formats: Some(formats), place, ..problem.settings.clone() };
-            let entries = problem.entries.clone();
-            let mut easier = Problem::new(problem.request, &settings, entries, relaxed).ok()?;
-            let found = search(&mut easier)?.into_solution(&easier);
+        let value = |request: &Request, relaxed: Relaxed, settings: &Settings| {
+            let mut easier = Problem::new(request, settings, problem.entries.clone(), relaxed).ok()?;
+            let mut found = search(&mut easier)?.into_solution(&easier);
+            if kind == RefusalKind::OverQuality {
+                super::mix::polish(&easier, &mut found);
+            }
             // An unknown loss must not be offered as a goal.
             let known = kind != RefusalKind::OverQuality
                 || found.shards.iter().all(|shard| problem.losses.knows(shard));
             known.then(|| of(problem, &found))
         };
+        let in_formats = |formats: u32, place: &[(u32, u32)]| {
+            // A requested target comes first.
+            let place = [&problem.settings.place[..], place].concat();
+            let settings = Settings { formats: Some(formats), place, ..problem.settings.clone() };
+            value(problem.request, relaxed, &settings)
+        };
         let mut found: Vec<(Interval, u32)> = Vec::new();
         for &formats in &problem.usable {
             if found.is_empty() || !problem.settings.budget.is_spent() {
-                found.extend(value(formats, &[]).map(|value| (value, formats)));
+                found.extend(in_formats(formats, &[]).map(|value| (value, formats)));
             }
         }
         let least = |found: &[(Interval, u32)]| {
             found.iter().copied().min_by_key(|(value, _)| (value.low, value.likely))
         };
-        let Some((_, formats)) = least(&found) else { continue };
-        found.extend(places.iter().filter_map(|place| Some((value(formats, place)?, formats))));
+        if let Some((_, formats)) = least(&found) {
+            found.extend(places.iter().filter_map(|place| Some((in_formats(formats, place)?, formats))));
+        }
+        if let Some((request, relaxed, settings)) = mixing(problem, relaxed, what) {
+            found.extend(value(&request, relaxed, &settings).map(|value| (value, 0)));
+        }
         let nearest = least(&found).map(|(value, _)| value.and(Interval::exact(tables.part_of(kind))));
+        let lost = lost.filter(|_| kind == RefusalKind::OverQuality).map(Interval::exact);
+        let nearest = nearest.into_iter().chain(lost).min_by_key(|value| value.low);
         let Some(nearest) = nearest.filter(|value| value.low > goal) else { continue };
-        let least = shown(nearest.low);
+        let [asked, least] = names::nearest_goal(name, goal, nearest.low);
         refusal.message.push_str(&match nearest.low == nearest.high {
-            true => format!(
-                "; the goal for the {what} is {}, and the nearest that a plan meets is {least}",
-                shown(goal)
-            ),
+            true => {
+                format!("; the goal for the {what} is {asked}, and the nearest that a plan meets is {least}")
+            }
             false => format!(
-                "; the goal for the {what} is {}, and the nearest plan takes {nearest}, at least {least}",
-                shown(goal)
+                "; the goal for the {what} is {asked}, and the nearest plan takes {nearest}, at least {least}"
             ),
         });
         refusal = refusal.with("goal", goal).with("least", nearest.low);
@@ -228,6 +241,31 @@ fn with_least(
         }
     }
     refusal
+}
+
+/// Returns a problem whose objective is the quantity that a goal limits, with any formats. Returns
+/// `None` for bytes, of which one format tuple needs the least.
+fn mixing(problem: &Problem<'_>, relaxed: Relaxed, what: &str) -> Option<(Request, Relaxed, Settings)> {
+    let mut request = problem.request.clone();
+    let mut settings = Settings { gain: 0, gain_within_goal: 0, ..problem.settings.clone() };
+    let mut relaxed = relaxed;
+    let first = match what {
+        "loss" => {
+            request.goals.least_loss = true;
+            request.goals.bounds.retain(|bound| !matches!(bound, crate::Goal::QualityMicronats(_)));
+            // Without a bound, losses need not be ignored.
+            relaxed.quality = false;
+            Goal::Loss
+        }
+        "time of a token" => Goal::Time,
+        "time to the first token" => {
+            request.goals.answer_tokens = 1;
+            Goal::Time
+        }
+        _ => return None,
+    };
+    settings.order.insert(0, first);
+    Some((request, relaxed, settings))
 }
 
 fn sum(plan: &Solution, of: impl Fn(&super::Placement) -> u64) -> Interval {
@@ -252,10 +290,10 @@ fn single_unit(problem: &Problem<'_>, part: &Part, unit: usize) -> Option<Refusa
                 let limit = bound.limit;
                 let target = &request.targets[choice.target as usize].name;
                 over.get_or_insert_with(|| {
+                    let [shown, most] = names::apart(&limit.name, [value, bound.value]);
                     let message = format!(
-                        "{what} alone has {} {value} on `{target}`, the limit is {} ({})",
+                        "{what} alone has {} {shown} on `{target}`, the limit is {most} ({})",
                         limit.name,
-                        bound.value,
                         names::Named::name(&limit.provenance)
                     );
                     Refusal::new(RefusalKind::OverLimit, message)

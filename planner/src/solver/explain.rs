@@ -109,7 +109,7 @@ impl Solution {
             because.push_str(&format!("; this includes {calls} for calls, one per shard"));
         }
         if let Some(goal) = request.goals.token_microseconds() {
-            because.push_str(&keeps(self.time, goal));
+            because.push_str(&keeps(self.time, "token-microseconds", goal));
         }
         reasons.push(Reason {
             shard: None,
@@ -211,8 +211,8 @@ impl Solution {
         let runs = match ran[..] {
             [] => "no prefill".to_owned(),
             [(_, runs)] => {
-                let each = names::microseconds(prefill.likely / runs);
-                format!("{} of {each}", names::count(runs, "run"))
+                let [low, likely, high] = [prefill.low, prefill.likely, prefill.high].map(|sum| sum / runs);
+                format!("{} of {}", names::count(runs, "run"), Interval { low, likely, high }.figure())
             }
             _ => {
                 let each = ran.iter().map(|(entry, runs)| {
@@ -223,7 +223,7 @@ impl Solution {
         };
         let mut because = format!("{runs} for a prompt of {} tokens", goals.prompt_tokens);
         if let Some(goal) = goals.first_token_microseconds() {
-            because.push_str(&keeps(self.first_token, goal));
+            because.push_str(&keeps(self.first_token, "first-token-microseconds", goal));
         }
         if goals.answer_tokens > 0 {
             because.push_str(&format!(
@@ -263,8 +263,10 @@ impl Solution {
         let (because, cause) = self.explain_target(request, (placement, index));
         push(format!("target {}", target.name), because, cause);
 
-        let (formats, because, cause) = self.explain_formats(request, (placement, index));
-        push(formats, because, cause);
+        if placement.cost.weight_bytes > 0 {
+            let (formats, because, cause) = self.explain_formats(request, (placement, index));
+            push(formats, because, cause);
+        }
 
         let softcap = placement.segments.iter().find_map(|segment| of(segment).softcap.as_ref());
         if let (Some(softcap), Some(place)) = (softcap, placement.softcap) {
@@ -309,16 +311,18 @@ impl Solution {
             let limit = bound.limit;
             let (what, own) = self.balance_value(placement);
             let largest = siblings().map(|(shard, _)| self.balance_value(shard).1).max().unwrap_or(own);
+            let [value, most] = names::apart(&limit.name, [value, bound.value]);
+            let (own, largest) = (self.balanced(what, own), self.balanced(what, largest));
+            let share = match own == largest {
+                true => format!("{own}, like the largest"),
+                false => format!("{own}, the largest {largest}"),
+            };
             let because = format!(
-                "all {layers} layers have {} {}, the limit is {} ({}); {} shards, balanced by {what}: this \
-                 one has {}, the largest {}",
+                "all {layers} layers have {} {value}, the limit is {most} ({}); {} shards, balanced by \
+                 {what}: this one has {share}",
                 limit.name,
-                names::quantity(&limit.name, value),
-                names::quantity(&limit.name, bound.value),
                 limit.provenance.name(),
                 siblings().count(),
-                balanced(what, own),
-                balanced(what, largest),
             );
             return (because, Cause::Limit(limit.name.clone()));
         }
@@ -330,12 +334,11 @@ impl Solution {
         let whole = siblings().map(|(shard, _)| shard.cost.clone()).reduce(|sum, cost| sum.joined(&cost));
         if let Some((bound, value)) = whole.and_then(|cost| limits.exceeded(&cost)) {
             let limit = bound.limit;
+            let [value, most] = names::apart(&limit.name, [value, bound.value]);
             let because = format!(
-                "one shard instead of {} would have {} {}, the limit is {} ({})",
+                "one shard instead of {} would have {} {value}, the limit is {most} ({})",
                 siblings().count(),
                 limit.name,
-                names::quantity(&limit.name, value),
-                names::quantity(&limit.name, bound.value),
                 limit.provenance.name(),
             );
             return (because, Cause::Limit(limit.name.clone()));
@@ -352,7 +355,7 @@ impl Solution {
             return (because, Cause::Feedback("unsupported-op".to_owned()));
         }
         let (what, own) = self.balance_value(placement);
-        (format!("balanced by {what}: {}", balanced(what, own)), Cause::Cost(what.to_owned()))
+        (format!("balanced by {what}: {}", self.balanced(what, own)), Cause::Cost(what.to_owned()))
     }
 
     /// Explains why other layers of a component are on another target.
@@ -400,26 +403,22 @@ impl Solution {
             return "its distance from the best plan is not known".to_owned();
         }
         let Some(gap) = self.gap else { return "the plan is proven to be the best nevertheless".to_owned() };
-        let unit = match gap.goal {
-            Goal::Time => "ns",
-            Goal::Loss => "millionths of a nat",
-            _ => "",
+        let (name, value) = (gap.goal.name(), gap.value);
+        let shown = match gap.goal {
+            Goal::Time => names::time_in(value, self.time.digits()),
+            Goal::Loss => names::micronats(value),
+            _ => value.to_string(),
         };
-        // In tenths of a percent, rounded up.
-        let over = u128::from(gap.value - gap.least) * 1000;
-        let Some(tenths) = over.checked_add(u128::from(gap.least)).filter(|_| gap.least > 0) else {
-            return format!("{} is {}, and no lower bound is known", gap.goal.name(), gap.value);
-        };
-        let tenths = (tenths - 1) / u128::from(gap.least);
-        let (value, least) = (format!("{} {unit}", gap.value), format!("{} {unit}", gap.least));
-        format!(
-            "{} is {}, and no plan has less than {}, so this is at most {}.{} % above the best",
-            gap.goal.name(),
-            value.trim_end(),
-            least.trim_end(),
-            tenths / 10,
-            tenths % 10
-        )
+        let above = value.saturating_sub(gap.least);
+        match gap.least {
+            0 => format!("{name} is {shown}, and no lower bound is known"),
+            least if above > least => {
+                format!("{name} is {shown}, at most about {} the best", names::factor(value, least))
+            }
+            least => {
+                format!("{name} is {shown}, at most {} above the best", names::percent_at_most(above, least))
+            }
+        }
     }
 
     /// Explains formats that were excluded regardless of their cost.
@@ -440,6 +439,14 @@ impl Solution {
         }
     }
 
+    /// Formats an amount of the quantity by which shards are balanced.
+    fn balanced(&self, what: &str, amount: u64) -> String {
+        match what {
+            "time" => names::time_in(amount.saturating_mul(1000), self.time.digits()),
+            _ => names::quantity(what, amount),
+        }
+    }
+
     /// Returns the quantity by which the solution is balanced, and the shard's amount of it.
     fn balance_value(&self, placement: &Placement) -> (&'static str, u64) {
         match self.balanced_by {
@@ -453,16 +460,11 @@ impl Solution {
 }
 
 /// Describes how a time keeps its goal.
-fn keeps(time: Interval, goal: u64) -> String {
+fn keeps(time: Interval, name: &str, goal: u64) -> String {
     let how = match time {
         Interval { high, .. } if high <= goal => "within",
         Interval { likely, .. } if likely <= goal => "likely within",
         _ => "only the lowest time is within",
     };
-    format!("; {how} the goal of {}", names::microseconds(goal))
-}
-
-/// Formats an amount of the quantity by which shards are balanced.
-fn balanced(what: &str, amount: u64) -> String {
-    if what == "time" { names::microseconds(amount) } else { names::quantity(what, amount) }
+    format!("; {how} the goal of {}", names::goal(name, goal))
 }

@@ -160,6 +160,18 @@ impl Solution {
         self.shards.iter().filter(|shard| shard.target == target).map(Placement::units).sum()
     }
 
+    /// Returns whether more layers are on targets of the first ranks than in another solution. If
+    /// the settings put another goal before the targets, no solution is placed better.
+    pub(super) fn is_better_placed(&self, other: &Solution) -> bool {
+        let ranks = super::ranks(&self.intervals);
+        let sum = |solution: &Solution| {
+            let of = |shard: &Placement| ranks[shard.target as usize].saturating_mul(shard.units());
+            solution.shards.iter().map(of).fold(0, u64::saturating_add)
+        };
+        let is_first = other.settings.order.first().is_none_or(|first| *first == super::Goal::Targets);
+        is_first && sum(self) < sum(other)
+    }
+
     /// Returns the target with most of them, the first one if there are several.
     fn main(&self, request: &Request) -> Option<u32> {
         let targets = indices(request.targets.len());

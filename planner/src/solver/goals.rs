@@ -1,8 +1,8 @@
 //! The bounds of a request, and the stages in which bounds on times are kept.
 
-use super::{Problem, Settings, entry_sets, intervals, ranks};
+use super::{Effort, Problem, Settings, entry_sets, intervals, ranks};
 use crate::table::{Interval, RangeCost};
-use crate::{Goals, Refusal, Request};
+use crate::{Goal, Goals, Refusal, Request};
 
 /// How a search keeps bounds on times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -19,6 +19,12 @@ impl Stage {
         if self.by_low { time.low } else { time.likely }
     }
 
+    /// Returns the percentage that formats not listed first must save within a goal for losses.
+    pub(super) fn gain(self, settings: &Settings) -> u32 {
+        let gain = settings.gain_within_goal;
+        if self.by_low { gain.min(settings.gain) } else { gain }
+    }
+
     /// Returns the largest nanoseconds within a bound. A fraction of a microsecond does not count
     /// as part of the lowest time.
     fn most(self, microseconds: u64) -> u64 {
@@ -30,19 +36,27 @@ impl Stage {
 /// Returns the stages of a search, in order. The first one with a plan is used, so that work moves
 /// to a target with wider intervals only if a bound cannot be kept otherwise. If a goal for losses
 /// is only the default, it gives way before work moves.
+///
+/// Without bounds on times, a plan of the first stage is the best one anyway, unless another goal
+/// comes before the targets. The search needs fewer comparisons there.
 pub(super) fn stages(request: &Request, settings: &Settings) -> Result<Vec<Stage>, Refusal> {
     let goals = &request.goals;
-    if goals.token_microseconds().or(goals.first_token_microseconds()).is_none() {
-        return Ok(vec![Stage::default()]);
-    }
+    let is_timed = goals.token_microseconds().or(goals.first_token_microseconds()).is_some();
+    let is_bounded = is_timed || goals.bounds.iter().any(|bound| !matches!(bound, Goal::QualityMicronats(_)));
+    let stays_first = match settings.order.first() {
+        _ if is_timed => true,
+        None | Some(super::Goal::Targets) => is_bounded && settings.effort == Effort::Thorough,
+        Some(_) => false,
+    };
     let sets = entry_sets(request)?;
     let ranks = ranks(&intervals(request, sets.first().map_or(&[][..], Vec::as_slice)));
-    let stays: &[bool] = match ranks.iter().any(|rank| *rank > 0) {
+    let stays: &[bool] = match stays_first && ranks.iter().any(|rank| *rank > 0) {
         true if settings.loss_is_usual => &[true],
         true => &[true, false],
         false => &[false],
     };
-    let of = |stays: &bool| [false, true].map(|by_low| Stage { stays: *stays, by_low });
+    let by_low: &[bool] = if is_timed && !settings.only_likely { &[false, true] } else { &[false] };
+    let of = |&stays: &bool| by_low.iter().map(move |&by_low| Stage { stays, by_low });
     Ok(stays.iter().flat_map(of).collect())
 }
 

@@ -239,16 +239,25 @@ impl Units<'_> {
     /// Returns all assignments if there are few, otherwise points on the hull.
     fn mixtures(&self, class: &[u32]) -> Vec<Vec<u32>> {
         let Some(trade) = Trade::of(self.request) else { return Vec::new() };
-        let units: Vec<Vec<Candidate>> =
-            (0..self.kinds.len()).map(|unit| self.candidates(unit, class, trade)).collect();
-        if units.iter().any(Vec::is_empty) {
+        let units = |own: &Units<'_>| -> Vec<Vec<Candidate>> {
+            (0..self.kinds.len()).map(|unit| own.candidates(unit, class, trade)).collect()
+        };
+        let priced = units(self);
+        if priced.iter().any(Vec::is_empty) {
             return Vec::new();
         }
-        let count = units.iter().try_fold(1_usize, |count, unit| count.checked_mul(unit.len()));
-        match count {
-            Some(count) if count <= ALL => products(&units),
-            _ => self.hull_points(&units, trade.bound(&self.goals)),
+        let count = priced.iter().try_fold(1_usize, |count, unit| count.checked_mul(unit.len()));
+        if count.is_some_and(|count| count <= ALL) {
+            return products(&priced);
         }
+        let bound = trade.bound(&self.goals);
+        let mut found = self.hull_points(&priced, bound);
+        // A bound on times may need formats that save less than the gain.
+        if trade == Trade::LossForTime && self.gain > 0 && self.goals.bounds_times() {
+            let plain = Units { gain: 0, costs: self.costs.clone(), ..*self };
+            found.extend(self.hull_points(&units(&plain), bound));
+        }
+        found
     }
 
     /// Returns assignments along the hull that stay within the goal, the one that uses most of it
@@ -446,10 +455,23 @@ pub(super) fn sketch(problem: &Problem<'_>, solution: &mut Solution) -> Option<M
 }
 
 fn improve(problem: &Problem<'_>, solution: &mut Solution, mixture: Mixing) -> Option<MixBound> {
+    let trade = Trade::of(problem.request)?;
+    let bound = improve_formats(problem, solution, (mixture, trade));
+    if trade != Trade::LossForTime {
+        let shards = merged(problem, &problem.table, &solution.shards);
+        set(problem, solution, shards);
+    }
+    bound
+}
+
+fn improve_formats(
+    problem: &Problem<'_>,
+    solution: &mut Solution,
+    (mixture, trade): (Mixing, Trade),
+) -> Option<MixBound> {
     let request = problem.request;
-    let trade = Trade::of(request)?;
     let mut left = trade.bound(&problem.goals);
-    let (table, losses) = (&problem.table, &problem.losses);
+    let losses = &problem.losses;
     let mut items = Vec::new();
     let (mut before, mut own_spent) = (0_u64, 0_u64);
     for (index, shard) in solution.shards.iter().enumerate() {
@@ -490,22 +512,15 @@ fn improve(problem: &Problem<'_>, solution: &mut Solution, mixture: Mixing) -> O
     let (value, chosen, exact) = mixture(problem, &open, left)?;
     let least = if exact { value.min(before) } else { relaxed(&open, left)? };
     if value >= before {
-        if trade != Trade::LossForTime {
-            let shards = merged(problem, table, &solution.shards);
-            set(problem, solution, shards);
-        }
         return Some(MixBound::new(trade, before, least));
     }
     let first = by_shard(&open, chosen)?;
-    let (mut shards, value) = within_limits(problem, &solution.shards, &items, first, (mixture, left))?;
+    let (shards, value) = within_limits(problem, &solution.shards, &items, first, (mixture, left))?;
     if value >= before {
         return Some(MixBound::new(trade, before, least));
     }
     if !holds(problem, &shards) || over_target_totals(problem, &shards) {
         return Some(MixBound::new(trade, before, least));
-    }
-    if trade != Trade::LossForTime {
-        shards = merged(problem, table, &shards);
     }
     set(problem, solution, shards);
     solution.gap = solution.gap.and_then(|gap| match gap.goal == trade.goal() {

@@ -10,9 +10,7 @@
 //! percentage by which the entry point enlarges the artefacts.
 
 use super::bounds::TargetBounds;
-use super::{
-    Choice, Effort, LEAST_SAVED, Placement, Settings, Solution, fallback, in_stages, relief, tables,
-};
+use super::{Choice, Effort, LEAST_SAVED, Placement, Settings, Solution, Stage, fallback, in_stages, relief};
 use crate::table::{CostTable, Prefix, RangeCost, call_of, runtime_of, units_of};
 use crate::{
     Cause, Cost, Draft, Entry, EntryKind, Goal, Reason, Refusal, RefusalKind, Request, Speculation, Support,
@@ -58,16 +56,26 @@ struct Candidate<'r> {
 /// Reason against verifying, with its cause.
 type Obstacle = (String, Cause);
 
-/// Finds the optimum, and chooses whether and how to verify tokens.
+/// Finds the optimum, and chooses whether and how to verify tokens. Returns `None` if no stage has
+/// a solution.
 ///
 /// # Errors
 ///
-/// The errors without verifying, and `invalid-request` if requested rows are not offered, or there
+/// The errors of a search, and `invalid-request` if requested rows are not offered, or there
 /// is no draft.
-pub(super) fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
-    let Some(plain) = in_stages(request, settings, fallback::solve)? else {
-        return Err(tables::no_solution(request, settings));
+pub(super) fn solve(
+    request: &Request,
+    settings: &Settings,
+    stages: &[Stage],
+) -> Result<Option<Solution>, Refusal> {
+    let Some(plain) = in_stages(request, settings, stages, fallback::solve)? else {
+        return Ok(None);
     };
+    verifying(request, settings, plain).map(Some)
+}
+
+/// Chooses whether and how a solution verifies tokens.
+fn verifying(request: &Request, settings: &Settings, plain: Solution) -> Result<Solution, Refusal> {
     if !request.has_states() {
         return Ok(plain);
     }
@@ -308,27 +316,32 @@ impl<'r> Candidate<'r> {
             }
         };
         let goals = &request.goals;
-        let over = |what: &str, value: u64, most: u64| format!("{what} {value} exceeds {most}");
+        let over_limit = |name: &str, of: &str, value: u64, most: u64| {
+            let [value, most] = names::apart(name, [value, most]);
+            (format!("{name} of {of} would be {value}, the limit is {most}"), limit(name))
+        };
+        let over_goal = |name: &str, value: u64, most: u64| {
+            let [value, most] = names::against_goal(name, value, most);
+            (format!("{name} would be {value}, the goal is {most}"), Cause::Goal(name.to_owned()))
+        };
         let bounds: Vec<TargetBounds<'_>> =
             request.targets.iter().map(|target| TargetBounds::new(target, &[])).collect();
         let mut held = vec![0_u64; request.targets.len()];
         for (shard, cost) in solution.shards.iter().zip(&self.costs) {
             let target = shard.target as usize;
             if let Some((bound, value)) = bounds[target].exceeded(cost) {
-                let name = &bound.limit.name;
-                return Some((over(&format!("{name} of a shard"), value, bound.value), limit(name)));
+                return Some(over_limit(&bound.limit.name, "a shard", value, bound.value));
             }
             held[target] = held[target].saturating_add(cost.context_bytes());
         }
         for (bounds, held) in bounds.iter().zip(&held) {
             if let Some(bound) = bounds.memory_bytes.filter(|bound| *held > bound.value) {
-                let name = &bound.limit.name;
-                return Some((over(&format!("{name} of all shards"), *held, bound.value), limit(name)));
+                return Some(over_limit(&bound.limit.name, "all shards", *held, bound.value));
             }
         }
         let memory = held.iter().copied().fold(own_bytes(self.draft, self.entry), u64::saturating_add);
         if let Some(most) = goals.memory_bytes().filter(|most| memory > *most) {
-            return Some((over("memory", memory, most), Cause::Goal("memory".to_owned())));
+            return Some(over_goal("memory", memory, most));
         }
         let tables = request.tables.iter().zip(&solution.tables);
         let tables = tables.filter_map(|(table, format)| table.formats.get(*format as usize));
@@ -337,7 +350,7 @@ impl<'r> Candidate<'r> {
             .chain([artefact_bytes(self.costs.iter()), solution.reserve.bytes()])
             .fold(0, u64::saturating_add);
         let most = goals.size_bytes().filter(|most| size > *most)?;
-        Some((over("size", size, most), Cause::Goal("size".to_owned())))
+        Some(over_goal("size", size, most))
     }
 
     fn added_to(&self, solution: Solution, one: u64, cause: Cause) -> Solution {
@@ -348,15 +361,19 @@ impl<'r> Candidate<'r> {
                 let accepted = usual.tokens.saturating_sub(usual.silent).saturating_mul(10);
                 let tokens = accepted.checked_div(usual.proposing).unwrap_or(0);
                 let all = (usual.silent + usual.proposing).max(1);
+                let digits = solution.time.digits();
+                let [step, alone] = [self.step, one].map(|time| names::time_in(time, digits));
+                let others = match step == alone {
+                    true => "as long as the others take for one".to_owned(),
+                    false => format!("the others take {alone} for one"),
+                };
                 format!(
-                    "expected to be {} as fast: {} of 100 steps propose tokens and take {} for {}.{} tokens, \
-                     the others take {} for one ({})",
+                    "expected to be {} as fast: {} of 100 steps propose tokens and take {step} for {}.{} \
+                     tokens, {others} ({})",
                     times(gain),
                     usual.proposing * 100 / all,
-                    names::microseconds(self.step.div_ceil(1000)),
                     tokens / 10,
                     tokens % 10,
-                    names::microseconds(one.div_ceil(1000)),
                     names::Named::name(&draft.provenance),
                 )
             }

@@ -6,7 +6,9 @@ use std::borrow::Cow;
 use super::goals::{Stage, stages};
 use super::preferences::in_order;
 use super::search::{self, Sums};
-use super::{Effort, Gap, Goal, Problem, Relaxed, Settings, Solution, Trade, diagnose, entry_sets, mix};
+use super::{
+    Effort, Gap, Goal, Placement, Problem, Relaxed, Settings, Solution, Trade, diagnose, entry_sets, mix,
+};
 use crate::{
     Cause, GatheredTable, Goal as Bound, Goals, Reason, Refusal, RefusalKind, Request, TableFormat, names,
 };
@@ -101,19 +103,19 @@ impl Tables {
     /// Returns why no plan has these tables: a goal that they alone exceed, or the refusal for the
     /// shards.
     fn refusal(&self, goals: &Goals, shards: impl FnOnce() -> Refusal) -> Refusal {
-        let alone = |goal: Option<u64>, kind, what: &str, shown: fn(u64) -> String| {
+        let alone = |goal: Option<u64>, kind, what: &str, name: &str| {
             let own = self.part_of(kind);
             let goal = goal.filter(|goal| own > *goal)?;
-            let message =
-                format!("the gathered tables alone {what} {}, the goal is {}", shown(own), shown(goal));
+            let [shown, most] = names::against_goal(name, own, goal);
+            let message = format!("the gathered tables alone {what} {shown}, the goal is {most}");
             Some(Refusal::new(kind, message).with("goal", goal).with("tables", own))
         };
-        let quality = alone(goals.quality_micronats(), RefusalKind::OverQuality, "lose", names::micronats);
+        let quality = alone(goals.quality_micronats(), RefusalKind::OverQuality, "lose", "quality");
         if let Some(quality) = quality {
             return quality;
         }
         let refusal = shards();
-        let size = alone(goals.size_bytes(), RefusalKind::OverSize, "have", names::bytes);
+        let size = alone(goals.size_bytes(), RefusalKind::OverSize, "have", "size");
         match size.filter(|_| refusal.kind != RefusalKind::OverSize) {
             Some(size) => size,
             None => refusal,
@@ -217,8 +219,13 @@ pub(super) fn solve(
         exact &= found.solution.exact;
         found_with += 1;
         gaps.extend(found.solution.gap);
-        let enough = !request.weighs_losses() || found.is_free_of_size;
-        let better = |(best, before): &(Solved, usize)| (found.merit, place) < (best.merit, *before);
+        // If losses do not count, preferred tables come after targets, and before times.
+        let (weighed, is_placed_best) = (request.weighs_losses(), found.rank == 0);
+        let enough = if weighed { found.is_free_of_size } else { stage.stays || is_placed_best };
+        let better = |(best, before): &(Solved, usize)| match weighed {
+            true => (found.merit, place) < (best.merit, *before),
+            false => found.rank < best.rank,
+        };
         if best.as_ref().is_none_or(better) {
             best = Some((found, place));
         }
@@ -292,6 +299,8 @@ fn in_turn(
 struct Solved {
     solution: Solution,
     merit: Sums,
+    /// Sum of the ranks of targets, by layer.
+    rank: u64,
     /// Known loss of shards and tables.
     loss: u64,
     /// Minimised time of a token, without transfers between shards.
@@ -332,7 +341,9 @@ fn solve_within(
         let losses = &problem.losses;
         let own = solution.shards.iter().map(|shard| losses.of_shard(shard)).fold(0, u64::saturating_add);
         let times = solution.shards.iter().map(|shard| problem.nanoseconds(&shard.cost));
+        let ranks = |shard: &Placement| problem.ranks[shard.target as usize].saturating_mul(shard.units());
         return Ok(Some(Solved {
+            rank: solution.shards.iter().map(ranks).fold(0, u64::saturating_add),
             merit: tables.merit(&problem, &solution),
             loss: own.saturating_add(tables.micronats),
             nanoseconds: times.fold(0, u64::saturating_add),
@@ -344,8 +355,8 @@ fn solve_within(
 }
 
 /// Returns why no stage has a plan: with the preferred tables, or, if the size prevents one, with
-/// the smallest tables.
-pub(super) fn no_solution(request: &Request, settings: &Settings) -> Refusal {
+/// the smallest tables. `lost` is the least known loss of a plan without a goal for it.
+pub(super) fn no_solution(request: &Request, settings: &Settings, lost: Option<u64>) -> Refusal {
     let sets = match sets(request) {
         Ok(sets) => sets,
         Err(refusal) => return refusal,
@@ -359,7 +370,7 @@ pub(super) fn no_solution(request: &Request, settings: &Settings) -> Refusal {
         // The last stage allows most plans.
         let stage = stages(request, settings)?.last().copied().unwrap_or_default();
         let problem = Problem::new(&rest, settings, entries, within(stage))?;
-        Ok(tables.refusal(&request.goals, || diagnose::diagnose(&problem, tables, &request.goals)))
+        Ok(tables.refusal(&request.goals, || diagnose::diagnose(&problem, tables, (&request.goals, lost))))
     };
     let of = |tables| of(tables).unwrap_or_else(|refusal| refusal);
     let preferred = sets.first().map(of);
@@ -405,10 +416,14 @@ impl Solution {
                     format!("the format listed first, and the size goal leaves room for the shards; {lost}"),
                     Cause::Goal("size".to_owned()),
                 ),
-                (1.., Some(_)) if smaller => (
-                    format!("smaller than formats listed earlier, which leaves the shards more room; {lost}"),
-                    Cause::Goal("size".to_owned()),
-                ),
+                (1.., Some(_)) if smaller => {
+                    let cut = if self.exact { "" } else { " before the search was cut short" };
+                    let because = format!(
+                        "smaller than formats listed earlier; no better plan within the size goal was found \
+                         with those{cut}; {lost}"
+                    );
+                    (because, Cause::Goal("size".to_owned()))
+                }
                 (1.., _) if weighed && unknown => (
                     format!("the loss of formats listed earlier is not known; {lost}"),
                     Cause::Goal("quality".to_owned()),

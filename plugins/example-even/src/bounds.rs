@@ -1,6 +1,6 @@
 //! Refuses plans that the host would refuse: unsupported layers, and exceeded limits and goals.
 
-use shardwright_planner::names::quantity;
+use shardwright_planner::names::apart;
 use shardwright_planner::table::{CostTable, Prefix, RangeCost, call_of, units_of};
 use shardwright_planner::{Format, Plan, Refusal, RefusalKind, Request, Shard, TableFormat};
 
@@ -147,7 +147,7 @@ fn total(costs: &[RangeCost], of: fn(&RangeCost) -> u64) -> u64 {
 fn at_most(kind: RefusalKind, name: &str, value: u64, most: Option<u64>) -> Result<(), Refusal> {
     match most {
         Some(most) if value > most => {
-            let (needed, allowed) = (quantity(name, value), quantity(name, most));
+            let [needed, allowed] = apart(name, [value, most]);
             let message = format!("{name} is {needed}, at most {allowed} allowed");
             Err(Refusal::new(kind, message).with("name", name).with("value", value).with("max", most))
         }

@@ -411,7 +411,7 @@ mod tests {
         assert_eq!(ample, (7, "the default without a goal".to_owned()));
         let (count, because) = four_bits(&sized(2200));
         assert!(count > 7, "{count}");
-        assert!(because.contains("not met: the least loss within the other goals is"), "{because}");
+        assert!(because.contains("not met: the least loss found within the other goals is"), "{because}");
         assert!(because.ends_with(" millinats"), "{because}");
     }
 

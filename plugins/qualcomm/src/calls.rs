@@ -5,7 +5,7 @@
 //! shorter calls were measured to be best. No estimate contains the drop. So a plan is cut into
 //! shorter calls if the calls that this adds are within the error of the times.
 
-use shardwright_planner::table::{CostTable, Prefix, RangeCost, units_of};
+use shardwright_planner::table::{CostTable, Interval, Prefix, RangeCost, units_of};
 use shardwright_planner::{Cause, Limit, Plan, Provenance, Reason, Refusal, Request, Shard, names};
 
 /// Fact: microseconds for which a caller polls.
@@ -19,8 +19,8 @@ struct Long {
     target: u32,
     /// Microseconds for which a caller polls.
     polled: u64,
-    /// Microseconds of the call.
-    call: u64,
+    /// Time of the call.
+    call: Interval,
     /// Microseconds of the slowest entry point of its shard.
     slowest: u64,
 }
@@ -46,7 +46,7 @@ pub(crate) fn shortened(
     let why = format!(
         "callers poll for {polled}, the processor's clock may drop in longer calls, and one of {} would be \
          needed without more shards",
-        names::microseconds(long.call)
+        long.call
     );
     let (mut plan, choice, because) = match found {
         Ok(found) => {
@@ -57,8 +57,7 @@ pub(crate) fn shortened(
         }
         Err(objection) => {
             let choice = format!("calls longer than {polled} on `{name}`");
-            let call = names::microseconds(long.call);
-            (plan, choice, format!("a call takes {call}, and with shorter calls: {objection}"))
+            (plan, choice, format!("a call takes {}, and with shorter calls: {objection}", long.call))
         }
     };
     plan.reasons.push(Reason { shard: None, choice, because, cause: Cause::Preference(FACT.to_owned()) });
@@ -77,11 +76,11 @@ fn longest(request: &Request, plan: &Plan) -> Option<Long> {
         let polled = target.number(FACT)?;
         let is_decided = target.limits.iter().any(is_of_the_user);
         let cost = runs(request, &table, shard);
-        let call = cost.time.likely;
+        let call = cost.time;
         let long = Long { target: shard.target, polled, call, slowest: cost.longest_run };
-        (!is_decided && call > polled).then_some(long)
+        (!is_decided && call.likely > polled).then_some(long)
     });
-    long.max_by_key(|long| long.call)
+    long.max_by_key(|long| long.call.likely)
 }
 
 fn is_of_the_user(limit: &Limit) -> bool {
@@ -97,8 +96,8 @@ fn runs(request: &Request, table: &CostTable<'_>, shard: &Shard) -> RangeCost {
 /// Returns the request with a limit that keeps calls for a token as short as callers poll for. The
 /// limit is for the slowest entry point, so it is larger if prefill is slower than decode.
 fn limited(request: &Request, long: &Long) -> Request {
-    let [polled, slowest, call] =
-        [long.polled, long.slowest.max(long.call), long.call.max(1)].map(u128::from);
+    let call = long.call.likely;
+    let [polled, slowest, call] = [long.polled, long.slowest.max(call), call.max(1)].map(u128::from);
     let value = u64::try_from(polled * slowest / call).unwrap_or(u64::MAX);
     let mut request = request.clone();
     request.targets[long.target as usize].limits.push(Limit {

@@ -103,7 +103,7 @@ fn objection(request: &Request, plan: &Plan, other: &Plan) -> Option<String> {
     each.find_map(|((what, bound), (before, after))| {
         let misses = bound.is_some_and(|bound| before <= bound && bound < after);
         let is_slower = misses || !is_within_error(after, before);
-        let [before, after] = [before, after].map(names::microseconds);
+        let [before, after] = names::apart("microseconds", [before, after]);
         is_slower.then(|| format!("{what} would take {after} instead of {before}"))
     })
 }

@@ -29,13 +29,11 @@ pub(crate) fn smaller(
         return plan;
     }
     let Some((large, most)) = too_large(request, &plan) else { return plan };
-    let size = |entry: Entry| names::bytes(mask_bytes(request, entry));
+    let [size, added] = names::apart("bytes", [mask_bytes(request, large), most]);
     let mut because = format!(
-        "the mask of {} has {} with a copy per head, more than the {} that were added correctly; the shim \
-         broadcasts it",
-        names::entry(large),
-        size(large),
-        names::bytes(most)
+        "the mask of {} has {size} with a copy per head, more than the {added} that were added correctly; \
+         the shim broadcasts it",
+        names::entry(large)
     );
     let fits = |entry: &Entry| {
         entry.kind == EntryKind::Prefill
@@ -67,7 +65,7 @@ pub(crate) fn smaller(
                 None => {
                     // The request did not set this bound.
                     plan.reasons.retain(|reason| reason.cause != bound);
-                    let own = size(fitting);
+                    let own = names::bytes(mask_bytes(request, fitting));
                     because = format!(
                         "its mask has {own}; {because}, and both take as long within the error of the times"
                     );
@@ -156,7 +154,7 @@ mod tests {
             let plan = plan(request);
             assert_eq!(prefill(&plan), [rows]);
             let because = &said(&plan)[..];
-            assert!(matches!(because, [own] if own.contains("1.3 MiB") && own.contains(why)), "{because:?}");
+            assert!(matches!(because, [own] if own.contains("1.2 MiB") && own.contains(why)), "{because:?}");
             let is_goal = |reason: &Reason| reason.cause == Cause::Goal("max-prefill-rows".to_owned());
             assert_eq!(plan.reasons.iter().any(is_goal), rows == 128, "the request sets no bound of 64 rows");
         }

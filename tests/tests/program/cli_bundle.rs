@@ -548,7 +548,7 @@ fn a_shard_that_left_its_chip_is_refused_under_strict_everywhere() {
     let run = || of_chip(generate(TEXT_FIXTURES[3]));
 
     for strict in [plan(), run(), compile()] {
-        refused(strict.argument("--strict"), 9, &["runs on the CPU, not on testchip"]);
+        refused(strict.argument("--strict"), 9, &[" on the CPU, not on testchip"]);
     }
     assert!(!Path::new(&bundle).join("bundle.json").exists());
     let said = |run: Run| {

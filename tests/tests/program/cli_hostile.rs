@@ -320,6 +320,11 @@ pub(crate) fn expect_replaced(planner: &Path, error: &str, code: i32) {
 fn files_that_are_not_planners_are_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let long = [&b"\0asm\x0d\0\x01\0"[..], &[0xff; 64]].concat();
+    // A pack that ships with the program. Its key is not trusted, which is not the problem here.
+    let mut altered = fs::read(program::folder().join("planners/mediatek.pack")).expect("a pack");
+    let cut = altered[..altered.len() / 2].to_vec();
+    let last = altered.len() - 100;
+    altered[last] ^= 1;
     for (name, bytes, says) in [
         ("empty.wasm", &b""[..], "not a WebAssembly component: "),
         ("text.wasm", b"a planner", "not a WebAssembly component: "),
@@ -328,6 +333,8 @@ fn files_that_are_not_planners_are_refused() {
         ("nothing.wasm", b"\0asm\x0d\0\x01\0", "the component does not export"),
         ("garbage.wasm", &long, "not a WebAssembly component: "),
         ("text.pack", b"a planner", "not a planner pack"),
+        ("altered.pack", &altered, "damaged pack: the signature of "),
+        ("cut.pack", &cut, "offset "),
     ] {
         let path = folder.path().join(name);
         fs::write(&path, bytes).expect("written");

@@ -1,6 +1,9 @@
 //! `plan` for several chips at once: a table, the full plans with `-v`, and the worst exit code.
 
+use std::fs;
+
 use serde_json::Value;
+use shardwright_test_checkpoints::Spec;
 use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::program::{Run, shardwright};
 
@@ -27,7 +30,7 @@ fn several_chips_are_compared_in_one_table() {
         assert!(chip.get("plan").is_none(), "{chip}");
     }
     let text = plan(&["mt6989,sm8750"], &[]).succeeds();
-    for word in ["chip", "verdict", "speed", "size", "loss", "shards", "memory", "fits", "-v"] {
+    for word in ["chip", "verdict", "speed", "size", "hedge", "loss", "shards", "memory", "fits", "-v"] {
         assert!(text.contains(word), "no `{word}`: {text}");
     }
     assert!(!text.contains("reasons"), "{text}");
@@ -35,6 +38,28 @@ fn several_chips_are_compared_in_one_table() {
     assert!(full.contains("== mt6989") && full.contains("== sm8750") && full.contains("reasons"), "{full}");
     let full = plan(&["mt6989,sm8750"], &["-v"]).json();
     assert_eq!(full["chips"][1]["plan"]["soc"], "sm8750", "{full}");
+}
+
+/// The weights of a hedge are an additional download, so the table lists their bytes.
+#[test]
+fn a_hedge_is_shown_with_its_bytes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    fs::write(folder.path().join("config.json"), Spec::e2b().config().to_string()).expect("written");
+    let compare = || {
+        // The estimates of a vendor's compiler would need minutes.
+        let run = shardwright(["plan", "--no-measure", "--soc", "mt6989,sm8850", "--context", "4096"]);
+        run.argument(folder.path()).environment("SHARDWRIGHT_QNN_LIB", "/nowhere")
+    };
+    let report = compare().argument("-v").json();
+    let chips = report["chips"].as_array().expect("chips");
+    let fallback = chips[0]["plan"]["fallback"].as_array().expect("chains");
+    let hedge = fallback.iter().find(|chain| chain["within"].is_array()).expect("a hedge");
+    assert_eq!(chips[0]["hedge_bytes"], hedge["bytes"], "{hedge}");
+    assert!(hedge["bytes"].as_u64() > Some(1 << 30), "{hedge}");
+    assert!(chips[1].get("hedge_bytes").is_none(), "{}", chips[1]["hedge_bytes"]);
+    let text = compare().succeeds();
+    let row = |soc: &str| text.lines().find(|line| line.starts_with(soc)).unwrap_or_default();
+    assert!(row("mt6989").contains(" +") && !row("sm8850").contains('+'), "{text}");
 }
 
 #[test]

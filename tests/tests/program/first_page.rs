@@ -69,7 +69,8 @@ fn output() -> Option<String> {
 /// Returns the rows of the demo's table of shards. They begin with the number of the shard.
 fn shards(output: &str) -> Vec<&str> {
     let table = output.split("\n\n").find(|part| part.starts_with("shard ")).expect("a table of shards");
-    table.lines().skip(1).take_while(|row| row.starts_with(|c: char| c.is_ascii_digit())).collect()
+    // The header may have several lines.
+    table.lines().filter(|row| row.starts_with(|c: char| c.is_ascii_digit())).collect()
 }
 
 /// Returns the number of shards after these words of a text.

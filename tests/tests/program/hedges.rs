@@ -183,7 +183,7 @@ fn a_device_tries_the_first_chain_once_and_remembers_that_it_needs_the_hedge() {
     says(&first, &["note: later starts skip chain `primary`; remove ", &shown]);
     assert!(hedged.attempts() > shards, "the first chain was tried");
 
-    let earlier = "an earlier start could not load chain `primary` (resource-limit): ";
+    let earlier = "an earlier start could not load this chain (resource-limit): ";
     for more in [&[][..], &["--soc", CHIP]] {
         let second = hedged.start(more);
         assert_eq!(second.stdout, undisturbed.stdout, "{}", second.stderr);
@@ -195,6 +195,8 @@ fn a_device_tries_the_first_chain_once_and_remembers_that_it_needs_the_hedge() {
     let strict = hedged.start(&["--strict"]);
     assert_ne!(strict.code, Some(0));
     assert!(strict.stderr.contains("error: ") && strict.stderr.contains(earlier), "{}", strict.stderr);
+    let help = "help: leave `--strict` out to run the chain's hedge, or remove the file";
+    assert!(strict.stderr.contains(help), "{}", strict.stderr);
     assert_eq!((hedged.attempts(), hedged.remembered().len()), (0, 1));
 
     let doctor = hedged.finds(shardwright(["doctor"]).argument(hedged.path())).json();
@@ -209,6 +211,17 @@ fn a_device_tries_the_first_chain_once_and_remembers_that_it_needs_the_hedge() {
     let candidates = explained["candidates"].as_array().expect("a list").iter();
     let tiers: Vec<_> = candidates.map(|own| [text(own, "name"), text(own, "tier")]).collect();
     assert_eq!(tiers, [["primary", "own"], [HEDGE, "own"], ["cpu", "fallback"]]);
+    let chains = explained["chains"].as_array().expect("a list");
+    assert!(chains.iter().all(|own| own["speed"]["each"]["high"].is_u64()), "{explained}");
+    let within: Vec<&Value> = chains.iter().map(|own| &own["within"]).collect();
+    assert_eq!(within, [&Value::Null, &json!([["ops", hedged.ops]]), &Value::Null]);
+    let shown = hedged.finds(shardwright(["explain"]).argument(hedged.path())).succeeds();
+    let line = |words: &[&str]| shown.lines().any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(line(&["runs", HEDGE, "own variant, hedge"]), "{shown}");
+    let limit = format!("{HEDGE}, hedge within ops ≤ {}: first token ", hedged.ops);
+    for words in ["primary: first token ", limit.as_str()] {
+        assert!(line(&[words, "; each further token "]), "no `{words}` in {shown}");
+    }
 
     // Removing the file forgets the result. The chip works again.
     fs::remove_file(file).expect("removed");
@@ -263,6 +276,6 @@ fn a_skipped_chain_is_not_compiled_again() {
     let first = compilations();
     assert!(first > 0, "the plan allows compiling here");
     let second = start();
-    says(&second, &["an earlier start could not load chain `primary`"]);
+    says(&second, &["chain `primary` does not run here: an earlier start could not load this chain"]);
     assert_eq!(compilations(), first, "{}", second.stderr);
 }

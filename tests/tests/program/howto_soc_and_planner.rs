@@ -32,7 +32,8 @@ fn drop_profile(folder: &Path, ops: u64) {
     fs::write(folder.join("fictional.json"), profile.to_string()).expect("written");
 }
 
-/// Copies the example planner, built with the rest, under a name unknown to the program.
+/// Copies the example planner `even`, built with the rest, to a file whose name is unknown to the
+/// program.
 fn drop_planner(folder: &Path) {
     let built = program::folder().join("planners/even.wasm");
     fs::copy(&built, folder.join("third.wasm"))
@@ -121,21 +122,27 @@ fn a_profile_says_what_calls_and_loading_take() {
 #[test]
 fn a_planner_dropped_into_a_folder_plans() {
     let folder = folder();
-    let plan = |pieces: &str| {
-        shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989", "--planner", "third", "--strict"])
+    let plan = |planner: &Path, pieces: usize| {
+        shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "mt6989", "--strict", "--planner"])
+            .argument(planner)
             .arguments(["--planner-option", &format!("pieces={pieces}"), "--planners"])
             .argument(folder.path())
     };
     drop_planner(folder.path());
+    let file = folder.path().join("third.wasm");
     for pieces in [2, 4] {
-        let report = plan(&pieces.to_string()).json();
+        let report = plan(&file, pieces).json();
         assert_eq!(report["planner"]["name"], "even", "{report}");
         assert_eq!(layered_shards(&report), pieces, "{report}");
     }
+    // A planner that is found by its name must have that name.
+    let (code, stderr) = plan(Path::new("third"), 2).refuses();
+    let said = format!("{} contains planner `even`, not `third`", file.display());
+    assert!(code == 6 && stderr.contains(&said), "{code}: {stderr}");
 
-    fs::remove_file(folder.path().join("third.wasm")).expect("removed");
-    let (_, stderr) = plan("2").refuses();
-    assert!(stderr.contains("third"), "{stderr}");
+    fs::remove_file(&file).expect("removed");
+    let (code, stderr) = plan(Path::new("third"), 2).refuses();
+    assert!(code == 2 && stderr.contains("no planner `third`"), "{code}: {stderr}");
 }
 
 #[test]
@@ -145,7 +152,8 @@ fn a_dropped_planner_and_a_dropped_chip_carry_an_answer() {
     drop_planner(folder.path());
     let run = shardwright(["run", DEMO_MODEL, "--soc", "fictional", "--on", "cpu", "--chat", "--greedy"]);
     let run = run.argument("--profiles").argument(folder.path()).argument("--planners");
-    let run = run.argument(folder.path()).arguments(["--planner", "third", "--planner-option", "pieces=3"]);
+    let run = run.argument(folder.path()).argument("--planner").argument(folder.path().join("third.wasm"));
+    let run = run.arguments(["--planner-option", "pieces=3"]);
     let answer = run.arguments(["--prompt", "What is politics?"]).succeeds();
     assert!(answer.starts_with("A strife of interests masquerading as a contest of principles."), "{answer}");
 }
@@ -159,16 +167,28 @@ fn a_recorded_request_can_be_replayed_on_a_planner() {
     let plan = plan.argument(&request).json();
     let replay = || shardwright(["planner", "replay"]).argument(&request);
     let even = replay().argument("--planner").argument(folder.path().join("third.wasm")).json();
-    assert_eq!(even["name"], "even", "{even}");
-    // Without a name, the built-in planner is called. Its plan is the same as before.
+    assert_eq!((&even["name"], &even["chosen"]), (&"even".into(), &"named".into()), "{even}");
+    // Without a name, the planner of the request is called. Its plan is the same as before.
     let own = replay().json();
-    assert_eq!(own["name"], "generic", "{own}");
+    assert_eq!((&own["name"], &own["chosen"]), (&"mediatek".into(), &"recorded".into()), "{own}");
+    let first = format!("mediatek {}, recorded in the request\n", own["version"].as_str().expect("text"));
+    assert!(replay().succeeds().starts_with(&first), "{first}");
     assert_eq!(own["shards"].as_array().map(Vec::len), plan["shards"].as_array().map(Vec::len), "{own}");
     // The plan is included in the form of the interface.
     let shards = own["plan"]["shards"].as_array().expect("a plan");
     assert!(!shards.is_empty() && shards.iter().all(|shard| shard["entries"].is_array()), "{own}");
     assert!(own["fuel"].as_u64() > Some(1000) && own["fuel"].as_u64() < own["fuel_limit"].as_u64());
     assert!(own["memory"].as_u64() > Some(1000) && own["memory"].as_u64() < own["memory_limit"].as_u64());
+    // The name `generic` is that of the built-in planner, which also answers older requests.
+    let generic = replay().arguments(["--planner", "generic"]).json();
+    assert_eq!((&generic["name"], &generic["chosen"]), (&"generic".into(), &"named".into()), "{generic}");
+    let text = fs::read_to_string(&request).expect("read");
+    let recorded = ",\"planner\":\"mediatek\"}";
+    fs::write(&request, text.replace(recorded, "}")).expect("written");
+    let older = replay().json();
+    assert_eq!((&older["name"], &older["chosen"]), (&"generic".into(), &"default".into()), "{older}");
+    fs::write(&request, text.replace(recorded, ",\"planner\":\"third\"}")).expect("written");
+    replay().refuses_with(3, &["request.json: its planner `third` was not found", "`--planner`"]);
 }
 
 /// The request is written before the planner runs, so that a refusal can be replayed.
@@ -199,6 +219,9 @@ fn a_planner_is_held_to_numbered_rules() {
         let text = check(shipped).succeeds();
         assert!(text.contains("13 held, 0 broken"), "{shipped}: {text}");
     }
+    // The name is that of the built-in planner, not of a file.
+    let text = shardwright(["planner", "check", "generic"]).succeeds();
+    assert!(text.starts_with("generic ") && text.contains("14 held, 0 broken"), "{text}");
     let twice = ["--planner-option", "pieces=2", "--planner-option", "pieces=3"];
     check("even.wasm").arguments(twice).refuses_with(2, &["pieces"]);
 }
@@ -260,6 +283,10 @@ fn a_planner_that_was_begun_outside_plans_and_is_packed() {
     let strict = plan(&["--soc", "sm8850", "--strict"]).json();
     let head = strict["shards"].as_array().and_then(|shards| shards.last()).expect("shards");
     assert_eq!(head["target"], "cpu", "{strict}");
+    // Its directory and its name are enough too.
+    let named = ["plan", "--no-measure", DEMO_MODEL, "--soc", "sm8850", "--planner", "thrifty", "--planners"];
+    let named = shardwright(named).argument(outside.path()).json();
+    assert_eq!((&named["planner"], &named["shards"]), (&strict["planner"], &strict["shards"]));
     // A shard that is too large is cut as often as allowed. If that is not enough, it moves to
     // another target.
     let limit = ["--soc", "sm8850", "--limit", "artefact-bytes=2500000", "--planner-option"];

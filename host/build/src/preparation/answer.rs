@@ -17,6 +17,10 @@ use crate::{
 /// Index of the profile's own chip among a request's targets.
 const CHIP: u32 = 0;
 
+/// Why a shard is not on the chip: the place where it runs, the planner's reason, and whether the
+/// user prefers that place.
+type Ground<'a> = (&'a str, &'a str, bool);
+
 impl Preparation {
     /// Returns the plan with all its notices. Under `strict`, a fallback is an error instead, and
     /// so is a goal that is unlikely to be met.
@@ -139,13 +143,13 @@ impl Preparation {
     }
 
     /// Returns notices about shards that are planned for another target than the chip that the user
-    /// named, unless the user named that target for them.
+    /// named, unless the user named that target for them. Shards with one reason share a notice.
     fn left_the_chip(&self, planned: &Planned) -> Vec<Notice> {
         if self.profile.kind == TargetKind::Cpu {
             return Vec::new();
         }
         let plan = planned.plan.plan();
-        let mut notices = Vec::new();
+        let mut grounds: Vec<(Ground<'_>, Vec<&str>)> = Vec::new();
         for (index, shard) in planned.plan.shards().iter().enumerate() {
             let (name, target) = (&shard.name, &shard.target.name);
             let asked = shard.segments.iter().all(|segment| {
@@ -159,20 +163,26 @@ impl Preparation {
             let mut reasons = plan.reasons.iter().filter(|reason| reason.shard == Some(index as u32));
             let why = reasons.find(|reason| reason.choice.starts_with("target"));
             let said = why.map_or("the plan gives no reason", |reason| reason.because.as_str());
-            let chip = &self.profile.name;
             // Targets are in order of preference. A later target runs a shard only if no earlier
             // one could.
             let preferred = why.is_some_and(
                 |reason| matches!(&reason.cause, Cause::Preference(name) if name != "target-order"),
             );
-            notices.push(match preferred {
-                true => Notice::note(format!(
-                    "{name} runs on {place}, not on {chip}, as the planner prefers: {said}"
-                )),
-                false => Notice::fallback(format!("{name} runs on {place}, not on {chip}: {said}")),
-            });
+            let ground = (place, said, preferred);
+            match grounds.iter_mut().find(|(known, _)| *known == ground) {
+                Some((_, names)) => names.push(name),
+                None => grounds.push((ground, vec![name.as_str()])),
+            }
         }
-        notices
+        let notices = grounds.into_iter().map(|((place, said, preferred), names)| {
+            let verb = if names.len() == 1 { "runs" } else { "run" };
+            let what = format!("{} {verb} on {place}, not on {}", names.join(", "), self.profile.name);
+            match preferred {
+                true => Notice::note(format!("{what}, as the planner prefers: {said}")),
+                false => Notice::fallback(format!("{what}: {said}")),
+            }
+        });
+        notices.collect()
     }
 
     /// Returns the flags of the chip's compiler that the user set.

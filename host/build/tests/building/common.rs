@@ -12,7 +12,9 @@ use shardwright_planning::check::{CheckedPlan, check};
 use shardwright_planning::plan::{Boundary, BuildTime, Plan, PlannedSegment, Shard};
 use shardwright_planning::request::{Goals, PrefillPart, Request, TargetSummary};
 use shardwright_test_checkpoints::Spec;
-use shardwright_vocabulary::{EntryKind, EntryName, Result as Answer, SoftcapPlace, Target, TargetKind};
+use shardwright_vocabulary::{
+    EntryKind, EntryName, Result as Answer, SoftcapPlace, Target, TargetKind, Watch,
+};
 
 /// The committed fixtures that generate text.
 pub const TEXT_FIXTURES: [&str; 7] =
@@ -48,6 +50,16 @@ pub fn offer(name: &str, judge: impl Judge + 'static) -> TargetOffer {
 }
 
 pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> Answer<Request> {
+    watched_request(graph, offers, menu, &mut ())
+}
+
+/// Returns the request, and reports progress to `watch`.
+pub fn watched_request(
+    graph: &Graph,
+    offers: &[TargetOffer],
+    menu: &EntryMenu,
+    watch: &mut dyn Watch,
+) -> Answer<Request> {
     let model = ModelName { name: "a model".to_owned(), family: "a family".to_owned(), towers: Vec::new() };
     let goals = Goals {
         quality_micronats: None,
@@ -63,7 +75,7 @@ pub fn try_request(graph: &Graph, offers: &[TargetOffer], menu: &EntryMenu) -> A
     };
     let question =
         Question { model: &model, menu, goals, prompts: Vec::new(), drafts: Vec::new(), options: Vec::new() };
-    make_request(graph, offers, &ModelFormats::stored(graph), question, &mut ())
+    make_request(graph, offers, &ModelFormats::stored(graph), question, watch)
 }
 
 /// Returns the request after checking that it is valid.

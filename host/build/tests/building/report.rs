@@ -55,11 +55,12 @@ fn a_report_has_the_numbers_of_the_plan() {
     );
     assert_eq!(report.emulated_on.as_deref(), Some("cpu"));
     let formats = vec![report.shards[2].formats.clone()];
-    let chain = |target: &str, within, bytes| FallbackReport {
+    let chain = |target: &str, within, bytes: Option<u64>| FallbackReport {
         target: target.to_owned(),
         formats: formats.clone(),
         within,
         bytes,
+        provenance: bytes.map(|_| report.totals.artefacts.provenance),
     };
     // Cuts do not change the bytes of a hedge. It need not verify proposals, as this plan could.
     let bytes = report.fallback[0].bytes.unwrap();
@@ -67,7 +68,8 @@ fn a_report_has_the_numbers_of_the_plan() {
     assert!(bytes > totals.weight_bytes && bytes <= totals.artefacts.bytes, "{bytes}: {totals:?}");
     assert_eq!(report.fallback, [chain("cpu", hedge, Some(bytes)), chain("chip", vec![], None)]);
     let shown: Vec<String> = report.fallback.iter().map(ToString::to_string).collect();
-    let hedged = format!("cpu within shards ≤ 1 (+{}), in bf16/f32/f32", units::bytes(bytes));
+    let added = format!("+{}, {}", units::bytes(bytes), totals.artefacts.provenance);
+    let hedged = format!("cpu within shards ≤ 1 ({added}), in bf16/f32/f32");
     assert_eq!(shown, [hedged, "chip takes over, in bf16/f32/f32".to_owned()]);
     assert_eq!(report.limits.len(), 1);
     assert_eq!((report.limits[0].target.as_str(), report.limits[0].limit.value), ("chip", 100_000));

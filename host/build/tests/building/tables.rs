@@ -14,7 +14,9 @@ use shardwright_vocabulary::{
     WeightFormat,
 };
 
-use crate::common::{TEXT_FIXTURES, checked, fixture, made, offer, plan, request, try_request};
+use crate::common::{
+    TEXT_FIXTURES, checked, fixture, made, offer, plan, request, try_request, watched_request,
+};
 
 /// Returns a menu small enough to instantiate every shard at every entry.
 fn menu(context: u32) -> EntryMenu {
@@ -38,6 +40,32 @@ fn added_up(request: &Request, first: u32, end: u32, entry: EntryName) -> (u64, 
         assert_eq!(row.legality, Legality::Legal);
         (sum.0 + row.ops, sum.1 + row.weight_bytes, sum.2 + row.state_bytes)
     })
+}
+
+/// A watcher that records the stages.
+#[derive(Default)]
+struct Stages(Vec<String>);
+
+impl Watch for Stages {
+    fn progress(&mut self, _per_mille: u32, stage: &str) {
+        self.0.push(stage.to_owned());
+    }
+}
+
+/// A vendor's compiler may need minutes for a row, so each row is reported with its number.
+#[test]
+fn the_rows_of_the_cost_table_are_counted_as_they_are_made() {
+    let graph = fixture(TEXT_FIXTURES[0]);
+    let offers = ["chip", "cpu"].map(|name| offer(name, PrimitiveCount::default()));
+    let mut stages = Stages::default();
+    let request = watched_request(&graph, &offers, &menu(64), &mut stages).unwrap();
+    let rows = request.costs.len();
+    assert_eq!(stages.0.len(), rows);
+    for (number, (stage, row)) in stages.0.iter().zip(&request.costs).enumerate() {
+        let kind = &request.kinds[row.kind as usize].name;
+        let target = &request.targets[row.target as usize].target.name;
+        assert_eq!(*stage, format!("costs {} of {rows}: {kind} at {} on {target}", number + 1, row.entry));
+    }
 }
 
 /// A planner adds rows, but a compiler gets the shard. Both must have the same cost for every range

@@ -161,7 +161,8 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     let found = found.map(|(place, flags)| MeasuredReport { place: place.to_string(), flags }).collect();
     let description = model.chain().description();
     let mut formats: Vec<String> = Vec::new();
-    for shard in model.plan().iter().flat_map(|plan| &plan.shards) {
+    let shards = model.plan().into_iter().flat_map(|plan| &plan.shards);
+    for shard in shards.filter(|shard| shard.weight_bytes > 0) {
         if !formats.contains(&shard.formats) {
             formats.push(shard.formats.clone());
         }

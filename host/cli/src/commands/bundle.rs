@@ -2,8 +2,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use shardwright::{
-    ChainPlan, ErrorKind, FailedVariant, Notice, OpenOptions, PlanMeasuring, PlanReport, SearchPath,
+    ChainPlan, ErrorKind, FailedVariant, Notice, OpenOptions, PlanMeasuring, PlanReport, Provenance,
+    SearchPath,
 };
+use shardwright_build::BytesReport;
 use shardwright_doctor::Inspected;
 use shardwright_trust::Trust;
 
@@ -110,10 +112,13 @@ pub struct DryRunVariant {
 pub struct DryRunChain {
     /// Name of the chain in the bundle.
     pub name: String,
-    /// The formats of its shards, without duplicates.
+    /// The formats of its shards with weights, without duplicates.
     pub formats: Vec<String>,
     /// Bytes of its artefacts.
     pub bytes: u64,
+    /// Where these bytes come from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
     /// Why the bundle would not contain the chain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lacking: Option<String>,
@@ -123,13 +128,15 @@ impl DryRunChain {
     fn of(ChainPlan { name, made }: ChainPlan) -> DryRunChain {
         match made {
             Ok(plan) => {
-                let shards = plan.shards.iter();
-                let mut formats: Vec<String> = shards.map(|shard| shard.formats.to_string()).collect();
+                let shards = plan.shards.iter().filter(|shard| shard.weight_bytes > 0);
+                let mut formats: Vec<String> = shards.map(|shard| shard.formats.clone()).collect();
                 formats.dedup();
-                DryRunChain { name, formats, bytes: plan.totals.artefacts.bytes, lacking: None }
+                let BytesReport { bytes, provenance } = plan.totals.artefacts;
+                DryRunChain { name, formats, bytes, provenance: Some(provenance), lacking: None }
             }
             Err(error) => {
-                DryRunChain { name, formats: Vec::new(), bytes: 0, lacking: Some(error.to_string()) }
+                let (formats, lacking) = (Vec::new(), Some(error.to_string()));
+                DryRunChain { name, formats, bytes: 0, provenance: None, lacking }
             }
         }
     }

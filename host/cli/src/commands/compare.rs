@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright::{Error, ErrorKind, PlanReport};
+use shardwright::{Error, ErrorKind, PlanReport, Provenance};
 use shardwright_build::{GoalReport, Predicted, Speed, Verdict};
 
 use super::{draft, open_options, print};
@@ -38,6 +38,13 @@ pub struct ComparedChip {
     pub goals: Vec<GoalReport>,
     /// Bytes of artefacts and gathered tables.
     pub bytes: u64,
+    /// Where the bytes of artefacts, also of hedges, come from. Bytes of tables are counted.
+    pub artefact_provenance: Provenance,
+    /// The weakest source of the memory of the phase that needs most, or `None` if it is counted.
+    pub memory_provenance: Option<Provenance>,
+    /// Least bytes of the artefacts of hedges, in addition to `bytes`, or `None` without a hedge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hedge_bytes: Option<u64>,
     /// Loss in millionths of a nat per token, or `None` if it is unknown.
     pub loss_micronats: Option<u64>,
     pub shards: usize,
@@ -65,6 +72,7 @@ impl ComparedChip {
             Speed::Tokens { each, per_1000_seconds, .. } => (Some(each), per_1000_seconds),
             Speed::Vector { .. } => (None, None),
         };
+        let hedges = plan.fallback.iter().filter(|chain| chain.is_hedge());
         ComparedChip {
             soc: plan.soc.clone(),
             verdict: plan.forecast.verdict.clone(),
@@ -72,6 +80,9 @@ impl ComparedChip {
             tokens_per_1000_seconds: rate,
             goals: plan.goals.clone(),
             bytes: plan.totals.artefacts.bytes.saturating_add(plan.totals.table_bytes),
+            artefact_provenance: plan.totals.artefacts.provenance,
+            memory_provenance: plan.forecast.largest().and_then(|memory| memory.provenance),
+            hedge_bytes: hedges.map(|chain| chain.bytes.unwrap_or(0)).reduce(u64::saturating_add),
             loss_micronats: plan.totals.loss.micronats(),
             shards: plan.shards.len(),
             notices: if detail.is_full() { Vec::new() } else { plan.notices.clone() },

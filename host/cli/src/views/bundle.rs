@@ -67,12 +67,13 @@ pub fn dry_run(report: &DryRunReport) -> String {
     let mut chains = table(&["variant", "chain", "formats", "artefacts"]);
     for DryRunVariant { plan, chains: own, bytes: on_a_device } in &report.variants {
         let tables = plan.tables.iter().map(|table| format!("{} {}", table.name, table.format));
+        let memory = super::forecast::memory_source(plan);
         rows.add_row([
             plan.soc.clone(),
             plan.shards.len().to_string(),
             tables.collect::<Vec<_>>().join("; "),
-            bytes(*on_a_device),
-            bytes(plan.forecast.verdict.held_bytes),
+            format!("{} ({})", bytes(*on_a_device), plan.totals.artefacts.provenance),
+            format!("{} ({memory})", bytes(plan.forecast.verdict.held_bytes)),
             super::forecast::speed(&plan.forecast.speed, Pass::Step),
             plan.totals.loss.micronats().map_or_else(|| "not known".to_owned(), units::micronats),
         ]);
@@ -81,7 +82,9 @@ pub fn dry_run(report: &DryRunReport) -> String {
                 Some(why) => format!("left out: {}", super::printable(why)),
                 None => chain.formats.join("; "),
             };
-            chains.add_row([plan.soc.clone(), chain.name.clone(), formats, bytes(chain.bytes)]);
+            let source = chain.provenance.map_or_else(String::new, |source| format!(" ({source})"));
+            let artefacts = bytes(chain.bytes) + &source;
+            chains.add_row([plan.soc.clone(), chain.name.clone(), formats, artefacts]);
         }
     }
     for failed in &report.failed {

@@ -8,7 +8,7 @@ use shardwright_build::units;
 use super::{Detail, bytes, forecast, plan, printable, table, wrapped};
 use crate::commands::{ComparedChip, Comparison};
 
-const HEADER: [&str; 7] = ["chip", "verdict", "speed", "size", "loss", "shards", "memory"];
+const HEADER: [&str; 8] = ["chip", "verdict", "speed", "size", "hedge", "loss", "shards", "memory"];
 
 /// Shows a row for each chip, then the errors of the other chips. With `-v`, also the plans.
 pub fn compared(report: &Comparison, detail: Detail) -> String {
@@ -39,19 +39,50 @@ pub fn compared(report: &Comparison, detail: Detail) -> String {
         let _ = write!(text, "\n== {}\n{}", own.soc, super::plan(own, detail));
     }
     if !detail.is_full() {
-        text.push_str("size: artefacts and tables; memory: the largest phase; full plans: -v\n");
+        let hedge = "hedge: a second chain for a driver that refuses the first, in addition to size";
+        let size = basis(&report.chips, |chip| chip.artefact_provenance.name());
+        let memory = |chip: &ComparedChip| chip.memory_provenance.map_or("counted", |own| own.name());
+        let memory = basis(&report.chips, memory);
+        let line = format!(
+            "size: artefacts{size} and tables (counted); {hedge}; memory: the largest phase{memory}; full \
+             plans: -v"
+        );
+        let _ = writeln!(text, "{}", wrapped(&line, 2));
     }
     text
 }
 
-fn row(chip: &ComparedChip) -> [String; 7] {
+/// Formats the source of a figure of all chips: ` (modelled)`. If it differs, each source has its
+/// chips: ` (modelled for a, b, declared for c)`. Empty without chips.
+fn basis(chips: &[ComparedChip], of: impl Fn(&ComparedChip) -> &'static str) -> String {
+    let mut sources: Vec<(&str, Vec<&str>)> = Vec::new();
+    for chip in chips {
+        let source = of(chip);
+        match sources.iter_mut().find(|(known, _)| *known == source) {
+            Some((_, socs)) => socs.push(&chip.soc),
+            None => sources.push((source, vec![chip.soc.as_str()])),
+        }
+    }
+    match sources.as_slice() {
+        [] => String::new(),
+        [(source, _)] => format!(" ({source})"),
+        sources => {
+            let each = sources.iter().map(|(source, socs)| format!("{source} for {}", socs.join(", ")));
+            format!(" ({})", each.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+fn row(chip: &ComparedChip) -> [String; 8] {
     let unknown = || "not known".to_owned();
+    let none = || "-".to_owned();
     let rate = chip.token.as_ref().and_then(forecast::rate);
     [
         chip.soc.clone(),
         forecast::short_verdict(&chip.verdict),
-        rate.map_or_else(|| "-".to_owned(), |rate| rate.to_string()),
+        rate.map_or_else(none, |rate| rate.to_string()),
         bytes(chip.bytes),
+        chip.hedge_bytes.map_or_else(none, |more| format!("+{}", bytes(more))),
         chip.loss_micronats.map_or_else(unknown, units::micronats),
         chip.shards.to_string(),
         bytes(chip.verdict.held_bytes),

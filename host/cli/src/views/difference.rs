@@ -37,7 +37,7 @@ const FORECAST_ENDS: &[(&str, &str)] = &[
     (", uncosted ops", ", operations estimated by share"),
 ];
 
-/// Percentages above this say less than the two values.
+/// Larger changes are not shown as a percentage, because both values show more.
 const PERCENT_MOST: f64 = 1000.0;
 
 /// Shows changes by topic. Changed figures of single shards and layers, and changed texts of
@@ -196,7 +196,8 @@ fn shown(value: &Option<PlanValue>, unit: PlanUnit) -> String {
     }
 }
 
-/// Formats ` (-12.5 %)`, if both values are numbers that can be compared.
+/// Formats ` (-12 %)`, or ` (+0.4 %)` below 10 percent, if both values are numbers that can be
+/// compared.
 fn share(change: &PlanChange, all: &[PlanChange]) -> String {
     let (before, after) = match (&change.before, &change.after) {
         (Some(PlanValue::Number(before)), Some(PlanValue::Number(after))) => (*before, *after),
@@ -208,8 +209,9 @@ fn share(change: &PlanChange, all: &[PlanChange]) -> String {
         _ => return String::new(),
     };
     let share = (after as f64 / before as f64 - 1.0) * 100.0;
+    let digits = usize::from(share.abs() < 9.95);
     match before > 0 && (0.05..=PERCENT_MOST).contains(&share.abs()) && !has_other_provenance(change, all) {
-        true => format!(" ({share:+.1} %)"),
+        true => format!(" ({share:+.digits$} %)"),
         false => String::new(),
     }
 }
@@ -286,15 +288,16 @@ mod tests {
             ("forecast, memory, decode, held bytes", "forecast, memory, decode, provenance"),
             ("forecast, download, bytes", "forecast, download, rests on"),
         ] {
-            assert_eq!(share(&figure(what), &[figure(what)]), " (+100.0 %)");
+            assert_eq!(share(&figure(what), &[figure(what)]), " (+100 %)");
             assert_eq!(share(&figure(what), &[figure(what), other(basis)]), "", "{what}");
             // Another figure, other layers, and a layer among several.
             let elsewhere = [other("provenance of the other figure"), at("decoder 6-7", other(basis))];
-            assert_eq!(share(&figure(what), &elsewhere), " (+100.0 %)", "{what}");
+            assert_eq!(share(&figure(what), &elsewhere), " (+100 %)", "{what}");
             assert_eq!(share(&at("decoder 3", figure(what)), &[other(basis)]), "", "{what}");
         }
         let grown = |after| share(&change(PlanTopic::Totals, "loss", number(100), number(after)), &[]);
-        assert_eq!((grown(1100).as_str(), grown(1101).as_str()), (" (+1000.0 %)", ""));
+        assert_eq!((grown(1100).as_str(), grown(1101).as_str()), (" (+1000 %)", ""));
+        assert_eq!((grown(105).as_str(), grown(119).as_str()), (" (+5.0 %)", " (+19 %)"));
     }
 
     #[test]
@@ -308,7 +311,7 @@ mod tests {
         };
         let begin = "decoder 0-5: time of decode_1@64: about 50 ms (25 to 100; modelled) → ";
         for (after, end) in [
-            (time(60_000, Provenance::Modelled), "about 60 ms (30 to 120; modelled) (+20.0 %)"),
+            (time(60_000, Provenance::Modelled), "about 60 ms (30 to 120; modelled) (+20 %)"),
             (time(60_000, Provenance::Reported), "about 60 ms (30 to 120; reported)"),
         ] {
             assert_eq!(line(&of(after), &[]), format!("{begin}{end}"));
@@ -333,7 +336,7 @@ mod tests {
         ]);
         let screen = difference(&changes, Detail::Screen);
         let wanted = [
-            "in all\n  decoder 0-5: weights: 2.0 KiB → 1.0 KiB (-50.0 %)\n",
+            "in all\n  decoder 0-5: weights: 2.0 KiB → 1.0 KiB (-50 %)\n",
             "shards\n  decoder 0-5 (new)\n",
             "layers\n  decoder 0-5: formats: w8 → w4\n\n3 more changes",
         ];

@@ -1,8 +1,10 @@
 use std::fmt::Write;
 
-use shardwright_doctor::ExplainReport;
+use shardwright::Pass;
+use shardwright_build::units;
+use shardwright_doctor::{ExplainReport, ExplainedChain};
 
-use super::{table, wrapped};
+use super::{forecast, table, wrapped};
 
 /// Shows the chains that run, the best first, and the chains that do not.
 pub fn explained(report: &ExplainReport) -> String {
@@ -44,7 +46,7 @@ pub fn explained(report: &ExplainReport) -> String {
             },
             candidate.soc.clone(),
             candidate.name.clone(),
-            candidate.tier.meaning().to_owned(),
+            candidate.tier.meaning().to_owned() + hedge(report, &candidate.soc, &candidate.name, ", hedge"),
             devices.join(", "),
             super::printable(skipped.or(candidate.reason()).unwrap_or_default()),
         ]);
@@ -55,12 +57,13 @@ pub fn explained(report: &ExplainReport) -> String {
             "no".to_owned(),
             passed.soc.clone(),
             passed.name.clone(),
-            String::new(),
+            hedge(report, &passed.soc, &passed.name, "hedge").to_owned(),
             passed.standing.device.clone(),
             format!("{}: {}", passed.shard, super::printable(why)),
         ]);
     }
     let _ = writeln!(text, "{rows}");
+    text.push_str(&predicted(report));
     let _ = writeln!(text, "not checked: {}", report.unchecked.join(", and "));
     let mut helps: Vec<&str> = Vec::new();
     for help in report.selection.passed.iter().filter_map(|passed| passed.standing.help.as_deref()) {
@@ -70,4 +73,33 @@ pub fn explained(report: &ExplainReport) -> String {
         }
     }
     text
+}
+
+/// Returns `words` for a hedge, and an empty text for any other chain.
+fn hedge<'w>(report: &ExplainReport, soc: &str, name: &str, words: &'w str) -> &'w str {
+    report.chain(soc, name).filter(|chain| !chain.within.is_empty()).map_or("", |_| words)
+}
+
+/// Shows the predicted times of the chains that run, the best first.
+fn predicted(report: &ExplainReport) -> String {
+    let candidates = report.selection.candidates.iter();
+    let chains = candidates.filter_map(|own| report.chain(&own.soc, &own.name));
+    let lines: Vec<String> = chains.map(|chain| wrapped(&times(chain), 4)).collect();
+    match lines.as_slice() {
+        [] => String::new(),
+        lines => format!("predicted times on the planned targets\n{}\n", lines.join("\n")),
+    }
+}
+
+/// Shows a chain with its predicted times.
+fn times(chain: &ExplainedChain) -> String {
+    let limit = |(name, value): &(String, u64)| format!("{name} ≤ {}", units::quantity(name, *value));
+    let limits: Vec<String> = chain.within.iter().map(limit).collect();
+    let limits = super::printable(&limits.join(", "));
+    let role = if limits.is_empty() { String::new() } else { format!(", hedge within {limits}") };
+    let speed = match &chain.speed {
+        Some(speed) => forecast::speed(speed, Pass::Step),
+        None => "not recorded in the bundle".to_owned(),
+    };
+    format!("  {} {}{role}: {speed}", chain.soc, chain.chain)
 }

@@ -24,7 +24,14 @@ pub fn short_verdict(verdict: &Verdict) -> String {
 /// Reports in one sentence whether the plan fits, and on what basis.
 pub fn verdict(report: &PlanReport) -> String {
     let (soc, verdict) = (&report.soc, &report.forecast.verdict);
-    let asked = verdict.asked_bytes.map_or_else(String::new, |most| format!(" in {}", bytes(most)));
+    let held = verdict.held_bytes;
+    let compared = |most: u64| units::against_goal("memory", held, most);
+    let device = verdict.device_bytes.map(|most| units::apart("memory", [held, most]));
+    let (needed, asked) = match (verdict.asked_bytes.map(compared), &device) {
+        (Some([needed, asked]), _) => (needed, format!(" in {asked}")),
+        (None, Some([needed, _])) => (needed.clone(), String::new()),
+        (None, None) => (bytes(held), String::new()),
+    };
     let mut line = match verdict.fits {
         Fits::Whole => format!("fits {soc}{asked}"),
         Fits::InPart => format!("fits {soc}{asked} in part"),
@@ -36,18 +43,17 @@ pub fn verdict(report: &PlanReport) -> String {
     }
     line += ": ";
     if !verdict.elsewhere.is_empty() {
-        let each = verdict.elsewhere.iter().map(|(shard, target)| format!("{shard} runs on {target}"));
-        line += &(each.collect::<Vec<_>>().join(", ") + "; ");
+        line += &(elsewhere(&verdict.elsewhere) + "; ");
     }
     let phase = verdict.largest.map_or("it", Phase::name);
-    line += &format!("{phase} needs {} of memory", bytes(verdict.held_bytes));
-    if let Some(device) = verdict.device_bytes {
-        line += &format!(", of {} that an app can use", bytes(device));
+    line += &format!("{phase} needs {needed} of memory ({})", memory_source(report));
+    if let Some([_, device]) = device {
+        line += &format!(", of {device} that an app can use");
     }
     if verdict.mapped_bytes > 0 {
-        line += &format!(", and tables of {} are mapped", bytes(verdict.mapped_bytes));
+        line += &format!(", and tables of {} (counted) are mapped", bytes(verdict.mapped_bytes));
     }
-    let all = verdict.held_bytes.saturating_add(verdict.mapped_bytes);
+    let all = held.saturating_add(verdict.mapped_bytes);
     let exceeded = |most: Option<u64>| verdict.fits != Fits::No && most.is_some_and(|most| all > most);
     if exceeded(verdict.asked_bytes) {
         line += ": more than the goal if they stay in memory";
@@ -58,6 +64,28 @@ pub fn verdict(report: &PlanReport) -> String {
         line += "; memory unknown for this chip, `--device-memory` sets it";
     }
     line
+}
+
+/// Returns the weakest source of the memory of the phase that needs most.
+pub fn memory_source(report: &PlanReport) -> &'static str {
+    let largest = report.forecast.largest().and_then(|memory| memory.provenance);
+    largest.map_or("counted", |provenance| provenance.name())
+}
+
+/// Names the shards on other targets, those of each target together: `embed, head run on cpu`.
+fn elsewhere(shards: &[(String, String)]) -> String {
+    let mut targets: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (shard, target) in shards {
+        match targets.iter_mut().find(|(known, _)| known == target) {
+            Some((_, own)) => own.push(shard.as_str()),
+            None => targets.push((target.as_str(), vec![shard.as_str()])),
+        }
+    }
+    let each = targets.iter().map(|(target, own)| {
+        let verb = if own.len() == 1 { "runs" } else { "run" };
+        format!("{} {verb} on {target}", own.join(", "))
+    });
+    each.collect::<Vec<_>>().join(", ")
 }
 
 /// Shows the memory of each phase in a line, or with `-v` in a line for each part.

@@ -15,7 +15,7 @@ mod tests;
 
 use minijinja::{Value, context};
 use shardwright::{NoticeKind, PlanReport};
-use shardwright_build::units::{micronats as millinats, quantity};
+use shardwright_build::units::micronats as millinats;
 use shardwright_build::{EntryReport, LayerReport, LossReport, ShardReport};
 
 use self::formats::Formats;
@@ -39,8 +39,9 @@ pub fn page(report: &PlanReport) -> String {
     let notices = report.notices.iter().map(|notice| {
         context! { is_fallback => matches!(notice.kind, NoticeKind::Fallback), text => &*notice.text }
     });
+    let artefact = format!("artefact ({})", report.totals.artefacts.provenance);
     let columns =
-        ["layer", "shard", "kind", "formats", "operations", "weights", "artefact", "KV cache", "loss"];
+        ["layer", "shard", "kind", "formats", "operations", "weights", artefact.as_str(), "KV cache", "loss"];
     let entries = report.totals.times.iter().map(|time| time.entry.to_string());
     let scales = strip::Scales::of(report);
     page::rendered(context! {

@@ -98,8 +98,8 @@ impl Table {
 
     /// Lays out each cell on its own line, as `name: value`.
     fn records(&self, width: usize) -> String {
-        let header: Vec<String> =
-            self.table.header().into_iter().flat_map(Row::cell_iter).map(Cell::content).collect();
+        let header = self.table.header().into_iter().flat_map(Row::cell_iter).map(Cell::content);
+        let header: Vec<String> = header.map(|name| name.replace('\n', " ")).collect();
         let record = |row: &Row| {
             let cells = header.iter().zip(row.cell_iter().map(Cell::content));
             let lines = cells.filter(|(_, cell)| !cell.trim().is_empty()).map(|(name, cell)| {
@@ -208,6 +208,10 @@ mod tests {
              weights: 6 MiB\nartefact: 8 MiB\nok\n\nshard: 1\ncomponents: head\nlayers: -\ntarget: cpu\nops: 12\n\
              weights: 1 MiB\nartefact: 2 MiB"
         );
+        let mut sized = Table::of_width(&["shard", "artefact\n(modelled)"], Some(40));
+        sized.add_row(["0", "8 MiB"]);
+        assert_eq!(sized.to_string(), "shard  artefact\n       (modelled)\n0      8 MiB");
+        assert_eq!(sized.records(40), "shard: 0\nartefact (modelled): 8 MiB");
         // With enough room it is a table.
         let mut wide = Table::of_width(&header, Some(100));
         wide.add_row(["1", "head", "-", "cpu", "12", "1 MiB", "2 MiB", ""]);

@@ -57,8 +57,9 @@ fn head(report: &PlanReport) -> String {
 /// Shows the shards as a table, shared properties and totals in a line each, and reasons, those
 /// about limits first.
 fn body(report: &PlanReport, detail: Detail) -> String {
+    let artefact = format!("artefact\n({})", report.totals.artefacts.provenance);
     let mut shards =
-        table(&["shard", "components", "layers", "target", "ops", "weights", "artefact", "states"]);
+        table(&["shard", "components", "layers", "target", "ops", "weights", artefact.as_str(), "states"]);
     for shard in &report.shards {
         shards.add_row([
             shard.index.to_string(),
@@ -76,7 +77,7 @@ fn body(report: &PlanReport, detail: Detail) -> String {
     }
     let mut text = format!("\n{shards}\n\n");
 
-    member(&mut text, "formats", &shared(report, |shard| by_formats(&shard.formats)));
+    member(&mut text, "formats", &shared(report, by_formats));
     member(
         &mut text,
         "entries",
@@ -105,7 +106,7 @@ fn body(report: &PlanReport, detail: Detail) -> String {
                 }
                 LossReport::NotMeasured { .. } => ", loss not measured".to_owned(),
             };
-            format!("{} {} ({}{lost})", table.name, table.format, bytes(table.bytes))
+            format!("{} {} ({}, counted{lost})", table.name, table.format, bytes(table.bytes))
         });
         member(&mut text, "tables", &tables.collect::<Vec<_>>().join("; "));
     }
@@ -181,17 +182,25 @@ fn member(text: &mut String, name: &str, what: &str) {
     }
 }
 
-/// Names each format tuple of a shard once, with the places that have it.
-fn by_formats(formats: &str) -> String {
-    let places: Option<Vec<(&str, &str)>> = formats.split(", ").map(|part| part.rsplit_once(' ')).collect();
-    let Some(places) = places else { return formats.to_owned() };
+/// Stands for the formats of components without weights.
+const NO_WEIGHTS: &str = "no weights";
+
+/// Names each format tuple of a shard once, with the places that have it. Components without
+/// weights come last.
+fn by_formats(shard: &ShardReport) -> String {
+    let places = shard.formats.split(", ").map(|part| part.rsplit_once(' '));
+    let places = places.collect::<Option<Vec<(&str, &str)>>>().filter(|_| shard.weight_bytes > 0);
+    let Some(places) = places else { return shard.shown_formats() };
     let mut tuples: Vec<(&str, Vec<&str>)> = Vec::new();
     for (place, tuple) in places {
+        let component = place.split('.').next().unwrap_or(place);
+        let tuple = if shard.has_weights(component) { tuple } else { NO_WEIGHTS };
         match tuples.iter_mut().find(|(own, _)| *own == tuple) {
             Some((_, own)) => own.push(place),
             None => tuples.push((tuple, vec![place])),
         }
     }
+    tuples.sort_by_key(|(tuple, _)| *tuple == NO_WEIGHTS);
     let each = tuples.iter().map(|(tuple, places)| format!("{tuple} ({})", places.join(", ")));
     each.collect::<Vec<_>>().join(", ")
 }
@@ -245,7 +254,9 @@ fn reasons(report: &PlanReport, detail: Detail) -> Vec<String> {
         .into_iter()
         .map(|(_, shards, choices, ground)| {
             let shards = if shards.is_empty() { String::new() } else { format!("{}: ", named(&shards)) };
-            format!("{shards}{}: {ground}", choices.join(", "))
+            // A choice that is a list, such as a mixture of formats, needs another separator.
+            let separator = if choices.iter().any(|choice| choice.contains(", ")) { "; " } else { ", " };
+            format!("{shards}{}: {ground}", choices.join(separator))
         })
         .collect()
 }
@@ -307,7 +318,7 @@ pub fn rests_on(entry: &EntryTime) -> String {
     let sum = known().fold(0_u64, |sum, share| sum.saturating_add(share.microseconds));
     let shares = known().map(|share| match known().count() {
         1 => share.provenance.name().to_owned(),
-        _ => format!("{:.1} % {}", share.microseconds as f64 / sum as f64 * 100.0, share.provenance),
+        _ => format!("{} {}", units::share(share.microseconds, sum), share.provenance),
     });
     let shares = shares.collect::<Vec<_>>().join(", ");
     let origin = if shares.is_empty() { entry.time.provenance.name() } else { shares.as_str() };

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use shardwright_doctor::{AskedShardReport, CheckReport, PlannerReport, ReplayReport};
+use shardwright_doctor::{AskedShardReport, CheckReport, PlannerChoice, PlannerReport, ReplayReport};
 use shardwright_planning::conformance::{MostUsed, Verdict};
 
 use super::table;
@@ -44,7 +44,12 @@ pub fn checked(report: &CheckReport) -> String {
 
 /// Shows a plan, and the resources that planning needed.
 pub fn replayed(report: &ReplayReport) -> String {
-    let mut text = format!("{} {}\n", report.name, report.version);
+    let why = match report.chosen {
+        PlannerChoice::Named => "named by `--planner`",
+        PlannerChoice::Recorded => "recorded in the request",
+        PlannerChoice::Default => "built-in, as the request records no planner",
+    };
+    let mut text = format!("{} {}, {why}\n", report.name, report.version);
     for line in &report.log {
         let _ = writeln!(text, "log: {}: {}", line.level, line.message);
     }

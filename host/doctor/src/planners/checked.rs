@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use shardwright::SearchPath;
-use shardwright_build::{PlannerTools, find_planner};
+use shardwright_build::PlannerTools;
 use shardwright_planning::conformance::{self, Conformance, Verdict, requests};
 use shardwright_planning::registry::{PlannerEntry, PlannerFile};
 use shardwright_planning::request::PlannerOption;
@@ -10,7 +10,7 @@ use shardwright_planning::sandbox::Planner;
 use shardwright_trust::TrustOptions;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
-use super::{PlannerReport, report};
+use super::{PlannerReport, found, load, report};
 
 /// The results of checking a planner against the rules.
 #[derive(Clone, Debug, Serialize)]
@@ -26,7 +26,8 @@ pub struct CheckReport {
 }
 
 /// Loads a planner under all the sandbox's limits and sends it the requests of the rules, with
-/// `options` in every request. A broken rule is a verdict, not an error.
+/// `options` in every request. A broken rule is a verdict, not an error. The name `generic` is that
+/// of the built-in planner.
 ///
 /// A planner must have a signature that complies with `trust`. A pack must always be signed.
 ///
@@ -48,16 +49,16 @@ pub fn check_planner(
     base.options.extend(options.iter().map(option));
     base.validate()
         .map_err(|fault| fault.with_kind(ErrorKind::Argument).with_help("set each option once"))?;
-    let entry = find_planner(planner, &search.planners)?;
-    let loaded = match tools.load(&entry) {
+    let entry = found(planner, search)?;
+    let loaded = match load(&tools, entry.as_ref()) {
         Ok(loaded) => loaded,
         Err(error) => {
             let conformance = Conformance::of_stopped(&error).ok_or(error)?;
-            let planner = unknown(&entry);
-            return Ok(CheckReport { planner, conformance, verdict: Verdict::Broken });
+            let name = entry.map_or_else(|| planner.to_owned(), |entry| entry.name);
+            return Ok(CheckReport { planner: unknown(name), conformance, verdict: Verdict::Broken });
         }
     };
-    let portable = portable(&entry, trust)?;
+    let portable = portable(entry.as_ref(), trust)?;
     let conformance = conformance::run(&loaded, portable.as_ref(), &base);
     let verdict = if conformance.holds() { Verdict::Held } else { Verdict::Broken };
     Ok(CheckReport { planner: report(&loaded, None), conformance, verdict })
@@ -65,19 +66,19 @@ pub fn check_planner(
 
 /// Loads the planner in the portable interpreter. Returns `None` for a pack, which only runs there
 /// anyway.
-fn portable(entry: &PlannerEntry, trust: &TrustOptions) -> Result<Option<Planner>> {
-    if entry.file == PlannerFile::Pack {
+fn portable(entry: Option<&PlannerEntry>, trust: &TrustOptions) -> Result<Option<Planner>> {
+    if entry.is_some_and(|entry| entry.file == PlannerFile::Pack) {
         return Ok(None);
     }
     let cache = shardwright::user_cache_directory();
     let tools = PlannerTools::portable(cache.as_deref(), &trust.rules(cache.as_deref())?)?;
-    Ok(Some(tools.load(entry)?))
+    Ok(Some(load(&tools, entry)?))
 }
 
 /// Returns a report for a planner that did not provide its description.
-fn unknown(entry: &PlannerEntry) -> PlannerReport {
+fn unknown(name: String) -> PlannerReport {
     PlannerReport {
-        name: entry.name.clone(),
+        name,
         version: String::new(),
         summary: String::new(),
         options: vec![],

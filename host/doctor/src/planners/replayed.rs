@@ -5,14 +5,18 @@ use std::time::Instant;
 
 use serde::Serialize;
 use shardwright::SearchPath;
-use shardwright_build::{PlannerTools, find_planner};
+use shardwright_build::{PlannerTools, planner_named};
 use shardwright_files::read_named;
+use shardwright_planning::builtin;
 use shardwright_planning::check::{CheckedShard, check};
 use shardwright_planning::plan::Plan;
-use shardwright_planning::request::Request;
+use shardwright_planning::registry::PlannerEntry;
+use shardwright_planning::request::RecordedRequest;
 use shardwright_planning::sandbox::{LogLevel, LogLine};
 use shardwright_trust::TrustOptions;
-use shardwright_vocabulary::{Error, ErrorKind, Result};
+use shardwright_vocabulary::{At, Error, ErrorKind, Result};
+
+use super::{found, load};
 
 /// Largest request that is read, in bytes. One with the tables of a model of 100 layer kinds on 16
 /// targets is far smaller.
@@ -24,8 +28,11 @@ const RECORD: &str = "write one with `shardwright plan CHECKPOINT --write-reques
 /// A planner's answer to a request.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplayReport {
+    /// Name of the planner that ran.
     pub name: String,
     pub version: String,
+    /// Why this planner ran.
+    pub chosen: PlannerChoice,
     /// Path of the request's file.
     pub request: String,
     /// The model in the request.
@@ -50,6 +57,18 @@ pub struct ReplayReport {
     pub plan: Plan,
 }
 
+/// Why a planner ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlannerChoice {
+    /// The caller named it.
+    Named,
+    /// The request was made for it.
+    Recorded,
+    /// The request records no planner, so the built-in one ran.
+    Default,
+}
+
 /// A line of a planner's log.
 #[derive(Clone, Debug, Serialize)]
 pub struct LogReport {
@@ -67,28 +86,33 @@ pub struct AskedShardReport {
     pub formats: String,
 }
 
-/// Sends the request in a file to `planner` (by default the built-in one) and checks the plan
-/// against the request.
+/// Sends the request in a file to `planner` and checks the plan against the request. The default is
+/// the planner that the request records, which is found by its name as for a plan, or the built-in
+/// one.
 ///
 /// A planner must have a signature that complies with `trust`. A pack must always be signed.
 ///
 /// # Errors
 ///
-/// If the file is not a valid request, if the planner fails (the error includes its log), or if the
-/// plan fails the check.
+/// If the file is not a valid request, if its planner is not here, if the planner fails (the error
+/// includes its log), or if the plan fails the check.
 pub fn replay_request(
     request: &Path,
     planner: Option<&str>,
     search: &SearchPath,
     trust: &TrustOptions,
 ) -> Result<ReplayReport> {
-    let asked = read_request(request)?;
+    let RecordedRequest { request: asked, planner: recorded } = read_request(request)?;
     let cache = shardwright::user_cache_directory();
     let tools = PlannerTools::new(cache.as_deref(), &trust.rules(cache.as_deref())?)?;
-    let planner = match planner {
-        Some(named) => tools.load(&find_planner(named, &search.planners)?)?,
-        None => tools.built_in()?,
+    let (chosen, entry) = match (planner, recorded) {
+        (Some(named), _) => (PlannerChoice::Named, found(named, search)?),
+        (None, Some(name)) => {
+            (PlannerChoice::Recorded, recorded_planner(&name, search).at(request.display())?)
+        }
+        (None, None) => (PlannerChoice::Default, None),
     };
+    let planner = load(&tools, entry.as_ref())?;
     let started = Instant::now();
     let answer = planner.make_plan(&asked);
     let seconds = started.elapsed().as_secs_f64();
@@ -109,6 +133,7 @@ pub fn replay_request(
     Ok(ReplayReport {
         name: planner.description().name.clone(),
         version: planner.description().version.clone(),
+        chosen,
         request: request.display().to_string(),
         model: asked.model.name.clone(),
         targets: asked.targets.iter().map(|target| target.target.name.clone()).collect(),
@@ -123,6 +148,21 @@ pub fn replay_request(
     })
 }
 
+/// Finds the planner that a request records. It is only a name, so it must not choose a file.
+fn recorded_planner(name: &str, search: &SearchPath) -> Result<Option<PlannerEntry>> {
+    if name == builtin::NAME {
+        return Ok(None);
+    }
+    planner_named(name, &search.planners).map(Some).map_err(|error| {
+        let help = "name another planner with `--planner`, or the directory of this one with `--planners`";
+        let error = match error.kind() {
+            ErrorKind::Argument => Error::missing(format!("its planner `{name}` was not found")),
+            _ => error,
+        };
+        error.with_help(help)
+    })
+}
+
 fn line(line: &LogLine) -> LogReport {
     let level = match line.level {
         LogLevel::Debug => "debug",
@@ -134,14 +174,14 @@ fn line(line: &LogLine) -> LogReport {
 }
 
 /// Reads and validates the request in a file.
-fn read_request(path: &Path) -> Result<Request> {
+fn read_request(path: &Path) -> Result<RecordedRequest> {
     let bytes = read_named(path, REQUEST_BYTES_MAX)?;
     let wrong = |what: &dyn std::fmt::Display| {
         Error::new(ErrorKind::Invalid, format!("{}: {what}", path.display())).with_help(RECORD)
     };
-    let request: Request = serde_json::from_slice(&bytes).map_err(|error| wrong(&error))?;
-    request.validate().map_err(|fault| wrong(&fault))?;
-    Ok(request)
+    let recorded: RecordedRequest = serde_json::from_slice(&bytes).map_err(|error| wrong(&error))?;
+    recorded.request.validate().map_err(|fault| wrong(&fault))?;
+    Ok(recorded)
 }
 
 #[cfg(test)]
@@ -159,9 +199,10 @@ mod tests {
             read_request(&file)
         };
         let request = requests::recorded().expect("a request");
-        let sound = request.canonical_bytes();
-        assert_eq!(read(&sound).expect("it is sound"), request);
-        let mut unsound = request;
+        let recorded = RecordedRequest { request, planner: Some("even".to_owned()) };
+        let sound = recorded.canonical_bytes();
+        assert_eq!(read(&sound).expect("it is sound"), recorded);
+        let mut unsound = recorded.request;
         unsound.targets.clear();
         for (bytes, says) in [
             (&b""[..], "EOF"),

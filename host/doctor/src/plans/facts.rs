@@ -247,7 +247,7 @@ pub fn of_use(used: &LimitUse) -> Facts {
 pub fn of_shard(shard: &ShardReport) -> Facts {
     let mut facts = Facts::default();
     facts.text("target", &shard.target);
-    facts.text("formats", &shard.formats);
+    facts.text("formats", shard.shown_formats());
     facts.text("build", &shard.build);
     facts.count("context", shard.context.into());
     if let Some(place) = shard.softcap {
@@ -278,7 +278,7 @@ pub fn of_shard(shard: &ShardReport) -> Facts {
 pub fn of_layer(layer: &LayerReport, target: &str) -> Facts {
     let mut facts = Facts::default();
     facts.text("target", target);
-    facts.text("formats", &layer.formats);
+    facts.text("formats", layer.shown_formats());
     facts.text("kind", &layer.kind);
     facts.count("operations", layer.ops);
     facts.bytes("weights", layer.weight_bytes);

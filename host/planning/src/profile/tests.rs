@@ -406,7 +406,8 @@ fn bad_files_are_named_with_line_and_reason() {
         let shown: String = text.chars().take(200).collect();
         let place = error.place().unwrap();
         assert!(place.starts_with("profile ") && place.contains("chip.json"), "{error}");
-        let line = place.split_once(": line ").map(|(_, rest)| rest.split_once(',').unwrap().0);
+        let line = error.message().rsplit_once(" at line ");
+        let line = line.map(|(_, rest)| rest.split_once(" column ").unwrap().0);
         let is_profile = error.help().is_some_and(|help| help.contains("plugins/README.md"));
         match kind {
             "syntax" => assert!(line.unwrap().parse::<u32>().unwrap() <= 2 && is_profile, "{shown}: {error}"),

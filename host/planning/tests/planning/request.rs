@@ -1,8 +1,8 @@
 //! Invalid requests, each refused with a message that names the place.
 
 use shardwright_planning::request::{
-    Body, BoundaryRange, DraftEstimate, GatheredTable, PlannerOption, Request, Sensitivity, Softcap,
-    TableFormat, TargetFact, ValueSensitivity, caps,
+    Body, BoundaryRange, DraftEstimate, GatheredTable, PlannerOption, RecordedRequest, Request, Sensitivity,
+    Softcap, TableFormat, TargetFact, ValueSensitivity, caps,
 };
 use shardwright_vocabulary::{
     ErrorKind, Flag, FlagSchema, FlagStage, FlagType, Legality, Overhead, Pass, Provenance, StateFormat,
@@ -308,4 +308,21 @@ fn a_request_file_with_an_unknown_field_is_refused() {
     assert!(serde_json::from_str::<Request>(&text).is_ok());
     let unknown = text.replacen("\"model\"", "\"colour\":1,\"model\"", 1);
     assert!(serde_json::from_str::<Request>(&unknown).is_err());
+    assert!(serde_json::from_str::<RecordedRequest>(&unknown).is_err());
+    let twice = text.replacen("\"kinds\"", "\"kinds\":[],\"kinds\"", 1);
+    assert!(serde_json::from_str::<RecordedRequest>(&twice).is_err());
+}
+
+#[test]
+fn a_recorded_request_names_its_planner_and_need_not() {
+    let request = request(2);
+    let plain = request.canonical_bytes();
+    let read = |bytes: &[u8]| serde_json::from_slice::<RecordedRequest>(bytes).unwrap();
+    let unnamed = RecordedRequest { request: request.clone(), planner: None };
+    assert_eq!(unnamed.canonical_bytes(), plain, "as earlier versions wrote it");
+    assert_eq!(read(&plain), unnamed);
+    let named = RecordedRequest { request, planner: Some("even".to_owned()) };
+    let bytes = named.canonical_bytes();
+    assert!(bytes.starts_with(&plain[..plain.len() - 1]) && bytes.ends_with(b",\"planner\":\"even\"}"));
+    assert_eq!(read(&bytes), named);
 }

@@ -113,7 +113,8 @@ fn the_shipped_packs_are_what_their_sources_compile_to() {
         let path = folder.path().join(format!("{name}.pack"));
         std::fs::write(&path, &altered).unwrap();
         let error = PlannerEntry::from_path(&path).open(&Trust::off()).unwrap_err();
-        assert!(error.to_string().contains("not a trusted key"), "{error}");
+        assert!(error.to_string().starts_with(&format!("planner `{name}.pack`: damaged pack")), "{error}");
+        assert!(error.help().unwrap().contains(path.to_str().unwrap()), "{:?}", error.help());
     }
 }
 
@@ -147,7 +148,7 @@ fn a_runtime_only_host_runs_packs_and_nothing_else() {
     let stranger = SecretKey::from_seed([8; 32]).public().to_string();
     for (name, bytes, key, words) in [
         ("unsigned.pack", &bytes[..bytes.len() - 64], &trusted, "not signed"),
-        ("altered.pack", &altered, &trusted, "was altered"),
+        ("altered.pack", &altered, &trusted, "damaged pack"),
         ("stale.pack", &stale, &trusted, "compiled for wasmtime 47.0.0"),
         ("stranger.pack", &bytes, &stranger, "not a trusted key"),
         ("garbage.pack", b"nothing of the kind", &trusted, "not a planner pack"),

@@ -490,11 +490,23 @@ fn planners_dropped_into_a_directory_are_found_and_gone_when_removed() {
     std::fs::write(&path, even()).unwrap();
     std::fs::write(directory.path().join("README.md"), "no planner").unwrap();
     let entry = registry.find("even").unwrap();
-    assert_eq!(entry, PlannerEntry { name: "even".to_owned(), path: path.clone(), file: PlannerFile::Wasm });
+    let (name, file) = ("even".to_owned(), PlannerFile::Wasm);
+    assert_eq!(entry, PlannerEntry { name, path: path.clone(), file, by_name: true });
     let planner = entry.load(&sandbox(), None, &Trust::off()).unwrap();
     assert_eq!(planner.description().name, "even");
     assert!(matches!(entry.open(&Trust::off()).unwrap_err().kind, Kind::NoCompiler));
     assert!(registry.find("odd").unwrap_err().help().unwrap().contains("even"));
+
+    // A planner that was found by name must have that name. One that was found by path need not.
+    let renamed = directory.path().join("odd.wasm");
+    std::fs::copy(&path, &renamed).unwrap();
+    let error = registry.find("odd").unwrap().load(&sandbox(), None, &Trust::off()).unwrap_err();
+    let Kind::Other(other) = &error.kind else { panic!("{error}") };
+    let expected = format!("{} contains planner `even`, not `odd`", renamed.display());
+    assert_eq!((other.kind(), other.message()), (ErrorKind::Incompatible, expected.as_str()));
+    assert!(other.help().unwrap().contains("`even`"), "{other:?}");
+    PlannerEntry::from_path(&renamed).load(&sandbox(), None, &Trust::off()).unwrap();
+    std::fs::remove_file(renamed).unwrap();
 
     let copy = directory.path().join("even.pack");
     std::fs::write(&copy, "").unwrap();
@@ -559,9 +571,18 @@ fn a_pack_runs_if_and_only_if_nothing_about_it_is_wrong() {
         for bit in [0x01, 0x80] {
             let mut altered = bytes.clone();
             altered[position] ^= bit;
-            assert!(pack::verify(&altered, &trusted).is_err(), "byte {position}");
+            let error = pack::verify(&altered, &trusted).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "byte {position}: {error}");
         }
     }
+    // Damage is not mistaken for a stranger's key, and the error does not use the damaged manifest.
+    let mut altered = bytes.clone();
+    altered[bytes.len() / 2] ^= 1;
+    let error = pack::open("given.pack", &altered, &[]).map(drop).unwrap_err();
+    let expected = format!("damaged pack: the signature of {} does not match", key(1).public());
+    assert_eq!(error.to_string(), format!("planner `given.pack`: {expected}"));
+    assert_eq!(open(&altered, &[]).kind(), ErrorKind::Invalid);
+    assert_eq!(open(&bytes, &[]).kind(), ErrorKind::Planning);
     let mut longer = bytes.clone();
     longer.push(0);
     let damaged = open(&longer, &trusted);

@@ -225,3 +225,10 @@ pub struct Forecast {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loading: Option<Predicted>,
 }
+
+impl Forecast {
+    /// Returns the memory of the phase on the device that needs most.
+    pub fn largest(&self) -> Option<&PhaseMemory> {
+        self.memory.iter().find(|memory| Some(memory.phase) == self.verdict.largest)
+    }
+}

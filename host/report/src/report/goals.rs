@@ -5,7 +5,7 @@ use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::hedge;
 use shardwright_planning::request::Request;
 use shardwright_planning::times::plan_times;
-use shardwright_vocabulary::units::quantity;
+use shardwright_vocabulary::units::{against_goal, goal};
 use shardwright_vocabulary::{EntryKind, GoalVerdict, Notice, Provenance, TimeCost};
 
 use super::{LossReport, PlanTotals};
@@ -101,15 +101,27 @@ impl GoalReport {
 
     /// Formats the bound: `token ≤ 16.7 ms`.
     pub fn bound(&self) -> String {
-        let name = self.goal.name();
-        format!("{name} {} {}", if self.goal.is_least() { "≥" } else { "≤" }, quantity(name, self.asked))
+        let sign = if self.goal.is_least() { "≥" } else { "≤" };
+        format!("{} {sign} {}", self.goal.name(), self.bounding())
+    }
+
+    /// Formats the amount of the bound as it was stated: `7 GB (6.5 GiB)`. It has as many digits as
+    /// it needs to differ from the prediction.
+    pub fn bounding(&self) -> String {
+        match (self.goal, self.predicted) {
+            (Goal::Token | Goal::FirstToken, _) | (_, None) => goal(self.goal.name(), self.asked),
+            (_, Some(predicted)) => {
+                let [_, asked] = against_goal(self.goal.name(), predicted, self.asked);
+                asked
+            }
+        }
     }
 
     /// Formats the prediction with its interval and its source, or returns `None` without a
     /// prediction: `about 52 ms (20 to 130; modelled)`.
     pub fn prediction(&self) -> Option<String> {
         let predicted = self.predicted?;
-        let shown = quantity(self.goal.name(), predicted);
+        let [shown, _] = against_goal(self.goal.name(), predicted, self.asked);
         Some(match (self.provenance, self.goal, self.low, self.high) {
             (None, ..) => shown,
             (Some(provenance), Goal::Token | Goal::FirstToken, Some(low), Some(high)) => {
@@ -192,6 +204,9 @@ mod tests {
             assert_eq!((report.low.is_none(), report.high.is_none()), (is_modelled, is_modelled));
             assert_eq!(report.notice().is_some(), verdict == GoalVerdict::Unlikely, "{report:?}");
         }
+        let near = GoalReport::of(Goal::Size, 4_000_000_000, Some(4_015_934_808), Some(Provenance::Modelled));
+        let shown = (near.bound(), near.prediction().unwrap());
+        assert_eq!(shown, ("size ≤ 4 GB (3.73 GiB)".to_owned(), "3.74 GiB (modelled)".to_owned()));
         let unknown = GoalReport::of(Goal::Quality, 100, None, None);
         assert_eq!((unknown.verdict, unknown.prediction(), unknown.notice()), (None, None, None));
     }
@@ -209,6 +224,7 @@ mod tests {
                     simulated)";
         assert_eq!(unlikely.notice(), Some(Notice::fallback(text)));
         assert_eq!([60_000, 10_000].map(|most| of(most).notice()), [None, None]);
+        assert_eq!(of(55_555).bound(), "token ≤ 55.6 ms (18 tokens/s)");
         let unread = GoalReport::of_time(Goal::FirstToken, 1, None);
         assert_eq!((unread.predicted, unread.verdict), (None, None));
     }

@@ -33,6 +33,23 @@ pub struct LayerReport {
     pub loss: LossReport,
 }
 
+impl LayerReport {
+    /// Returns the formats as one word, without a weight format if the layer has no weights:
+    /// `no weights/a16/a8`.
+    pub fn shown_formats(&self) -> String {
+        shown(&self.formats, self.weight_bytes)
+    }
+}
+
+/// Returns formats as one word, without a weight format if there are no weights.
+pub(super) fn shown(formats: &str, weight_bytes: u64) -> String {
+    let mut parts = formats.rsplit('/');
+    match (weight_bytes, parts.next(), parts.next()) {
+        (0, Some(states), Some(activations)) => format!("no weights/{activations}/{states}"),
+        _ => formats.to_owned(),
+    }
+}
+
 /// The indexed tables that rows are made from.
 pub(super) struct LayerTables<'request> {
     request: &'request Request,
@@ -102,5 +119,16 @@ impl<'request> LayerTables<'request> {
             UnitLoss::Known { micronats, modelled: false, .. } => LossReport::Measured { micronats },
             UnitLoss::Unknown | UnitLoss::UnknownValues { .. } => LossReport::NotMeasured { places: 1 },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown;
+
+    #[test]
+    fn formats_of_a_layer_without_weights_have_no_weight_format() {
+        let formats = "w8-per-channel[head=w4-block32]/a16/a8";
+        assert_eq!([shown(formats, 1), shown(formats, 0)], [formats, "no weights/a16/a8"]);
     }
 }

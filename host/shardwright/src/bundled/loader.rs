@@ -298,7 +298,7 @@ impl Loader {
                 Found { chain, variant, index, passed, notices, rest, compiled }
             };
             let trial = self.trial(&choices[position..], opening);
-            let recalled = trial.as_ref().and_then(|trial| tried.recall(trial));
+            let recalled = trial.as_ref().and_then(|trial| tried.recall(trial, &self.policy));
             let is_recalled = recalled.is_some();
             let loaded = match recalled.or_else(|| choice.refused.as_ref().map(Refused::error)) {
                 Some(error) => Err(NotLoaded::from(error)),

@@ -58,20 +58,30 @@ impl<'u> Tried<'u> {
         Tried { unloaded, failed: Vec::new(), said: Vec::new() }
     }
 
-    /// Returns the error of an earlier start that could not load the chain.
-    pub(super) fn recall(&mut self, trial: &LoadTrial) -> Option<Error> {
+    /// Returns the error of an earlier start that could not load the chain. Its help depends on
+    /// whether `policy` allows a hedge.
+    pub(super) fn recall(&mut self, trial: &LoadTrial, policy: &FallbackPolicy) -> Option<Error> {
         let unloaded = self.unloaded?;
         match unloaded.find(trial) {
             Ok(known) => known.map(|known| {
-                let UnloadedChain { trial: LoadTrial { chain, .. }, class, message } = &known;
+                let UnloadedChain { class, message, .. } = &known;
                 let file = unloaded.path(trial);
                 let what = format!(
-                    "an earlier start could not load chain `{chain}` ({class}): {message}; remove {} to try \
-                     it again",
+                    "an earlier start could not load this chain ({class}): {message}; remove {} to try it \
+                     again",
                     file.display()
                 );
                 let is_old = *class == ErrorClass::IncompatibleArtefact;
-                Error::new(if is_old { ErrorKind::Incompatible } else { ErrorKind::Shim }, what)
+                let kind = if is_old { ErrorKind::Incompatible } else { ErrorKind::Shim };
+                let again = "remove the file to try the chain again";
+                let error = Error::new(kind, what);
+                match policy {
+                    // Otherwise a notice about the chain has the error.
+                    FallbackPolicy::Refuse => error
+                        .at(format_args!("chain `{}`", trial.chain))
+                        .with_help(format!("leave `--strict` out to run the chain's hedge, or {again}")),
+                    _ => error.with_help(again),
+                }
             }),
             Err(fault) => {
                 let text = format!("{fault}; the file is ignored, and chain `{}` is tried", trial.chain);

@@ -17,10 +17,19 @@ impl Solution {
             let bounds = TargetBounds::new(target, &more);
             let mut set = target.recommended.clone();
             set.extend(more);
-            for (component, bound, value) in relief::binding(request, self, index, &bounds) {
-                let name = &request.model.components[component as usize].name;
-                self.explain_width(request, component, index, (bound, value), reasons);
-                explain_flags(&bound, &set, name, reasons);
+            let binding = relief::binding(request, self, index, &bounds);
+            for (component, bound, _) in &binding {
+                let instead = alternative(&bound.limit.name);
+                let alike = binding
+                    .iter()
+                    .filter(|(of, own, _)| of == component && alternative(&own.limit.name) == instead);
+                let alike: Vec<(Bound<'_>, u64)> = alike.map(|(_, own, value)| (*own, *value)).collect();
+                // Limits with the same alternative share a reason.
+                if alike.first().is_some_and(|(first, _)| first.limit.name == bound.limit.name) {
+                    self.explain_width(request, (*component, index), &alike, reasons);
+                }
+                let name = &request.model.components[*component as usize].name;
+                explain_flags(bound, &set, name, reasons);
             }
             explain_raised(target, &set, reasons);
             self.explain_reported(request, index, &bounds, reasons);
@@ -33,67 +42,82 @@ impl Solution {
         own.find_map(|shard| shard.segment(component)?.formats.first().copied())
     }
 
-    /// Explains why the first shard of a component on a target is not in other formats. Returns
-    /// `None` if they were not compared.
-    fn not_narrower(
+    /// Explains what speaks against other formats of the first shard of a component on a target.
+    /// Returns `None` if they were not compared.
+    fn against_narrower(
         &self,
         request: &Request,
         (component, target): (u32, u32),
         formats: u32,
     ) -> Option<String> {
         let mut shards = self.shards.iter().zip(0_u32..);
-        let (shard, index) =
+        let (_, index) =
             shards.find(|(shard, _)| shard.target == target && shard.segment(component).is_some())?;
         let rivals = self.rivals(index);
         let rival = rivals.formats.iter().find(|rival| rival.formats == formats)?;
-        Some(self.of_formats(request, shard, &rivals, rival).0)
+        Some(self.against(request, &rivals.own, rival))
     }
 
-    /// Explains whether other formats would have avoided the cut, based on the cost table.
+    /// Explains whether other formats would have avoided the cut at limits that have the same
+    /// alternative, based on the cost table. Lists the amounts of the first limit.
     fn explain_width(
         &self,
         request: &Request,
-        component: u32,
-        target: u32,
-        (bound, value): (Bound<'_>, u64),
+        (component, target): (u32, u32),
+        limits: &[(Bound<'_>, u64)],
         reasons: &mut Vec<Reason>,
     ) {
-        let name = &bound.limit.name;
+        let Some((first, value)) = limits.first() else { return };
+        let name = &first.limit.name;
         let Some(used) = self.first_formats(component, target) else { return };
         let part = &request.model.components[component as usize];
         let table = CostTable::new(request);
-        let mut others: Vec<(u32, u64)> = Vec::new();
+        let mut others: Vec<(u32, u64, bool)> = Vec::new();
         let other = |format: u32| format != used && is_admitted(request, format);
         let tuples = 0..u32::try_from(request.formats.len()).unwrap_or(u32::MAX);
         for format in tuples.filter(|format| other(*format)) {
             let prefix = Prefix::new(request, &table, part, target, format, &self.entries);
             let Some(whole) = prefix.range(0, part.layer_count() as usize) else { continue };
-            others.extend(TargetBounds::value_of(name, &whole).map(|other| (format, other)));
+            let fits = limits.iter().all(|(bound, _)| {
+                TargetBounds::value_of(&bound.limit.name, &whole).is_none_or(|own| own <= bound.value)
+            });
+            others.extend(TargetBounds::value_of(name, &whole).map(|own| (format, own, fits)));
         }
         let formats = request.formats_name(used);
-        let shown = names::quantity(name, value);
-        let (instead, mut because) = match name.as_str() {
-            "ops" => ("narrower weights", format!("the limit counts operations, {shown} in {formats}")),
-            "call-microseconds" => {
-                ("other formats", format!("one call for all its layers takes {shown} in {formats}"))
-            }
+        let shown = names::quantity(name, *value);
+        let mut because = match (name.as_str(), limits) {
+            ("ops", _) => format!("the limit counts operations, {shown} in {formats}"),
+            ("call-microseconds", _) => format!("one call for all its layers takes {shown} in {formats}"),
+            (_, [_]) => format!("the limit counts bytes, not operations: {shown} in {formats}"),
             _ => {
-                ("fewer operations", format!("the limit counts bytes, not operations: {shown} in {formats}"))
+                let named: Vec<&str> = limits.iter().map(|(bound, _)| bound.limit.name.as_str()).collect();
+                format!(
+                    "the limits {} count bytes, not operations: {name} are {shown} in {formats}",
+                    named.join(" and ")
+                )
             }
         };
-        if name == "ops" && !others.is_empty() && others.iter().all(|(_, other)| *other == value) {
+        let mut before = Some(shown);
+        if name == "ops" && !others.is_empty() && others.iter().all(|(_, other, _)| other == value) {
             because.push_str(", which the width of weights does not change");
+            before = None;
         }
-        for (format, other) in &others {
-            let name = request.formats_name(*format);
-            because.push_str(&format!("; {} in {name}", names::quantity(&bound.limit.name, *other)));
-            if *other <= bound.value
-                && let Some(why) = self.not_narrower(request, (component, target), *format)
-            {
+        for (format, other, fits) in &others {
+            let against = self.against_narrower(request, (component, target), *format).filter(|_| *fits);
+            let shown = names::quantity(name, *other);
+            let format = request.formats_name(*format);
+            // Formats with the same amount share its figure.
+            match before.as_ref() == Some(&shown) && against.is_none() {
+                true => because.push_str(&format!(", {format}")),
+                false => because.push_str(&format!("; {shown} in {format}")),
+            }
+            before = Some(shown).filter(|_| against.is_none());
+            if let Some(why) = against {
                 because.push_str(&format!(", which would fit, but {why}"));
             }
         }
-        reasons.push(reason(format!("{} is cut instead of using {instead}", part.name), because, name));
+        let choice = format!("{} is cut instead of using {}", part.name, alternative(name));
+        reasons.push(reason(choice, because, name));
     }
 
     /// Warns that a reported count of operations comes from a different lowering of the model.
@@ -128,6 +152,15 @@ impl Solution {
     }
 }
 
+/// Returns the alternative to a cut at the limit of this name.
+fn alternative(limit: &str) -> &'static str {
+    match limit {
+        "ops" => "narrower weights",
+        "call-microseconds" => "other formats",
+        _ => "fewer operations",
+    }
+}
+
 /// Explains flags that were considered for a limit and do not raise it.
 fn explain_flags(bound: &Bound<'_>, set: &[Flag], component: &str, reasons: &mut Vec<Reason>) {
     for relief in bound.limit.relief.iter().filter(|relief| relief.value.is_none()) {
@@ -147,11 +180,10 @@ fn explain_raised(target: &Target, set: &[Flag], reasons: &mut Vec<Reason>) {
         for relief in limit.relief.iter().filter(|relief| set.contains(&relief.flag)) {
             let Some(value) = relief.value.filter(|value| *value > limit.value) else { continue };
             let flag = format!("{}={}", relief.flag.name, relief.flag.value);
+            let [value, before] = names::apart(&limit.name, [value, limit.value]);
             let because = format!(
-                "the flag raises {} to {} from {} ({}){}",
+                "the flag raises {} to {value} from {before} ({}){}",
                 limit.name,
-                names::quantity(&limit.name, value),
-                names::quantity(&limit.name, limit.value),
                 limit.provenance.name(),
                 note_after(&relief.note)
             );

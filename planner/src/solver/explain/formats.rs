@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::super::decided::{Rival, Rivals, Verdict};
+use super::super::decided::{Amounts, Rival, Rivals, Verdict};
 use super::super::{GAIN, Goal, Placement, Solution, Trade};
-use crate::{Cause, Request, names};
+use crate::table::{CostTable, units_of};
+use crate::{Cause, Cost, Request, names};
 
 const LEAST_LOSS: &str = "no mixture of formats for these shards loses less within the goals";
 
@@ -44,7 +45,8 @@ impl Solution {
         (placement, index): (&Placement, u32),
     ) -> (String, String, Cause) {
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-        placement.formats().for_each(|formats| *counts.entry(formats).or_default() += 1);
+        let weighing = self.formats_of_weights(request, placement);
+        weighing.into_iter().for_each(|formats| *counts.entry(formats).or_default() += 1);
         let parts = counts.iter().map(|(formats, count)| {
             // A component without layers counts as one.
             let layers = if *count == 1 { "layer" } else { "layers" };
@@ -71,24 +73,38 @@ impl Solution {
                     .to_owned()
             }
             Some(bound) if bound.trade == Trade::LossForTime => format!(
-                "the faster formats go to the layers that lose least for the time they save; this takes {}, \
-                 and no mixture of formats for these shards takes less than {} within the quality goal",
-                names::microseconds(bound.value),
-                names::microseconds(bound.least)
+                "the faster formats go to the layers that lose least for the time they save; no mixture of \
+                 formats for these shards saves more than {} of this time within the quality goal",
+                names::percent_at_most(bound.value - bound.least, bound.value)
             ),
             Some(bound) if bound.value <= bound.least.saturating_add(1) => {
                 format!("the finer formats go to the layers that gain most; {LEAST_LOSS}")
             }
-            Some(bound) => format!(
-                "the finer formats go to the layers that gain most; this loses {}, and no mixture of formats \
-                 for these shards loses less than {} within the goals",
-                names::micronats(bound.value),
-                names::micronats(bound.least)
-            ),
+            Some(bound) => {
+                let [own, least] = names::apart("quality", [bound.value, bound.least]);
+                format!(
+                    "the finer formats go to the layers that gain most; this loses {own}, and no mixture of \
+                     formats for these shards loses less than {least} within the goals"
+                )
+            }
             None if request.goals.least_loss => "the least loss of the whole chain".to_owned(),
             None => "the layers meet the quality goal together".to_owned(),
         };
         (choice, because, goal_in_losses(request))
+    }
+
+    /// Returns the format tuple of each layer of a shard that has weights, and of each component
+    /// without layers that has some.
+    fn formats_of_weights(&self, request: &Request, placement: &Placement) -> Vec<u32> {
+        let table = CostTable::new(request);
+        let target = placement.target;
+        let has_weights = |&(kind, formats): &(u32, u32)| {
+            let mut entries = self.entries.iter();
+            let weighs = |row: &Cost| row.weight_bytes > 0;
+            entries.any(|entry| table.row(kind, target, formats, *entry).is_some_and(weighs))
+        };
+        let units = units_of(request, &placement.segments, placement.softcap);
+        units.into_iter().filter(has_weights).map(|(_, formats)| formats).collect()
     }
 
     /// Explains why a shard is not in one of its formats alone, if losses do not count.
@@ -208,43 +224,79 @@ impl Solution {
             return (format!("{name}{first} cannot be used here: {why}"), cause);
         }
         let (own, other) = (rivals.own, rival.amounts.unwrap_or_default());
-        let both = format!("{}; {name}{first} takes {}", own.time(), other.time());
+        let [time, other_time] = self.times(&own, &other);
         let is_slower = |rival: &Rival| {
             let amounts = rival.amounts.filter(|_| rival.verdict.is_legal());
             amounts.is_none_or(|amounts| amounts.nanoseconds >= own.nanoseconds)
         };
         match &rival.verdict {
             Verdict::Worse(Goal::Loss) => {
-                let (own, other) = (names::micronats(own.loss), names::micronats(other.loss));
+                let [own, other] = names::apart("quality", [own.loss, other.loss]);
                 (format!("loses {own}, {name} would lose {other}"), goal_in_losses(request))
             }
-            Verdict::Worse(Goal::Time) if other.nanoseconds >= own.nanoseconds => match rival.formats {
-                0 => (
-                    format!("{} instead of {} in {name}, listed first", own.time(), other.time()),
-                    goal_or_time(request),
-                ),
-                _ if own_first && rivals.formats.iter().all(is_slower) => (
-                    format!(
-                        "{named}, and no others are faster: {}, {name} takes {}",
-                        own.time(),
-                        other.time()
-                    ),
-                    Cause::Cost("time".to_owned()),
-                ),
-                _ => (format!("{}, {name} takes {}", own.time(), other.time()), goal_or_time(request)),
-            },
-            Verdict::Worse(Goal::Time | Goal::Formats) if other.nanoseconds < own.nanoseconds => {
-                let gain = match request.weighs_losses() {
-                    true => self.settings.gain_within_goal,
-                    false => self.settings.gain,
+            Verdict::Worse(Goal::Time) if other.nanoseconds >= own.nanoseconds => {
+                let no_faster = match other.nanoseconds == own.nanoseconds {
+                    true => format!("{name}{first} takes as long"),
+                    false => format!("{time}, {name} takes {other_time}"),
                 };
-                let error = if gain <= GAIN { ", within the error of the times" } else { "" };
-                (format!("{named}, {both}, which saves no more than {gain} %{error}"), order())
+                match rival.formats {
+                    0 if other.nanoseconds > own.nanoseconds => (
+                        format!("{time} instead of {other_time} in {name}, listed first"),
+                        goal_or_time(request),
+                    ),
+                    1.. if own_first && rivals.formats.iter().all(is_slower) => (
+                        format!("{named}, and no others are faster: {no_faster}"),
+                        Cause::Cost("time".to_owned()),
+                    ),
+                    _ => (no_faster, goal_or_time(request)),
+                }
+            }
+            Verdict::Worse(Goal::Time | Goal::Formats) if other.nanoseconds < own.nanoseconds => {
+                (format!("{named}; {name}{first} {}", self.saves(request, &own, &other)), order())
             }
             Verdict::Worse(Goal::Formats) => (format!("{name} is listed later, and no better"), order()),
             Verdict::Worse(goal) => (format!("{name} is worse by the goal `{}`", goal.name()), order()),
             Verdict::Equal => (format!("{named}; {name} is no better"), order()),
-            _ => (format!("{named}, {both}; {}", self.undecided(&name)), Cause::Cost("time".to_owned())),
+            _ => {
+                let both = format!("{named}, {time}; {name}{first} takes {other_time}");
+                (format!("{both}; {}", self.undecided(&name)), Cause::Cost("time".to_owned()))
+            }
+        }
+    }
+
+    /// Explains what speaks against other formats of a shard, in a clause whose subject they are.
+    pub(super) fn against(&self, request: &Request, own: &Amounts, rival: &Rival) -> String {
+        let other = rival.amounts.unwrap_or_default();
+        let [time, other_time] = self.times(own, &other);
+        match &rival.verdict {
+            Verdict::Worse(Goal::Loss) => {
+                let [own, other] = names::apart("quality", [own.loss, other.loss]);
+                format!("loses {other} instead of {own}")
+            }
+            Verdict::Worse(Goal::Time) if other.nanoseconds > own.nanoseconds => {
+                format!("takes {other_time} instead of {time}")
+            }
+            Verdict::Worse(Goal::Time | Goal::Formats) if other.nanoseconds < own.nanoseconds => {
+                self.saves(request, own, &other)
+            }
+            Verdict::Worse(Goal::Time | Goal::Formats) | Verdict::Equal => "is no better".to_owned(),
+            Verdict::Worse(goal) => format!("is worse by the goal `{}`", goal.name()),
+            Verdict::Better if self.exact => "is not better for the whole chain".to_owned(),
+            Verdict::Better => "was not compared for the whole chain, as the search was cut short".to_owned(),
+            _ => format!("cannot be used here: {}", self.hindrance(request, rival).0),
+        }
+    }
+
+    /// Explains that faster formats save too little, in a clause whose subject they are.
+    fn saves(&self, request: &Request, own: &Amounts, other: &Amounts) -> String {
+        let gain = match request.weighs_losses() {
+            true => self.settings.gain_within_goal,
+            false => self.settings.gain,
+        };
+        let saved = names::percent(own.nanoseconds.saturating_sub(other.nanoseconds), own.nanoseconds);
+        match gain {
+            ..=GAIN => format!("saves {saved}, which is within the error of the times"),
+            _ => format!("saves {saved}, and more than {gain} % is required"),
         }
     }
 }

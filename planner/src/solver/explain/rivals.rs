@@ -77,6 +77,11 @@ impl Solution {
         }
     }
 
+    /// Formats the times of a shard and of an alternative to it.
+    pub(super) fn times(&self, own: &Amounts, other: &Amounts) -> [String; 2] {
+        names::times_apart([own.nanoseconds, other.nanoseconds], self.time.digits())
+    }
+
     /// Returns the reason if neither a check nor the objective of the single shard decided.
     pub(super) fn undecided(&self, name: &str) -> String {
         match self.exact {
@@ -98,7 +103,7 @@ impl Solution {
             }
             Verdict::UnknownLoss => ("its loss is not known".to_owned(), goal_in_losses(request)),
             Verdict::Limit { name, value, most } => {
-                let (value, most) = (names::quantity(name, *value), names::quantity(name, *most));
+                let [value, most] = names::apart(name, [*value, *most]);
                 (format!("{name} would be {value}, the limit is {most}"), Cause::Limit(name.clone()))
             }
             Verdict::Refused => {
@@ -111,7 +116,7 @@ impl Solution {
             Verdict::Goal { name, value, most } => {
                 let is_least = self.stage.by_low && name.ends_with("microseconds");
                 let at_least = if is_least { "at least " } else { "" };
-                let (value, most) = (names::quantity(name, *value), names::quantity(name, *most));
+                let [value, most] = names::against_goal(name, *value, *most);
                 let words = format!("{name} would be {at_least}{value}, the goal is {most}");
                 (words, Cause::Goal((*name).to_owned()))
             }
@@ -128,25 +133,21 @@ impl Solution {
         name: &str,
     ) -> (String, Cause) {
         let Verdict::Worse(goal) = rival.verdict else { return (String::new(), goal_in_losses(request)) };
+        let [time, other_time] = self.times(own, other);
         match goal {
-            super::Goal::Loss => (
-                format!(
-                    "loses {}, {name} would lose {}",
-                    names::micronats(own.loss),
-                    names::micronats(other.loss)
-                ),
-                goal_in_losses(request),
-            ),
-            super::Goal::Time if other.nanoseconds > own.nanoseconds => (
-                format!("{} instead of {} on {name}", own.time(), other.time()),
-                Cause::Cost("time".to_owned()),
+            super::Goal::Loss => {
+                let [own, other] = names::apart("quality", [own.loss, other.loss]);
+                (format!("loses {own}, {name} would lose {other}"), goal_in_losses(request))
+            }
+            super::Goal::Time if other.nanoseconds > own.nanoseconds => {
+                (format!("{time} instead of {other_time} on {name}"), Cause::Cost("time".to_owned()))
+            }
+            super::Goal::Time if other.nanoseconds == own.nanoseconds => (
+                format!("{name} would take as long, but in formats that are not listed first"),
+                Cause::Preference("formats-order".to_owned()),
             ),
             super::Goal::Time => (
-                format!(
-                    "{}, {name} would take {}, but in formats that are not listed first",
-                    own.time(),
-                    other.time()
-                ),
+                format!("{time}, {name} would take {other_time}, but in formats that are not listed first"),
                 Cause::Preference("formats-order".to_owned()),
             ),
             goal => {
@@ -159,10 +160,9 @@ impl Solution {
 
 /// Formats how far the bounds of a time are apart: `up to 2.5x apart`.
 fn spread(time: Interval) -> String {
-    let tenths = u128::from(time.high) * 10;
-    match tenths.checked_div(time.low.into()) {
-        Some(tenths) => format!("up to {}.{}x apart", tenths / 10, tenths % 10),
-        None if time.high == 0 => "up to 1.0x apart".to_owned(),
-        None => "without a lower bound".to_owned(),
+    match time.low {
+        0 if time.high == 0 => "up to 1x apart".to_owned(),
+        0 => "without a lower bound".to_owned(),
+        low => format!("up to {} apart", names::factor(time.high, low)),
     }
 }

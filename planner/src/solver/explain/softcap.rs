@@ -46,7 +46,7 @@ impl Solution {
                 (format!("`{name}` does not support it in the graph: {why}"), preferred)
             }
             (SoftcapPlace::Runtime, Verdict::Limit { name, value, most }) => {
-                let (value, most) = (names::quantity(name, *value), names::quantity(name, *most));
+                let [value, most] = names::apart(name, [*value, *most]);
                 (format!("in the graph {name} would be {value}, the limit is {most}"), cause)
             }
             (SoftcapPlace::Runtime, Verdict::Refused) => {
@@ -64,7 +64,7 @@ impl Solution {
     ) -> (String, Cause) {
         let by_time = || Cause::Cost("time".to_owned());
         let order = || Cause::Preference("softcap-in-graph".to_owned());
-        let (own, there) = (self.rivals(index).own.time(), rival.amounts.unwrap_or_default().time());
+        let [own, there] = self.times(&self.rivals(index).own, &rival.amounts.unwrap_or_default());
         let decides = matches!(rival.verdict, Verdict::Worse(Goal::Time));
         match place {
             SoftcapPlace::Graph if decides => (format!("{own} instead of {there} by the runtime"), by_time()),

@@ -51,8 +51,8 @@ fn a_target_is_chosen_for_the_reason_that_decided() {
     says(&said(&RequestBuilder::decoder(2).build()), "target npu: the only target of the request");
     let two = || RequestBuilder::decoder(2).target("cpu", "cpu");
     let uncertain = two().times_within(0, 90, 100, 180).times_within(1, 1, 10, 90);
-    let words = "target npu: listed before `cpu`; the times of `cpu` are less certain: up to 90.0x apart, \
-                 here up to 2.0x apart";
+    let words = "target npu: listed before `cpu`; the times of `cpu` are less certain: up to 90x apart, \
+                 here up to 2x apart";
     says(&said(&uncertain.clone().build()), words);
     let between = uncertain.target("gpu", "gpu").times_within(2, 1, 10, 90).times_within(0, 1, 10, 90);
     let between = said(&between.times_within(1, 50, 50, 50).build());
@@ -122,8 +122,8 @@ fn formats_named_first_stay_for_the_reason_that_decided() {
     // Either order keeps the formats listed first. The reason reports a gain within the error of
     // the times.
     let slower = said(&near(267, 257));
-    let words = "267 µs; w8-per-channel/f32/f32 takes 257 µs, which saves no more than 25 %, within the \
-                 error of the times";
+    let words = "the formats listed first; w8-per-channel/f32/f32 saves 4 %, which is within the error of \
+                 the times";
     says(&slower, words);
     never_says(&slower, "no others are faster");
     let mut refused = near(257, 100);
@@ -253,10 +253,32 @@ fn other_formats_that_would_fit_are_named_with_what_speaks_against_them() {
         request.costs.iter_mut().filter(|cost| cost.kind == 1).for_each(|cost| cost.weight_bytes = 100);
         request.targets[0].limits[0].value = 2500;
     });
-    says(
-        &said(&lossy.build()),
-        "which would fit, but w8-per-channel/f32/f32 cannot be used here: quality would be",
-    );
+    says(&said(&lossy.build()), "which would fit, but cannot be used here: quality would be");
+}
+
+#[test]
+fn limits_with_the_same_alternative_share_a_reason() {
+    let request = RequestBuilder::decoder(8).limit("npu", "weight-bytes", 4500);
+    let said = said(&request.limit("npu", "artefact-bytes", 4600).build());
+    let cut: Vec<&String> = said.iter().filter(|own| own.starts_with("decoder is cut instead")).collect();
+    let words = "decoder is cut instead of using fewer operations: the limits weight-bytes and \
+                 artefact-bytes count bytes, not operations: weight-bytes are 8000 bytes in f32/f32/f32";
+    assert_eq!(cut, [words], "{said:#?}");
+}
+
+#[test]
+fn a_shard_without_weights_has_no_reason_for_their_format() {
+    let request = RequestBuilder::decoder(2).formats("w8-per-channel", 1, 4).change(|request| {
+        request.costs.iter_mut().filter(|cost| cost.kind == 0).for_each(|cost| cost.weight_bytes = 0);
+    });
+    let request = request.build();
+    let settings = Settings { join: false, ..Settings::default() };
+    let plan = solve(&request, &settings).unwrap().into_plan(&request);
+    let formats = |shard: u32| {
+        let own = plan.reasons.iter().filter(|reason| reason.shard == Some(shard));
+        own.filter(|reason| reason.choice.ends_with("/f32/f32")).count()
+    };
+    assert_eq!([formats(0), formats(1)], [0, 1]);
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn the_gain_is_stated_with_what_it_rests_on() {
     assert_eq!(speculation.draft, "lookup");
     let (said, cause) = said(&request, &Settings::default());
     let expected = "decode_8@512 verifies the proposals of lookup: expected to be 1.56x as fast: 10 of 100 \
-                    steps propose tokens and take 2 ms for 6.6 tokens, the others take 2 ms for one \
+                    steps propose tokens and take 2 ms for 6.6 tokens, as long as the others take for one \
                     (modelled)";
     assert_eq!((said.as_str(), cause), (expected, Cause::Cost("time".to_owned())));
 }

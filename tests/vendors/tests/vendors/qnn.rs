@@ -297,7 +297,7 @@ fn simulated_times_decide_between_the_formats_of_a_chip() {
     };
     let because = texts(&decoder(&first)["reasons"], "because");
     assert!(
-        because.iter().any(|text| text.starts_with("the formats listed first") && text.contains(" µs")),
+        because.iter().any(|text| text.starts_with("the formats listed first; ") && text.contains(" saves ")),
         "{first}"
     );
     let step = &first["totals"]["times"][0];

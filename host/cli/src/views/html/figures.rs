@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use minijinja::{Value, context};
 use shardwright::PlanReport;
-use shardwright_build::{LossReport, Ranged};
+use shardwright_build::{LossReport, Ranged, units};
 
-use super::{all_layers, loss, millinats, quantity};
+use super::{all_layers, loss, millinats};
 use crate::views::plan::rests_on;
 use crate::views::{bytes, forecast};
 
@@ -28,7 +28,8 @@ pub fn cards(report: &PlanReport) -> Vec<(String, String, String)> {
             LossReport::None => "no loss".to_owned(),
             known => format!("loss {}", loss(known)),
         };
-        card(&format!("table {}", table.name), bytes(table.bytes), &format!("{}, {lost}", table.format));
+        let ground = format!("counted, {}, {lost}", table.format);
+        card(&format!("table {}", table.name), bytes(table.bytes), &ground);
     }
     for (phases, held, ground) in memory(report) {
         card(&format!("memory, {}", phases.join(", ")), held, &ground);
@@ -87,15 +88,14 @@ pub fn goals(report: &PlanReport) -> Vec<Value> {
     let goals = report.goals.iter().map(|goal| {
         let name = goal.goal.name();
         let bound = if goal.goal.is_least() { "at least" } else { "at most" };
+        let budget = goal.predicted.filter(|_| is_budget(name));
         context! {
             name,
-            bound => format!("{bound} {}", quantity(name, goal.asked)),
+            bound => format!("{bound} {}", goal.bounding()),
             verdict => goal.verdict.map(|verdict| verdict.name()),
             predicted => goal.prediction(),
-            spent => goal
-                .predicted
-                .filter(|_| is_budget(name))
-                .map(|predicted| thousandths(predicted, goal.asked)),
+            spent => budget.map(|predicted| thousandths(predicted, goal.asked)),
+            share => budget.map(|predicted| units::share(predicted, goal.asked)),
         }
     });
     goals.collect()

@@ -12,30 +12,31 @@ use crate::views::bytes;
 const COLOURS: usize = 8;
 
 /// The sets of formats in a plan, in order of appearance.
-pub struct Formats<'r> {
-    all: Vec<FormatsUse<'r>>,
-    index: HashMap<&'r str, usize>,
+pub struct Formats {
+    all: Vec<FormatsUse>,
+    index: HashMap<String, usize>,
 }
 
 /// One set of formats and its use.
-struct FormatsUse<'r> {
+struct FormatsUse {
     /// Weights, activations and states as one word.
-    formats: &'r str,
+    formats: String,
     /// Number of layers, and of components without layers.
     layers: u64,
     /// Weight bytes of these layers.
     weight_bytes: u64,
 }
 
-impl<'r> Formats<'r> {
+impl Formats {
     /// Returns the formats of all layers.
-    pub fn of(report: &'r PlanReport) -> Self {
+    pub fn of(report: &PlanReport) -> Self {
         let mut formats = Formats { all: Vec::new(), index: HashMap::new() };
         for (_, layer) in all_layers(report) {
             let next = formats.all.len();
-            let index = *formats.index.entry(layer.formats.as_str()).or_insert(next);
+            let shown = layer.shown_formats();
+            let index = *formats.index.entry(shown.clone()).or_insert(next);
             if index == next {
-                formats.all.push(FormatsUse { formats: &layer.formats, layers: 0, weight_bytes: 0 });
+                formats.all.push(FormatsUse { formats: shown, layers: 0, weight_bytes: 0 });
             }
             if let Some(existing) = formats.all.get_mut(index) {
                 existing.layers += 1;
@@ -52,7 +53,7 @@ impl<'r> Formats<'r> {
             context! {
                 colour => Mark(index).colour(),
                 letter => Mark(index).letter(),
-                name => formats.formats,
+                name => &*formats.formats,
                 used => format!("{} {layers}, {} of weights", formats.layers, bytes(formats.weight_bytes)),
             }
         });

@@ -5,20 +5,21 @@ use std::collections::HashMap;
 
 use minijinja::{Value, context};
 use shardwright::PlanReport;
+use shardwright_build::units::{self, apart, quantity};
 use shardwright_build::{
     BoundaryReport, EntryReport, LayerReport, LimitUse, Ranged, ReasonReport, ShardReport,
 };
 
 use super::formats::Formats;
 use super::strip::Scales;
-use super::{content, layer_name, loss, quantity};
+use super::{content, layer_name, loss};
 use crate::views::{bytes, forecast};
 
 /// Number of styles for the line above a shard. Further targets share styles, but never names.
 const LINES: usize = 4;
 
 /// Returns all shards in order of execution.
-pub fn shards(report: &PlanReport, formats: &Formats<'_>, scales: &Scales) -> Vec<Value> {
+pub fn shards(report: &PlanReport, formats: &Formats, scales: &Scales) -> Vec<Value> {
     let mut targets: Vec<&str> = Vec::new();
     let mut next = 0;
     let shards = report.shards.iter().map(|shard| {
@@ -37,7 +38,7 @@ pub fn shards(report: &PlanReport, formats: &Formats<'_>, scales: &Scales) -> Ve
             line => target % LINES,
             closest => shard.limits.iter().max_by_key(|used| used.thousandths).map(limit_use),
             layers => layers.collect::<Vec<_>>(),
-            facts => facts(shard),
+            facts => facts(report, shard),
             entries => shard
                 .entries
                 .iter()
@@ -60,10 +61,11 @@ fn layer(
     report: &PlanReport,
     layer: &LayerReport,
     index: usize,
-    formats: &Formats<'_>,
+    formats: &Formats,
     scales: &Scales,
 ) -> Value {
-    let mark = formats.mark(&layer.formats);
+    let shown = layer.shown_formats();
+    let mark = formats.mark(&shown);
     let (name, weights, loss) = (layer_name(layer), bytes(layer.weight_bytes), loss(&layer.loss));
     let parts: HashMap<String, &EntryReport> =
         layer.entries.iter().map(|part| (part.entry.to_string(), part)).collect();
@@ -78,10 +80,10 @@ fn layer(
     });
     context! {
         index,
-        label => format!("{name}: {}, {weights}, {}, loss {loss}", layer.formats, scales.time(layer)),
+        label => format!("{name}: {shown}, {weights}, {}, loss {loss}", scales.time(layer)),
         short => layer.layer.map_or_else(|| layer.component.clone(), |number| number.to_string()),
         kind => &*layer.kind,
-        formats => &*layer.formats,
+        formats => shown,
         colour => mark.colour(),
         letter => mark.letter(),
         tracks => scales.tracks(layer),
@@ -103,13 +105,14 @@ fn time(entry: &EntryReport) -> (String, String) {
     (Ranged::time(&entry.time).to_string(), source)
 }
 
-fn facts(shard: &ShardReport) -> Vec<(&'static str, String)> {
+fn facts(report: &PlanReport, shard: &ShardReport) -> Vec<(&'static str, String)> {
+    let artefacts = report.totals.artefacts.provenance;
     let mut facts = vec![
-        ("formats", shard.formats.to_string()),
+        ("formats", shard.shown_formats()),
         ("operations", shard.ops.to_string()),
-        ("weights", bytes(shard.weight_bytes)),
-        ("artefact", bytes(shard.artefact_bytes)),
-        ("KV cache", bytes(shard.state_bytes)),
+        ("weights", format!("{} (counted)", bytes(shard.weight_bytes))),
+        ("artefact", format!("{} ({artefacts})", bytes(shard.artefact_bytes))),
+        ("KV cache", format!("{} (counted)", bytes(shard.state_bytes))),
         ("context", format!("{} tokens", shard.context)),
         ("reads", boundaries(&shard.inputs)),
         ("writes", boundaries(&shard.outputs)),
@@ -181,7 +184,7 @@ fn limit_use(used: &LimitUse) -> Value {
     context! {
         name => &*used.name,
         thousandths => used.thousandths,
-        share => format!("{}.{} %", used.thousandths / 10, used.thousandths % 10),
-        value => format!("{} of {}", quantity(&used.name, used.used), quantity(&used.name, used.limit)),
+        share => units::share(used.used, used.limit),
+        value => apart(&used.name, [used.used, used.limit]).join(" of "),
     }
 }

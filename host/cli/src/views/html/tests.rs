@@ -196,8 +196,8 @@ fn numbers_reasons_and_what_they_rest_on_are_there() {
     let page = page_of(plan());
     let wanted = [
         "<h1>a model <span class=\"on\">for</span> a name of it <span class=\"on\">a chip</span></h1>",
-        "<p class=\"verdict\">fits a chip, too slow: decode needs 30.0 KiB of memory, of 40.0 KiB that an \
-         app can use</p>",
+        "<p class=\"verdict\">fits a chip, too slow: decode needs 30.0 KiB of memory (modelled), of 40.0 \
+         KiB that an app can use</p>",
         "<p>first token about 26 ms (13 to 52; simulated) after a prompt of 64; each further token about \
          3.6 ms (1.8 to 7.2; simulated), about 280 tokens/s (140 to 560)</p>",
         "<div><dt>download</dt><dd>7.8 KiB <small>7.8 KiB of weight files (counted in their headers)</small>",
@@ -220,13 +220,15 @@ fn numbers_reasons_and_what_they_rest_on_are_there() {
         "npu: ops ≤ 100 <small>reported</small>",
         "seen once",
         "with large=true: 200; tried",
-        "aria-label=\"90.0 % of the limit\"><span style=\"width:90.0%\">",
+        "aria-label=\"90 % of the limit\"><span style=\"width:90.0%\">",
         "npu: odd ≤ 7 <small>learned</small></h3>\n<p>Cannot be counted before compiling.",
         "No shard is planned for this target.",
         "<code>power=burst</code>",
         "<li><b>cut</b>, <b>power=burst</b>: it fits <small>limit ops</small></li>\n<li><b>build</b>: why not",
         "<b>formats</b>: the fastest <small>goal quality</small>",
         "<td class=\"number\">not used</td>",
+        "<dt>artefact</dt><dd>14.6 KiB (modelled)</dd>",
+        "<th scope=\"col\">artefact (modelled)</th>",
         "about 1.2 ms (0.6 to 2.4) <small>simulated</small>",
         "<dt>simulated</dt><dd>a vendor&#39;s simulator computed it: calls of shards, times of entry points \
          (2), times of layers (5)",
@@ -252,8 +254,8 @@ fn what_is_not_known_is_said() {
     plan["forecast"]["verdict"]["device_bytes"] = Value::Null;
     let page = page_of(plan);
     let wanted = [
-        "<p class=\"verdict\">a chip, too slow: decode needs 30.0 KiB of memory; memory unknown for this \
-         chip, <code>--device-memory</code> sets it</p>",
+        "<p class=\"verdict\">a chip, too slow: decode needs 30.0 KiB of memory (modelled); memory unknown \
+         for this chip, <code>--device-memory</code> sets it</p>",
         "<b>loss</b>, not measured",
         "in 5 places; --quality measures it",
         "<p>None was set.</p>",
@@ -292,8 +294,17 @@ fn the_strip_has_the_closest_limit_of_each_shard() {
     plan["shards"][0]["limits"] = limits;
     plan["shards"][1]["limits"] = json!([]);
     let page = page_of(plan);
-    assert_eq!(count(&page, "<br><small>odd: 95.0 % of the limit</small><span class=\"bar near\""), 1);
+    assert_eq!(count(&page, "<br><small>odd: 95 % of the limit</small><span class=\"bar near\""), 1);
     assert_eq!(count(&page, "<br><small>"), 1);
+}
+
+#[test]
+fn a_component_without_weights_has_no_weight_format() {
+    let mut plan = plan();
+    plan["shards"][1]["by_layer"][0]["weight_bytes"] = 0.into();
+    let page = page_of(plan);
+    assert!(!page.contains("w4-block32"), "{page}");
+    assert_eq!(count(&page, "<code>no weights/f32/f32</code>"), 1);
 }
 
 #[test]

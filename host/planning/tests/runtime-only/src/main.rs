@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use shardwright_build::PlannerTools;
 use shardwright_planning::registry::PlannerEntry;
-use shardwright_planning::request::Request;
+use shardwright_planning::request::RecordedRequest;
 use shardwright_planning::session::PlanningSession;
 use shardwright_trust::{Policy, Trust};
 
@@ -32,7 +32,7 @@ fn run() -> Result<String, Box<dyn std::error::Error>> {
     let [pack, key, request] = arguments.as_slice() else {
         return Err("usage: runtime-only PACK KEY REQUEST.json".into());
     };
-    let request: Request = serde_json::from_slice(&std::fs::read(Path::new(request))?)?;
+    let RecordedRequest { request, .. } = serde_json::from_slice(&std::fs::read(Path::new(request))?)?;
     let trust = Trust::new(Policy::Off, [key.parse()?]);
     let planner = PlannerTools::new(None, &trust)?.load(&PlannerEntry::from_path(pack));
     let planned = PlanningSession::with_planner(planner, None).strict(true).plan(&request)?;
