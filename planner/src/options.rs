@@ -5,7 +5,7 @@
 //! * `softcap`: `automatic`, `graph` or `runtime`
 //! * `format`: the beginning of a tuple's name (`w8-per-channel/a8-dynamic`)
 //! * `format-gain`: the percentage that formats must save compared with the formats listed first
-//! * `usual-quality`: the loss, in millinats, that formats may have if there is no goal for losses
+//! * `usual-quality`: the largest loss of formats, in millinats, without a goal for losses
 //! * `effort`: `thorough` or `simple`
 //! * `fallbacks`: `all` or `none`
 //! * `speculation`: `auto`, `none`, or a number of rows
@@ -156,8 +156,8 @@ fn not_met(most: u64, micronats: u64) -> String {
     format!(", but not met: the least loss found within the other goals is {least}")
 }
 
-/// Plans within the usual loss, without goals for bytes. The loss gives way if a goal for times is
-/// likely to be met only without it, or if there is no plan otherwise.
+/// Plans without goals for bytes. A plan exceeds the usual loss only if a goal for times is not
+/// likely to be met within it, or if there is no plan within it.
 fn within_usual(
     request: &Request,
     bounded: &Request,

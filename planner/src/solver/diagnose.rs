@@ -244,7 +244,7 @@ fn with_least(
 }
 
 /// Returns a problem whose objective is the quantity that a goal limits, with any formats. Returns
-/// `None` for bytes, of which one format tuple needs the least.
+/// `None` for bytes, which are not a part of the objective.
 fn mixing(problem: &Problem<'_>, relaxed: Relaxed, what: &str) -> Option<(Request, Relaxed, Settings)> {
     let mut request = problem.request.clone();
     let mut settings = Settings { gain: 0, gain_within_goal: 0, ..problem.settings.clone() };

@@ -150,7 +150,7 @@ impl Problem<'_> {
         let bounds = [
             goals.size.filter(|_| !relaxed.size),
             // Bytes of artefacts only: a shard counts the states of its largest entry point, so
-            // their sum is no lower bound.
+            // their sum is not a lower bound.
             goals.memory.filter(|_| !relaxed.memory),
             goals.quality.filter(|_| !relaxed.quality),
             goals.token.filter(|_| !relaxed.times),

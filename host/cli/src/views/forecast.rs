@@ -72,7 +72,7 @@ pub fn memory_source(report: &PlanReport) -> &'static str {
     largest.map_or("counted", |provenance| provenance.name())
 }
 
-/// Names the shards on other targets, those of each target together: `embed, head run on cpu`.
+/// Names the shards on other targets, grouped by target: `embed, head run on cpu`.
 fn elsewhere(shards: &[(String, String)]) -> String {
     let mut targets: Vec<(&str, Vec<&str>)> = Vec::new();
     for (shard, target) in shards {
