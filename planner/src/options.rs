@@ -128,9 +128,10 @@ pub fn usually(
         return within_usual(request, &bounded, (&settings, &wary), usual, plan);
     }
     // Finding the least loss needs little fuel. Proving that no plan is within a bound needs much.
-    let Ok(least) = plan(&with(Goals { least_loss: true, ..goals.clone() }), &settings) else {
-        let plan = plan(request, &settings)?;
-        return Ok(bounded_by(plan, usual, ", but not met: the loss of this plan is not known"));
+    let weighed = with(Goals { least_loss: true, ..goals.clone() });
+    let least = match plan(&weighed, &settings) {
+        Ok(least) => least,
+        Err(refusal) => return unweighed(request, &settings, (usual, refusal), plan),
     };
     let Some(micronats) = lost(request, &least) else {
         return Ok(bounded_by(least, usual, ", but not met: the loss of this plan is not known"));
@@ -166,20 +167,18 @@ fn within_usual(
     plan: impl Fn(&Request, &Settings) -> Result<Plan, Refusal>,
 ) -> Result<Plan, Refusal> {
     let goals = &request.goals;
-    let refused = if goals.token_microseconds().or(goals.first_token_microseconds()).is_some() {
+    let is_timed = goals.token_microseconds().or(goals.first_token_microseconds()).is_some();
+    let least = Request { goals: Goals { least_loss: true, ..goals.clone() }, ..request.clone() };
+    let refused = if is_timed {
         // Formats that lose more are for goals that need them.
         let wary = Settings { gain_within_goal: NEEDED, ..wary.clone() };
         let likely = Settings { only_likely: true, ..wary.clone() };
         if let Ok(plan) = plan(bounded, &likely) {
             return Ok(bounded_by(plan, usual, ""));
         }
-        let least = Request { goals: Goals { least_loss: true, ..goals.clone() }, ..request.clone() };
         let likely = Settings { only_likely: true, loss_is_usual: true, ..settings.clone() };
         if let Ok(plan) = plan(&least, &likely) {
-            let unknown = || ", but not met: the loss of this plan is not known".to_owned();
-            let most = u64::from(usual) * 1000;
-            let rest = lost(request, &plan).map_or_else(unknown, |micronats| not_met(most, micronats));
-            return Ok(bounded_by(plan, usual, &rest));
+            return Ok(beyond(request, plan, usual));
         }
         plan(bounded, &wary)
     } else {
@@ -189,12 +188,40 @@ fn within_usual(
         Ok(plan) => return Ok(bounded_by(plan, usual, "")),
         Err(refusal) => refusal,
     };
+    if is_timed {
+        return match plan(&least, settings) {
+            Ok(plan) => Ok(beyond(request, plan, usual)),
+            Err(refusal) => unweighed(request, settings, (usual, refusal), plan),
+        };
+    }
     let plan = plan(request, settings)?;
     let lost = lost(request, &plan).map_or_else(
         || "the loss of this plan is not known".to_owned(),
         |micronats| format!("this plan loses {}", names::micronats(micronats)),
     );
     Ok(bounded_by(plan, usual, &format!(", but not met: {lost} ({})", refusal.message)))
+}
+
+/// Adds the reason that a plan with the least loss exceeds the usual loss.
+fn beyond(request: &Request, plan: Plan, usual: u32) -> Plan {
+    let unknown = || ", but not met: the loss of this plan is not known".to_owned();
+    let most = u64::from(usual) * 1000;
+    let rest = lost(request, &plan).map_or_else(unknown, |micronats| not_met(most, micronats));
+    bounded_by(plan, usual, &rest)
+}
+
+/// Plans without regard to losses, because `refusal` says that no plan has a known loss. If there is
+/// no plan either, returns `refusal`, which also considered weights of two bits.
+fn unweighed(
+    request: &Request,
+    settings: &Settings,
+    (usual, refusal): (u32, Refusal),
+    plan: impl Fn(&Request, &Settings) -> Result<Plan, Refusal>,
+) -> Result<Plan, Refusal> {
+    match plan(request, settings) {
+        Ok(plan) => Ok(bounded_by(plan, usual, ", but not met: the loss of this plan is not known")),
+        Err(_) => Err(refusal),
+    }
 }
 
 /// Adds the reason that names the usual loss and whether the plan meets it.

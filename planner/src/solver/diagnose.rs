@@ -134,7 +134,7 @@ struct Bounded {
 
 /// Adds to the refusal of a goal the least amount of its quantity that a search finds, which is the
 /// nearest goal that can be met: with the quantity as the objective, in one format tuple, and, for
-/// times, on one target, because a search by likely times may not find the lowest.
+/// bytes and times, on one target, because a search by other objectives may not find the least.
 fn with_least(
     problem: &Problem<'_>,
     relaxed: Relaxed,
@@ -186,7 +186,8 @@ fn with_least(
     let indices = |count: usize| 0..u32::try_from(count).unwrap_or(u32::MAX);
     let components = problem.request.model.components.len();
     let on = |target: u32| indices(components).map(|component| (component, target)).collect();
-    let targets = if kind == RefusalKind::TooSlow { problem.request.targets.len() } else { 0 };
+    let by_target = [RefusalKind::TooSlow, RefusalKind::OverSize, RefusalKind::OverMemory].contains(&kind);
+    let targets = if by_target { problem.request.targets.len() } else { 0 };
     let places: Vec<Vec<(u32, u32)>> = indices(targets).map(on).collect();
     for Bounded { what, goal, of, name, .. } in bounded.into_iter().filter(|bounded| bounded.kind == kind) {
         let Some(goal) = goal else { continue };
@@ -216,8 +217,15 @@ fn with_least(
         let least = |found: &[(Interval, u32)]| {
             found.iter().copied().min_by_key(|(value, _)| (value.low, value.likely))
         };
-        if let Some((_, formats)) = least(&found) {
-            found.extend(places.iter().filter_map(|place| Some((in_formats(formats, place)?, formats))));
+        // The least bytes may be in other formats on another target.
+        let tried: Vec<u32> = match kind {
+            RefusalKind::TooSlow => least(&found).map(|(_, formats)| formats).into_iter().collect(),
+            _ => problem.usable.clone(),
+        };
+        for (&formats, place) in
+            tried.iter().flat_map(|formats| places.iter().map(move |place| (formats, place)))
+        {
+            found.extend(in_formats(formats, place).map(|value| (value, formats)));
         }
         if let Some((request, relaxed, settings)) = mixing(problem, relaxed, what) {
             found.extend(value(&request, relaxed, &settings).map(|value| (value, 0)));

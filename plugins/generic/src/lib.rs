@@ -49,8 +49,8 @@ mod tests {
     use shardwright_planner::options::{SPECULATION, USUAL_QUALITY};
     use shardwright_planner::testing::{RequestBuilder, refuse, set_time};
     use shardwright_planner::{
-        BuildTime, Cause, ErrorClass, Feedback, Goal as Bound, Provenance, Reason, RefusalKind, RoleFormat,
-        Sensitivity, SoftcapPlace,
+        BuildTime, Cause, EntryKind, ErrorClass, Feedback, Goal as Bound, Provenance, Reason, RefusalKind,
+        RoleFormat, Sensitivity, SoftcapPlace,
     };
 
     use super::*;
@@ -413,6 +413,28 @@ mod tests {
         assert!(count > 7, "{count}");
         assert!(because.contains("not met: the least loss found within the other goals is"), "{because}");
         assert!(because.ends_with(" millinats"), "{because}");
+    }
+
+    /// Weights of two bits are used if a goal for times cannot be kept otherwise, and a refusal
+    /// names that goal.
+    #[test]
+    fn a_time_that_only_two_bits_keep_is_planned_with_them() {
+        let mut request = weighed("150");
+        let narrow = request.weight_format_named("w4-per-channel").unwrap();
+        request.weight_formats[narrow as usize].bits = 2;
+        let time = |kind: u32| {
+            let mut rows = request.costs.iter().filter(|cost| (cost.kind, cost.formats) == (kind, 0));
+            rows.find(|cost| cost.entry.kind == EntryKind::Decode).unwrap().weight_bytes
+        };
+        // The kinds of the embedding, the head and the layers.
+        let fastest = time(0) + time(1) + 10 * time(2) + 1;
+        request.goals.set(Bound::TokenMicroseconds(fastest));
+        let (count, because) = four_bits(&request);
+        let words = "not met: the least loss found within the other goals is 240 millinats";
+        assert!(count == 12 && because.contains(words), "{count}: {because}");
+        request.goals.set(Bound::TokenMicroseconds(fastest / 2));
+        let refusal = Generic::make_plan(&request).unwrap_err();
+        assert_eq!(refusal.kind, RefusalKind::TooSlow, "{}", refusal.message);
     }
 
     /// Sums that exceed 64 bits saturate, whatever a policy requests.

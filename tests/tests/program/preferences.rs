@@ -170,6 +170,9 @@ fn a_size_on_a_chip_keeps_the_usual_loss_or_says_what_is_lost() {
     let because = usual.next().expect("a reason")["because"].to_string();
     let figure = format!("is {} millinats", (loss + 500) / 1000);
     assert!(because.contains("not met: ") && because.contains(&figure), "{figure}: {because}");
+    let said =
+        |plan: &Value| plan["notices"].to_string().contains("more than the 150 millinats that are usual");
+    assert!(said(&tight) && !said(&kept), "{}", tight["notices"]);
 }
 
 /// The search for tables and layers within a size needs the most fuel.

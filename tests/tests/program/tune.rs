@@ -78,6 +78,7 @@ fn killed_at_any_moment_it_goes_on_to_the_same_tables_and_plans_say_what_they_re
     }
     let measured = plan(&[]);
     assert!(measured.contains("were measured by `shardwright tune`"), "{measured}");
+    assert!(measured.contains("measured)"), "{measured}");
     // With another number of threads the times differ, and none has been measured.
     let other = plan(&["-t", "7"]);
     assert!(!other.contains("were measured by"), "{other}");

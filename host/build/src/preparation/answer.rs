@@ -10,6 +10,7 @@ use shardwright_vocabulary::{
 };
 
 use super::Preparation;
+use crate::options::USUAL_QUALITY_OPTION;
 use crate::{
     BuiltShard, GoalReport, ModelFormats, PlanHeading, PlanReport, Ranged, Result, forecast, report_plan,
 };
@@ -75,12 +76,26 @@ impl Preparation {
         let forecast = forecast(&self.request, &planned.plan, self.formats.graph(0), &self.weighed);
         let report = report_plan(&self.request, &planned.plan, forecast, heading);
         notices.extend(report.goals.iter().filter_map(GoalReport::notice));
+        notices.extend(self.beyond_usual_loss(&report));
         if self.options.strict
             && let Some(fallback) = notices.iter().find(|notice| notice.kind == NoticeKind::Fallback)
         {
             return Err(Error::new(ErrorKind::Strict, fallback.text.clone()));
         }
         Ok(PlanReport { soc_title: Some(self.profile.title.clone()), notices, ..report })
+    }
+
+    /// Returns a notice if the plan loses more than is usual without a goal, because the other goals
+    /// need that.
+    fn beyond_usual_loss(&self, report: &PlanReport) -> Option<Notice> {
+        let option = self.request.options.iter().find(|option| option.name == USUAL_QUALITY_OPTION)?;
+        let most = option.value.parse::<u64>().ok()?.saturating_mul(1000);
+        let lost = report.totals.loss.micronats().filter(|lost| *lost > most)?;
+        let [lost, most] = units::apart("quality", [lost, most]);
+        Some(Notice::note(format!(
+            "the plan loses {lost}, more than the {most} that are usual without `--quality`: the other goals \
+             need that"
+        )))
     }
 
     /// Adds the notices about skipped shims to an error of planning without a shim. A planner that

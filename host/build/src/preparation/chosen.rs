@@ -8,7 +8,6 @@ use shardwright_vocabulary::{Error, ErrorKind, Notice, TargetKind, limit_names};
 use shardwright_worker::Shims;
 
 use super::Notices;
-use crate::planners::is_here;
 use crate::profiles::skipped_profiles;
 use crate::{Executor, PlanOptions, PlanSource, Result};
 
@@ -35,12 +34,7 @@ impl Chosen {
         let profiles = profiles.trusting(trust.clone());
         let chip = profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?;
         let further = if options.alone { Vec::new() } else { profiles.fallbacks(&chip)? };
-        let (options, mut taken) = options.completed_by(&chip.profile);
-        let is_missing = |named: &str| !is_here(named, &options.planners);
-        if options.planner_of_profile && options.planner.as_deref().is_some_and(is_missing) {
-            // Planning reports that the planner is missing.
-            taken.retain(|taken| !taken.starts_with("planner "));
-        }
+        let (options, taken) = options.completed_by(&chip.profile);
         check(source.graph(), &chip.profile, &options)?;
         let shims = options.shims_by(&trust)?;
 

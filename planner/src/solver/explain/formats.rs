@@ -290,7 +290,7 @@ impl Solution {
     /// Explains that faster formats save too little, in a clause whose subject they are.
     fn saves(&self, request: &Request, own: &Amounts, other: &Amounts) -> String {
         let gain = match request.weighs_losses() {
-            true => self.settings.gain_within_goal,
+            true => self.stage.gain(&self.settings),
             false => self.settings.gain,
         };
         let saved = names::percent(own.nanoseconds.saturating_sub(other.nanoseconds), own.nanoseconds);
