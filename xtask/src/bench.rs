@@ -1,8 +1,10 @@
 //! `cargo xtask bench`: the bench targets of the workspace, in release mode, one after the other.
 //! Subcommands:
 //!
-//! * `peers [MODEL …]`: the CPU engine compared with others
+//! * `peers [MODEL …]`: the CPU engine compared with others. `peers published` runs only the cases
+//!   on published weights, and files that both programs read.
 //! * `pair BUNDLE GGUF`: a bundle compared with llama.cpp
+//! * `versions MODEL FOLDER [-- OPTION …]`: the program compared with an earlier one
 //! * `lookup`: prompt lookup compared with llama.cpp's
 //! * `growth`: how the engine's work grows
 //! * `quality TEXT …`: losses of formats compared with llama.cpp's file types
@@ -34,6 +36,15 @@ pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
             return Err(Error::Usage("`bench pair` takes a bundle and a GGUF file".to_owned()));
         };
         return peers::pair(workspace, bundle.as_ref(), gguf.as_ref());
+    }
+    if let [word, rest @ ..] = filters
+        && word == peers::VERSIONS
+    {
+        let [model, earlier, options @ ..] = rest else {
+            let what = "`bench versions` takes a bundle or checkpoint and the folder of an earlier program";
+            return Err(Error::Usage(what.to_owned()));
+        };
+        return peers::versions(workspace, model.as_ref(), earlier.as_ref(), options);
     }
     if filters.first().is_some_and(|first| first == peers::LOOKUP) {
         return peers::compare_lookup(workspace);

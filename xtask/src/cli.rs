@@ -23,9 +23,11 @@ Commands:
                       names; --ci fails when anything had to be skipped, and leaves out suites of vendors whose
                       code did not change since the previous landing
   bench [NAME…]       Measure (release) all benches, or those whose name contains one of the names;
-                      `peers` and after it models: the CPU engine beside others, in pairs; `pair BUNDLE GGUF`:
-                      a bundle beside llama.cpp; `lookup`: prompt lookup beside llama.cpp's; `growth`: how the engine's work grows;
-                      `quality TEXT…`: what formats lose beside llama.cpp's file types
+                      `peers` and after it models, or `published`: the CPU engine beside others, in pairs;
+                      `pair BUNDLE GGUF`: a bundle beside llama.cpp; `versions MODEL FOLDER [-- OPTION…]`: the
+                      program beside an earlier one, on a bundle or checkpoint that both open; `lookup`: prompt
+                      lookup beside llama.cpp's; `growth`: how the engine's work grows; `quality TEXT…`: what
+                      formats lose beside llama.cpp's file types
   sizes               What an application ships, by two profiles, and what the crates in it weigh (minutes)
   kernels [--ci]      Run the kernels' tests with their assertions and checks for overflow, which no other build has;
                       --ci leaves them out if their code did not change since the previous landing
@@ -191,6 +193,7 @@ mod tests {
             ("pack", Command::Pack),
             ("test --ci cli_run softcap", Command::Test { ci: true, filters: words("cli_run softcap") }),
             ("bench peers 270m", Command::Bench { filters: words("peers 270m") }),
+            ("bench versions m o -- -n 8", Command::Bench { filters: words("versions m o -n 8") }),
             ("vendor litert", Command::Vendor { what: Vendor::Litert }),
             ("vendor models", Command::Vendor { what: Vendor::Models }),
             ("vendor templates", Command::Vendor { what: Vendor::Templates }),

@@ -1,8 +1,8 @@
 //! Offers to a planner: targets with their limits and flags, and formats.
 
-use shardwright_graph::{Encodings, EntryGraph, Graph, Legalised};
+use shardwright_graph::{ConstantFormat, Encodings, EntryGraph, Graph, Legalised};
 use shardwright_planning::hedge;
-use shardwright_planning::profile::{Fact, FoundProfile, Profile};
+use shardwright_planning::profile::{Fact, FoundProfile, Preference, Profile};
 use shardwright_planning::request::{TargetFact, TargetSummary};
 use shardwright_shims::ShimInstance;
 use shardwright_vocabulary::{
@@ -10,7 +10,7 @@ use shardwright_vocabulary::{
     Pass, Provenance, Target, TargetKind, Watch, WeightFormat,
 };
 
-use crate::options::LossGoal;
+use crate::options::{FORMAT_OPTION, LossGoal};
 use crate::roofline::overheads;
 use crate::{CPU_SHIM, Costing, FormatChoice, Judge, PlanOptions, Result, stored_formats};
 
@@ -24,7 +24,8 @@ use crate::{CPU_SHIM, Costing, FormatChoice, Judge, PlanOptions, Result, stored_
 /// A CPU supports every format, and speed alone is not a reason to quantise weights without a
 /// request. Weights stay as stored there, unless losses count or the user states a preference.
 /// Integers are then offered after the stored formats. Other floats are not offered, because their
-/// rounding is not counted as a loss.
+/// rounding is not counted as a loss. Weights that are stored in blocks of integers are multiplied
+/// with rounded activations, unless losses count or the user prefers quality.
 pub fn offered_formats(
     graph: &Graph,
     profile: &Profile,
@@ -32,6 +33,7 @@ pub fn offered_formats(
     asked: bool,
 ) -> Vec<FormatTuple> {
     let stored = stored_formats(graph);
+    let rounded = rounded_formats(graph, &stored);
     let mut offered: Vec<FormatTuple> = Vec::new();
     // The usual bound counts losses too, and a goal of bytes or times may need these formats.
     let weighed = options.loss_goal(profile, graph) != LossGoal::None
@@ -50,17 +52,12 @@ pub fn offered_formats(
     known.extend(profile.legal_formats().filter(has).cloned());
     let known = known.into_iter();
     let candidates: Vec<FormatTuple> = match options.formats.as_slice() {
-        [] if profile.kind == TargetKind::Cpu
-            && !asked
-            && !weighed
-            && weights.is_empty()
-            && options.prefers.is_none() =>
-        {
-            vec![stored.clone()]
-        }
         [] if profile.kind == TargetKind::Cpu && !asked => {
-            let quantised = known.filter(|tuple| tuple.weights.is_quantised());
-            std::iter::once(stored.clone()).chain(quantised).collect()
+            let in_floats = weighed || options.prefers == Some(Preference::Quality);
+            let own = if in_floats { [Some(stored), rounded] } else { [rounded, Some(stored)] };
+            let rounds_weights = weighed || !weights.is_empty() || options.prefers.is_some();
+            let quantised = known.filter(|tuple| rounds_weights && tuple.weights.is_quantised());
+            own.into_iter().flatten().chain(quantised).collect()
         }
         [] if graph.pass != Pass::Step => known
             .filter(|tuple| tuple.roles.iter().map(|role| role.format).chain([tuple.weights]).all(is_wide))
@@ -81,6 +78,30 @@ pub fn offered_formats(
         }
     }
     offered
+}
+
+/// Returns the formats of a checkpoint with matrices in blocks of integers, with activations and
+/// states rounded as llama.cpp rounds them. Returns `None` if a weight would have to be converted,
+/// and for encoders, whose losses cannot be predicted.
+fn rounded_formats(graph: &Graph, stored: &FormatTuple) -> Option<FormatTuple> {
+    let rounded = stored.rounded().filter(|_| graph.is_generative())?;
+    let mut weights = graph.constant_formats(&rounded).into_iter();
+    weights.all(|format| format == ConstantFormat::Stored).then_some(rounded)
+}
+
+/// Returns the rounded formats that a CPU is offered although the options request neither formats
+/// nor a quality.
+pub(crate) fn rounded_by_default(
+    graph: &Graph,
+    profile: &Profile,
+    options: &PlanOptions,
+) -> Option<FormatTuple> {
+    let is_default = profile.kind == TargetKind::Cpu
+        && options.formats.is_empty()
+        && options.prefers.is_none()
+        && options.loss_goal(profile, graph) == LossGoal::None
+        && options.recorded.planner_options.iter().all(|(name, _)| name != FORMAT_OPTION);
+    rounded_formats(graph, &stored_formats(graph)).filter(|_| is_default)
 }
 
 /// Checks whether a format keeps eight bits of a weight, or the weight as stored in the checkpoint.
@@ -396,9 +417,56 @@ pub(crate) fn hedge_limits(targets: &mut [(TargetSummary, &FoundProfile)], withi
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use shardwright_models::Checkpoint;
     use shardwright_planning::profile::{GENERIC, ProfileRegistry};
 
     use super::*;
+
+    /// Returns the graph of a committed checkpoint.
+    fn fixture(folder: &str) -> Graph {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(folder);
+        Checkpoint::open(path).unwrap_or_else(|error| panic!("{folder}: {error}")).into_graph()
+    }
+
+    #[test]
+    fn stored_blocks_of_integers_are_multiplied_with_rounded_activations() {
+        let generic = ProfileRegistry::new().find(GENERIC).unwrap().profile;
+        let offered = |graph: &Graph, options: &PlanOptions| -> Vec<String> {
+            let tuples = offered_formats(graph, &generic, options, false);
+            let default = rounded_by_default(graph, &generic, options);
+            assert!(default.is_none_or(|default| tuples[0] == default));
+            tuples.iter().map(ToString::to_string).collect()
+        };
+        let (plain, blocks) = (PlanOptions::default(), fixture("quantised/gguf_q8_0"));
+        let [rounded, floats] = ["w8-block32/a8-dynamic-block32/f16", "w8-block32/f32/f32"];
+        assert_eq!(offered(&blocks, &plain), [rounded, floats]);
+        assert!(rounded_by_default(&blocks, &generic, &plain).is_some());
+        let head = offered(&fixture("quantised/gguf_q4_0"), &plain);
+        assert_eq!(head[0], "w4-block32[head=f16]/a8-dynamic-block32/f16");
+
+        // The user decides.
+        let stored = PlanOptions { formats: vec![FormatChoice::Stored], ..PlanOptions::default() };
+        assert_eq!(offered(&blocks, &stored), [floats]);
+        let prefers = |prefers| PlanOptions { prefers: Some(prefers), ..PlanOptions::default() };
+        assert_eq!(offered(&blocks, &prefers(Preference::Speed))[..2], [rounded, floats]);
+        assert_eq!(offered(&blocks, &prefers(Preference::Quality))[..2], [floats, rounded]);
+        let weighed = PlanOptions { quality_micronats: Some(5000), ..PlanOptions::default() };
+        let weighed = offered(&blocks, &weighed);
+        assert_eq!(weighed[..2], [floats, rounded]);
+        assert_eq!(weighed.iter().filter(|tuple| *tuple == rounded).count(), 1, "{weighed:?}");
+
+        // Other checkpoints stay as stored, and so does one with a matrix that would be converted.
+        let mut mixed = blocks.clone();
+        let k = mixed.weights.iter_mut().find(|weight| weight.part == "k").unwrap();
+        *k = k.planned(WeightFormat::Bf16).unwrap();
+        assert_eq!(offered(&mixed, &plain), [floats]);
+        for folder in ["qwen3", "embeddinggemma", "quantised/gptq4_group128", "quantised/awq_group32"] {
+            let graph = fixture(folder);
+            assert_eq!(offered(&graph, &plain), [stored_formats(&graph).to_string()], "{folder}");
+        }
+    }
 
     #[test]
     fn every_target_has_the_memory_that_an_app_can_use_on_the_device() {

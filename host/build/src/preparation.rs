@@ -4,9 +4,10 @@ use shardwright_bundle::Digest;
 use shardwright_planning::profile::Profile;
 use shardwright_planning::request::Request;
 use shardwright_planning::session::PlanningSession;
-use shardwright_vocabulary::{Notice, Watch};
+use shardwright_vocabulary::{FormatTuple, Notice, Watch};
 use shardwright_worker::Shims;
 
+use crate::offers::rounded_by_default;
 use crate::places::RunPlaces;
 use crate::planners::planning_session;
 use crate::{
@@ -38,6 +39,8 @@ pub(crate) struct Preparation {
     pub(crate) formats: ModelFormats,
     /// Properties of the model for a forecast.
     weighed: Weighed,
+    /// The rounded formats of stored integers, if they are offered by default.
+    rounded: Option<FormatTuple>,
     /// One executor per target. Empty if the plan is not going to run.
     pub(crate) executors: Vec<TargetExecutor>,
     /// Limits learned from refusals, and the compilers that they belong to. There is one compiler
@@ -81,6 +84,7 @@ impl Preparation {
         let wanted = Wanted::of(source, &chosen, &candidates.tuples, &session, &mut notices, watch)?;
         let graph = source.graph();
         let weighed = Weighed::of(graph, stored_formats(graph), source.making(), source.download());
+        let rounded = rounded_by_default(graph, &chosen.chip.profile, &chosen.options);
         let requested = Requested::of(source, &chosen, &offers, wanted, &mut notices, watch)?;
 
         let Notices { lasting, mut passing } = notices;
@@ -95,6 +99,7 @@ impl Preparation {
             offers: offers.each,
             formats: requested.formats,
             weighed,
+            rounded,
             executors: offers.executors,
             learned: offers.learned,
             compilers: offers.compilers,

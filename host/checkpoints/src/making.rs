@@ -6,7 +6,7 @@ use std::sync::Arc;
 use shardwright_build::{
     AcceptedSteps, Download, DownloadBasis, LossGround, Losses, Making, MeasuredLoss, ModelFormats,
     ModelName, ModelSource, PlanMeasuring, PlanOptions, PlanSource, StatedDraft, TableFormats,
-    WeightRounding, needs_ranges,
+    WeightRounding, needs_ranges, stored_formats,
 };
 use shardwright_graph::{Asset, ConstantFormat, Graph, Ranges, Weight};
 use shardwright_models::Checkpoint;
@@ -154,7 +154,7 @@ impl PlanSource for CheckpointSource<'_> {
         if calibrates {
             self.calibrated(&mut watch.then(RANGES_FOR_LOSSES))?;
         }
-        let rounded = if is_measured { measuring::quantised_formats(tuples) } else { Vec::new() };
+        let rounded = if is_measured { rounded_to(&self.graph, tuples) } else { Vec::new() };
         let moments = self.moments(&rounded, &mut watch.then(MOMENTS_FOR_LOSSES))?;
         let CheckpointSource { checkpoint, graph, options, notices, calibration, .. } = self;
         let compensated = compensated(options, graph).unwrap_or_default();
@@ -245,7 +245,7 @@ impl ModelSource for CheckpointSource<'_> {
             let calibration = self.calibrated(&mut watch.then(CALIBRATED))?;
             self.ranges = Some(calibration.ranges_for(&used)?);
         }
-        let rounded = measuring::quantised_formats(&used);
+        let rounded = rounded_to(&self.graph, &used);
         let moments = self.moments(&rounded, &mut watch.then(MOMENTS_TAKEN))?;
         // Reported only once, whatever plans follow.
         let is_asked = self.options.recorded.rounding == WeightRounding::Compensated;
@@ -292,6 +292,22 @@ pub(super) fn making(graph: &Graph, options: &PlanOptions) -> Making {
         true => Making::InFiles,
         false => Making::InMemory,
     }
+}
+
+/// Returns the formats of integers that weights are converted to in these tuples.
+fn rounded_to(graph: &Graph, tuples: &[FormatTuple]) -> Vec<WeightFormat> {
+    let stored = stored_formats(graph);
+    let converted = tuples.iter().filter(|tuple| **tuple != stored);
+    let targets = converted.flat_map(|tuple| graph.constant_formats(tuple));
+    let mut formats: Vec<WeightFormat> = targets
+        .filter_map(|target| match target {
+            ConstantFormat::Matrix(format) => Some(format).filter(|format| format.is_quantised()),
+            ConstantFormat::Stored | ConstantFormat::Activation => None,
+        })
+        .collect();
+    formats.sort();
+    formats.dedup();
+    formats
 }
 
 /// Returns the passes of the towers that a checkpoint was opened with. `graph` returns the graph of

@@ -5,8 +5,8 @@
 //! file ([`Section`]). Checks that only this user can have written a folder and its files, and
 //! writes such files whole or not at all ([`own`]). Writes a file at a path that a user names,
 //! unless another file would be lost ([`output`]). Also converts hashes to hexadecimal digits
-//! ([`hex`]), quotes paths for a shell ([`shell_quoted`]) and reads the memory that the kernel
-//! reports ([`Memory`]).
+//! ([`hex`]), quotes paths for a shell ([`shell_quoted`]) and reads the memory and the pages that
+//! the kernel reports ([`Memory`], [`Pages`]).
 //!
 //! **Not its job.** It knows no format. Errors omit the path that the caller passed, and the caller
 //! adds it as their place. The kind is `Invalid` if the file was refused, another one if the
@@ -21,6 +21,7 @@ pub mod hex;
 mod memory;
 pub mod output;
 pub mod own;
+mod pages;
 mod quote;
 pub mod room;
 mod section;
@@ -32,6 +33,7 @@ use std::path::Path;
 use shardwright_vocabulary::{At, Error, Result};
 
 pub use memory::Memory;
+pub use pages::Pages;
 pub use quote::shell_quoted;
 pub use section::{Mapping, Section, SectionReader};
 

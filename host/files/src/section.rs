@@ -186,6 +186,35 @@ impl Mapping {
         #[cfg(target_os = "linux")]
         let _ = self.bytes.advise(memmap2::Advice::HugePage);
     }
+
+    /// Moves pages into huge pages, also if they are in memory already, and reads missing ones. A
+    /// huge page belongs to the range that contains its last byte. Blocks until it is done, and
+    /// other threads may read the bytes meanwhile. Returns `false` if pages stay small: the system
+    /// does not support huge pages for this file, or it has not written a new file to disk yet.
+    ///
+    /// Source: `madvise(2)`, since Linux 6.1.
+    #[cfg(target_os = "linux")]
+    pub fn collapse(&self, range: Range<usize>) -> bool {
+        /// `MADV_COLLAPSE`, which the crate `libc` names for glibc only.
+        const COLLAPSE: libc::c_int = 25;
+        let Some(huge) = crate::pages::huge_page_bytes() else { return false };
+        let base = self.bytes.as_ptr() as usize;
+        let from = self[range.clone()].as_ptr() as usize;
+        let first = (from / huge * huge).max(base.next_multiple_of(huge));
+        let end = (from + range.len()) / huge * huge;
+        if first >= end {
+            return true;
+        }
+        let address = self.bytes.as_ptr().wrapping_add(first - base).cast_mut().cast();
+        // SAFETY: the addresses are within the mapping, and the advice changes no byte.
+        unsafe { libc::madvise(address, end - first, COLLAPSE) == 0 }
+    }
+
+    /// Returns `false`, because this system has no such request.
+    #[cfg(not(target_os = "linux"))]
+    pub fn collapse(&self, _: Range<usize>) -> bool {
+        false
+    }
 }
 
 impl Deref for Mapping {
@@ -201,6 +230,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::Pages;
 
     fn numbers(length: usize) -> (Vec<u8>, Section) {
         let bytes: Vec<u8> = (0..length).map(|index| (index % 251) as u8).collect();
@@ -247,6 +277,28 @@ mod tests {
         assert_eq!(part.read_at(&mut into, 20).unwrap() + part.read_at(&mut into, u64::MAX).unwrap(), 0);
         let error = part.read_exact_at(&mut into[..6], 15).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    /// Whether the system moves pages depends on the file system.
+    #[test]
+    fn moved_pages_have_the_same_bytes() {
+        let (bytes, whole) = numbers(9 << 20);
+        for offset in [0_usize, 4096, 3 << 20, 65_540] {
+            let part = whole.part("part", offset as u64, 6 << 20).unwrap();
+            let (map, expected) = (part.map().unwrap(), &bytes[offset..offset + (6 << 20)]);
+            assert!(map[..] == *expected);
+            if cfg!(target_os = "linux") {
+                let pages = Pages::of(&map).expect("the system reports them");
+                assert!(pages.resident > 3 << 20 && pages.resident <= 6 << 20, "{pages:?}");
+                assert!(pages.huge <= pages.resident, "{pages:?}");
+            }
+            let all = map.collapse(0..map.len());
+            assert!(map[..] == *expected, "at {offset}");
+            assert!(map.collapse(0..0) || !all, "a range without huge pages needs no work");
+            map.collapse(1 << 20..5 << 20);
+            map.collapse(5 << 20..map.len());
+            assert!(map[..] == *expected, "at {offset}");
+        }
     }
 
     #[test]

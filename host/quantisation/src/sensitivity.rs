@@ -153,8 +153,9 @@ impl Loss {
 
 /// Version of the arithmetic of activations, which affects losses but not weights. 1: a residual
 /// stream in 16-bit floats is divided by a power of two. 2: results beyond the range of a 16-bit
-/// float are infinite.
-const VALUES: u32 = 2;
+/// float are infinite. 3: stored integers are multiplied with activations that are rounded at run
+/// time.
+const VALUES: u32 = 3;
 
 /// Computes a hash of everything that determines losses: the checkpoint, the ids of sequences in
 /// order, the moments used for rounding (if any), and the version of the arithmetic.

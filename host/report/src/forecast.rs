@@ -48,6 +48,14 @@ impl Weighed {
     pub fn of(graph: &Graph, stored: FormatTuple, making: Making, download: Option<Download>) -> Self {
         Weighed { stored_bytes: stored_bytes(graph), stored, making, download }
     }
+
+    /// Returns whether a shard in these formats uses its constants as stored. Activations that are
+    /// rounded at run time convert none.
+    fn keeps(&self, formats: &FormatTuple) -> bool {
+        let activations = formats.activations;
+        (formats.weights, &formats.roles) == (self.stored.weights, &self.stored.roles)
+            && (activations == self.stored.activations || activations.dynamic_block().is_some())
+    }
 }
 
 /// Returns the bytes of all constants and tables of a graph. A tensor that a head shares with the
@@ -97,7 +105,7 @@ fn memory(
     };
     let mapped = |name: &str, bytes| part(name, Figure::Mapped { bytes });
 
-    let is_made = |shard: &&CheckedShard| shard.formats.tuples().any(|tuple| *tuple != weighed.stored);
+    let is_made = |shard: &&CheckedShard| !shard.formats.tuples().all(|tuple| weighed.keeps(tuple));
     let made = plan.shards().iter().filter(is_made).map(|shard| shard.cost.weight_bytes);
     let made = made.fold(0, u64::saturating_add);
     let largest = plan.shards().iter().map(|shard| shard.cost.weight_bytes).max().unwrap_or(0);

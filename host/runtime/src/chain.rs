@@ -6,7 +6,7 @@ pub(crate) mod layout;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shardwright_graph::Asset;
-use shardwright_shims::{Canceller, LoadedShard, Measured, MeasuredFlag, Running};
+use shardwright_shims::{Artefact, Canceller, LoadedShard, Measured, MeasuredFlag, Pages, Running};
 use shardwright_vocabulary::{EntryKind, Place, ProcessPlacement, Result};
 
 pub use check::{ASSETS_MAX, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
@@ -44,7 +44,7 @@ struct Shared {
     measured: Vec<(Place, Measured)>,
     processes: Vec<ProcessPlacement>,
     assets: Vec<Asset>,
-    weight_bytes: u64,
+    artefacts: Vec<Artefact>,
 }
 
 impl std::fmt::Debug for Chain {
@@ -82,8 +82,7 @@ impl Chain {
             Running::Worker(worker) => ProcessPlacement::Worker { pid: worker.pid },
         });
         let processes = processes.collect();
-        let artefacts = executors.iter().filter_map(LoadedShard::artefact);
-        let weight_bytes = artefacts.map(|artefact| artefact.section().length()).fold(0, u64::saturating_add);
+        let artefacts = executors.iter().filter_map(LoadedShard::artefact).cloned().collect();
         let executors = executors.into_iter().map(Mutex::new).collect();
         Ok(Chain {
             shared: Arc::new(Shared {
@@ -94,7 +93,7 @@ impl Chain {
                 measured,
                 processes,
                 assets,
-                weight_bytes,
+                artefacts,
             }),
             counted: None,
         })
@@ -118,7 +117,21 @@ impl Chain {
 
     /// Returns the bytes of the artefacts, regardless of whether a driver copies or maps them.
     pub fn weight_bytes(&self) -> u64 {
-        self.shared.weight_bytes
+        let artefacts = self.shared.artefacts.iter();
+        artefacts.map(|artefact| artefact.section().length()).fold(0, u64::saturating_add)
+    }
+
+    /// Returns the pages of the artefacts in this process. Returns `None` if another process uses
+    /// one of them, or the system does not report pages.
+    pub fn artefact_pages(&self) -> Option<Pages> {
+        let is_here = |process: &ProcessPlacement| *process == ProcessPlacement::InProcess;
+        if !self.shared.processes.iter().all(is_here) {
+            return None;
+        }
+        self.shared.artefacts.iter().try_fold(Pages::default(), |sum, artefact| {
+            let pages = artefact.pages()?;
+            Some(Pages { resident: sum.resident + pages.resident, huge: sum.huge + pages.huge })
+        })
     }
 
     /// Returns the memory that each session needs.

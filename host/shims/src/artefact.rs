@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use shardwright_files::{Section, hex};
+use shardwright_files::{Pages, Section, hex};
 use shardwright_shim_abi::raw::SW_HEAD_LIMIT;
 use shardwright_vocabulary::{FlagOutcome, NodePlacement, Result, ShardOrigin, ShimIdentity};
 
@@ -216,6 +216,17 @@ impl Artefact {
     /// page.
     pub fn copied_bytes(&self) -> u64 {
         self.0.container.copied()
+    }
+
+    /// Returns its pages in this process, or `None` where the system does not report them.
+    pub fn pages(&self) -> Option<Pages> {
+        self.0.container.pages()
+    }
+
+    /// Moves it into huge pages in the background, for a shard that reads its weights for every
+    /// token.
+    pub(crate) fn improve_pages(&self) {
+        self.0.container.improve_pages();
     }
 }
 

@@ -5,11 +5,14 @@ use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use memmap2::{Mmap, MmapMut};
 use sha2::{Digest, Sha256};
-use shardwright_files::{Links, Mapping, Section, hex};
+use shardwright_files::{Links, Mapping, Pages, Section, hex};
 use shardwright_vocabulary::{Error, ErrorKind, Result, units};
+
+use crate::huge_pages::HugePages;
 
 /// Alignment in memory of everything passed to a shim, as the shim contract requires.
 pub(crate) const SHOWN_ALIGNMENT: u64 = 4096;
@@ -82,7 +85,7 @@ enum Verify {
 /// The bytes of a container, at an address that may be passed to shims.
 #[derive(Debug)]
 enum Bytes {
-    Mapped(Mapping),
+    Mapped(Arc<Mapping>),
     /// Bytes of a section that does not begin at a page, for example an entry of an app's package.
     Copied(Mmap),
 }
@@ -93,9 +96,11 @@ impl Bytes {
         if (map.as_ptr() as u64).is_multiple_of(SHOWN_ALIGNMENT) {
             // Weights are read from front to back for every token.
             map.prefer_huge_pages();
-            return Ok(Bytes::Mapped(map));
+            return Ok(Bytes::Mapped(Arc::new(map)));
         }
         let mut copy = MmapMut::map_anon(map.len().max(1))?;
+        #[cfg(target_os = "linux")]
+        let _ = copy.advise(memmap2::Advice::HugePage);
         section.read_exact_at(&mut copy[..map.len()], 0)?;
         Ok(Bytes::Copied(copy.make_read_only()?))
     }
@@ -117,6 +122,7 @@ impl Deref for Bytes {
 pub(crate) struct Container {
     pub(crate) section: Section,
     bytes: Bytes,
+    huge_pages: OnceLock<Option<HugePages>>,
     page: u64,
     head_at: HeadAt,
     head_length: u64,
@@ -216,7 +222,7 @@ impl Container {
             let (expected, found) = (hex::encode(&hash), hex::encode(&sum));
             return Err(cut_or_changed(path, format!("damaged: expected SHA-256 {expected}, got {found}")));
         }
-        Ok(Container { bytes, page, head_at, head_length, hash, section })
+        Ok(Container { bytes, huge_pages: OnceLock::new(), page, head_at, head_length, hash, section })
     }
 
     pub(crate) fn head(&self) -> &[u8] {
@@ -257,6 +263,20 @@ impl Container {
             Bytes::Mapped(_) => 0,
             Bytes::Copied(_) => self.length(),
         }
+    }
+
+    /// Moves a file that is read again and again into huge pages, in the background until the
+    /// container is dropped.
+    pub(crate) fn improve_pages(&self) {
+        if let Bytes::Mapped(map) = &self.bytes {
+            self.huge_pages.get_or_init(|| HugePages::of(map));
+        }
+    }
+
+    /// Returns the pages of its bytes in this process, or `None` where the system does not report
+    /// them.
+    pub(crate) fn pages(&self) -> Option<Pages> {
+        Pages::of(&self.bytes)
     }
 
     pub(crate) fn head_error(&self, reason: impl Into<String>) -> Error {

@@ -42,6 +42,7 @@ mod descriptor;
 mod error;
 mod functions;
 mod heads;
+mod huge_pages;
 mod instance;
 mod interface;
 mod layout;
@@ -75,6 +76,7 @@ pub use loaded::{
 pub use manifest::{AbiRange, MANIFEST_SUFFIX, Manifest, Search};
 pub use measured::MeasuredFlag;
 pub use registry::{RegistryBuilder, ShimRegistry, SkippedShim, manifests_in};
+pub use shardwright_files::Pages;
 pub use shardwright_shim_abi::raw::SwEntryFunction;
 pub use shim::{Claim, Facts, Inspection, Shim};
 pub use tables::{EntryTables, WorkOrderTables};

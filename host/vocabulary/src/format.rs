@@ -125,11 +125,11 @@ names! {
         F16 = "f16",
         /// Unsigned 16 bit, affine, calibrated.
         A16 = "a16",
-        /// 8 bit, with a scale per row computed at run time.
+        /// Signed 16 bit without a zero point, calibrated.
         A16Symmetric = "a16-symmetric",
-        /// 8 bit, with a scale per 32 consecutive values of a row computed at run time.
+        /// 8 bit, with a scale per row computed at run time.
         A8Dynamic = "a8-dynamic",
-        /// 8 bit, scale found at run time per 32 consecutive values of a row.
+        /// 8 bit, with a scale per 32 consecutive values of a row computed at run time.
         A8DynamicBlock32 = "a8-dynamic-block32",
         /// Like [`ActivationFormat::A16`], with the residual stream, its summands and its norms in
         /// 16-bit floats.
@@ -270,6 +270,19 @@ impl FormatTuple {
     /// Returns the weight format of one role.
     pub fn weight(&self, role: WeightRole) -> WeightFormat {
         self.roles.iter().find(|entry| entry.role == role).map_or(self.weights, |entry| entry.format)
+    }
+
+    /// Returns the tuple with activations in 8 bits, one scale per 32 values, and states in 16-bit
+    /// floats. llama.cpp rounds so for weights in blocks of integers. Returns `None` for other
+    /// weights. Some roles may be in floats, and their products are not rounded.
+    pub fn rounded(&self) -> Option<FormatTuple> {
+        let in_blocks = |format: WeightFormat| {
+            matches!(format.layout(), Some((_, Some((Granularity::PerBlock { .. }, _)))))
+        };
+        let suits = |role: &RoleFormat| in_blocks(role.format) || !role.format.is_quantised();
+        let (activations, states) = (ActivationFormat::A8DynamicBlock32, StateFormat::F16);
+        let is_rounded = in_blocks(self.weights) && self.roles.iter().all(suits);
+        is_rounded.then(|| FormatTuple { activations, states, ..self.clone() })
     }
 }
 
@@ -412,5 +425,28 @@ names! {
         Graph = "graph",
         /// By the runtime, in f32, on the logits that the head returns.
         Runtime = "runtime",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_weights_in_blocks_of_integers_have_a_rounded_tuple() {
+        for (stored, rounded) in [
+            ("w8-block32", Some("w8-block32/a8-dynamic-block32/f16")),
+            ("w4-block32-stepped/a16/a8", Some("w4-block32-stepped/a8-dynamic-block32/f16")),
+            ("w4-block32[head=w8-block32]", Some("w4-block32[head=w8-block32]/a8-dynamic-block32/f16")),
+            ("w4-block32[head=bf16]", Some("w4-block32[head=bf16]/a8-dynamic-block32/f16")),
+            ("w4-block32[head=w8-per-channel]", None),
+            ("w8-per-channel[mlp-output=w8-block32]", None),
+            ("bf16[mlp-output=w8-block32]", None),
+            ("as-stored", None),
+            ("f32", None),
+        ] {
+            let found = stored.parse::<FormatTuple>().unwrap().rounded();
+            assert_eq!(found.map(|tuple| tuple.to_string()).as_deref(), rounded, "{stored}");
+        }
     }
 }

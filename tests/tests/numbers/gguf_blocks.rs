@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use shardwright_build::stored_formats;
 use shardwright_gguf::TensorType;
 use shardwright_graph::{Encodings, Graph, Ranges};
 use shardwright_models::Checkpoint;
@@ -178,6 +179,19 @@ fn difference(graph: &Graph, formats: &FormatTuple) -> (f64, bool) {
     (differences.fold(0.0, f64::max) / f64::from(largest), is_rewritten)
 }
 
+/// A plan for a CPU has these formats by default.
+#[test]
+fn stored_blocks_of_32_run_in_their_rounded_formats() {
+    for (kind, name) in [(TensorType::Q8_0, "w8-block32"), (TensorType::Q4_0, "w4-block32")] {
+        let graph = stored_in(kind, SEEDS[0]);
+        let formats = stored_formats(&graph).rounded().expect("blocks of integers");
+        assert_eq!(formats.to_string(), format!("{name}/a8-dynamic-block32/f16"));
+        // A state near the middle between two 16-bit floats may be rounded to the other one.
+        let (found, is_rewritten) = difference(&graph, &formats);
+        assert!(!is_rewritten && found <= OTHER_STEP, "{kind}: {found}");
+    }
+}
+
 #[test]
 fn every_type_of_blocks_runs_with_activations_in_8_bits() {
     for kind in TensorType::ALL.iter().copied().filter(|kind| kind.grouping().is_some()) {
@@ -185,13 +199,9 @@ fn every_type_of_blocks_runs_with_activations_in_8_bits() {
         for activations in [ActivationFormat::A8Dynamic, ActivationFormat::A8DynamicBlock32] {
             let formats = FormatTuple::uniform(WeightFormat::AsStored, activations, StateFormat::F32);
             let found = graphs.each_ref().map(|graph| difference(graph, &formats));
-            // Groups of 16 weights have no product with a scale per 32 activations. It is
-            // rewritten, and the activations stay floats.
-            let in_sixteens = [TensorType::Q2_K, TensorType::Q3_K, TensorType::Q6_K].contains(&kind);
-            let rewritten = in_sixteens && activations == ActivationFormat::A8DynamicBlock32;
-            assert!(found.iter().all(|(_, found)| *found == rewritten), "{kind} in {formats}: {found:?}");
+            assert!(found.iter().all(|(_, rewritten)| !rewritten), "{kind} in {formats}: {found:?}");
             let least = found.iter().fold(f64::INFINITY, |least, (found, _)| found.min(least));
-            assert!(least <= if rewritten { OTHER_STEP } else { BOUND }, "{kind} in {formats}: {found:?}");
+            assert!(least <= BOUND, "{kind} in {formats}: {found:?}");
             assert!(found.iter().all(|(found, _)| *found <= OTHER_STEP), "{kind} in {formats}: {found:?}");
         }
     }

@@ -100,12 +100,15 @@ fn a_bench_tells_speeds_phases_memory_and_the_plan() {
     assert_eq!(report["threads"], 2);
     assert_eq!(report["probes"].as_array().map(Vec::len), Some(1 + 2 * 4));
     assert!(report["bundle"].is_null());
-    for name in ["weight_bytes", "table_bytes", "state_bytes"] {
+    for name in ["weight_bytes", "artefact_bytes", "table_bytes", "state_bytes"] {
         assert!(report["memory"][name].as_u64().is_some_and(|bytes| bytes > 0), "{name}: {report}");
     }
     if cfg!(target_os = "linux") {
         let of = |name: &str| report["memory"][name].as_u64().expect(name);
         assert!(of("resident_bytes") > 1 << 20 && of("resident_bytes") <= of("peak_resident_bytes"));
+        assert!(of("huge_bytes") <= of("artefact_resident_bytes"), "{report}");
+        let read = 1..=of("artefact_bytes");
+        assert!(read.contains(&of("artefact_resident_bytes")), "the weights were read: {report}");
     }
     let opening = &report["opening"];
     let parts = ["reading", "planning", "quantising", "compiling", "loading"];

@@ -63,6 +63,8 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("cargo xtask sizes", "builds in release twice and takes minutes"),
     ("cargo xtask bench peers", "takes hours"),
     ("cargo xtask bench peers gemma3-270m", "takes hours"),
+    ("cargo xtask bench peers published", "takes hours"),
+    ("cargo xtask bench versions MODEL FOLDER", "needs an earlier program; the tests of xtask play pairs"),
     (
         "export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=0",
         "is for the build of the next line",

@@ -72,6 +72,26 @@ fn a_size_on_the_cpu_is_filled_with_what_loses_least() {
     assert_eq!(named["tables"][0]["format"], "bf16", "{named}");
 }
 
+/// Weights stored as integers in blocks are multiplied with rounded activations, and a notice tells
+/// how to keep floats.
+#[test]
+fn stored_blocks_of_integers_run_with_rounded_activations() {
+    let plan = |more: &[&str]| {
+        let plan = shardwright(["plan", "--no-measure", "tests/fixtures/quantised/gguf_q8_0"]);
+        let plan = plan.arguments(more).json();
+        let shards = plan["shards"].as_array().expect("shards").iter();
+        let formats: Vec<_> = shards.map(|shard| shard["formats"].as_str().expect("formats")).collect();
+        (formats.join(", "), plan["notices"].to_string())
+    };
+    let (formats, notices) = plan(&[]);
+    assert_eq!(formats, "w8-block32/a8-dynamic-block32/f16");
+    assert!(notices.contains("`--formats stored` keeps floats"), "{notices}");
+    for more in [["--formats", "stored"], ["--prefer", "quality"]] {
+        let (formats, notices) = plan(&more);
+        assert!(formats == "w8-block32/f32/f32" && !notices.contains("llama.cpp"), "{formats}: {notices}");
+    }
+}
+
 /// Losses measured for one goal are used for every later one, tables included.
 #[test]
 fn a_size_is_filled_by_what_an_earlier_goal_had_measured() {

@@ -24,7 +24,7 @@ mod aarch64 {
     use shardwright_shim_cpu::kernels::integer::{
         Geometry, IntegerType, Map, Streams, Tiles, integer_linear, pack_tiles, scratch_values,
     };
-    use shardwright_shim_cpu::kernels::linear::Scales;
+    use shardwright_shim_cpu::kernels::linear::{Numbers, Scales};
     use shardwright_shim_cpu::pool::Pool;
     use shardwright_shim_cpu::simd::dot::DotLevel;
     use shardwright_shim_cpu::simd::{LANES, Level};
@@ -85,11 +85,11 @@ mod aarch64 {
             let raw: Vec<i8> =
                 (0..OUTPUTS * INPUTS).map(|at| ((at * 53 % 255) as i32 % (2 * half) - half) as i8).collect();
             let block = (*kind != IntegerType::I8).then_some(BLOCK);
-            let geometry = Geometry::new(INPUTS, block);
+            let geometry = Geometry::of(INPUTS, None, block).expect("short blocks");
             let bytes = geometry.panel_bytes(*kind);
             let mut packed = vec![0; OUTPUTS / LANES * bytes];
             for (raw, target) in raw.chunks(LANES * INPUTS).zip(packed.chunks_mut(bytes)) {
-                pack_tiles(*kind, geometry, raw, target);
+                pack_tiles(*kind, kind.low(), geometry, raw, target);
             }
             Operands {
                 x: q.iter().map(|q| f32::from(*q)).collect(),
@@ -98,18 +98,23 @@ mod aarch64 {
                 raw,
                 per_output: vec![1.0; OUTPUTS],
                 // Scales of 1.
-                per_block: vec![[0x3c00; LANES]; OUTPUTS / LANES * geometry.blocks],
+                per_block: vec![[0x3c00; LANES]; OUTPUTS / LANES * geometry.units],
             }
         }
 
         fn engine(&self, &(name, rows, kind, dot): &Case, times: usize) {
             let scales = match kind {
                 IntegerType::I8 => Scales::PerOutput(&self.per_output),
-                _ => Scales::PerBlock { size: BLOCK, values: &self.per_block },
+                _ => {
+                    let numbers = Numbers::F16(&self.per_block);
+                    Scales::Blocks { size: BLOCK, minimum: false, numbers }
+                }
             };
-            let weights = Tiles { kind, data: &self.packed, scales, inputs: INPUTS, outputs: OUTPUTS };
+            let (base, inputs, outputs) = (kind.low(), INPUTS, OUTPUTS);
+            let weights = Tiles { kind, base, data: &self.packed, scales, inputs, outputs };
             let mut out = vec![0.0; rows * OUTPUTS];
-            let mut scratch = vec![0.0; scratch_values(weights.geometry(), rows, 1).expect("small")];
+            let cut = weights.rows(None).expect("short blocks");
+            let mut scratch = vec![0.0; scratch_values(cut, rows, 1).expect("small")];
             let pool = Pool::new(1);
             for _ in 0..times {
                 let map = Map { weights, bias: None, bounds: None, out: &mut out };

@@ -23,12 +23,14 @@ use std::time::Instant;
 use shardwright_shim_cpu::kernels::attention::{Heads, Operands, Visible, attention, scratch_values};
 use shardwright_shim_cpu::kernels::encoding::{Element, Encoding, Stored};
 use shardwright_shim_cpu::kernels::integer::split::{
-    Split, pack_high, pack_low, panel_bytes, row_bytes, scratch_values as split_scratch, split_linear,
+    Head, Split, pack_high, pack_low, panel_bytes, row_bytes, scratch_values as split_scratch, split_linear,
 };
 use shardwright_shim_cpu::kernels::integer::{
     Geometry, IntegerType, Map, Streams, Tiles, integer_linear, pack_tiles, scratch_values as integer_scratch,
 };
-use shardwright_shim_cpu::kernels::linear::{Finish, PanelData, Panels, Scales, linear, packed_elements};
+use shardwright_shim_cpu::kernels::linear::{
+    Finish, Numbers, PanelData, Panels, Scales, linear, packed_elements,
+};
 use shardwright_shim_cpu::pool::Pool;
 use shardwright_shim_cpu::simd::dot::DotLevel;
 use shardwright_shim_cpu::simd::{LANES, Level, peak};
@@ -69,13 +71,39 @@ struct Matrix {
     data: Vec<u8>,
     per_output: Vec<f32>,
     per_block: Vec<[u16; LANES]>,
+    small: Vec<[u16; LANES / 2]>,
+}
+
+/// The stored type of weights, and of the numbers of their blocks.
+#[derive(Clone, Copy)]
+struct Form {
+    kind: IntegerType,
+    /// Weights of a block.
+    block: Option<usize>,
+    /// Whether blocks have minimums.
+    minimum: bool,
+    /// Whether 256 weights share factors, as in K-types.
+    is_small: bool,
+}
+
+impl Form {
+    const fn new(kind: IntegerType, block: Option<usize>) -> Form {
+        Form { kind, block, minimum: false, is_small: false }
+    }
+
+    const fn small(kind: IntegerType, block: usize, minimum: bool) -> Form {
+        Form { kind, block: Some(block), minimum, is_small: true }
+    }
 }
 
 impl Matrix {
-    fn new((inputs, outputs): (usize, usize), kind: IntegerType, block: Option<usize>) -> Matrix {
-        let geometry = Geometry::new(inputs, block);
+    fn new((inputs, outputs): (usize, usize), form: Form) -> Matrix {
+        let Form { kind, block, minimum, is_small } = form;
+        let geometry = Geometry::of(inputs, None, block).expect("short blocks");
         let panels = outputs.div_ceil(LANES);
-        let blocks = if block.is_some() { panels * geometry.blocks } else { 0 };
+        let kinds = if minimum { 2 } else { 1 };
+        let blocks = block.map_or(0, |size| inputs.div_ceil(size));
+        let groups = inputs.div_ceil(256);
         Matrix {
             inputs,
             outputs,
@@ -84,21 +112,33 @@ impl Matrix {
                 .map(|at| (at as u32).wrapping_mul(2_654_435_769).to_be_bytes()[0])
                 .collect(),
             per_output: (0..outputs).map(|output| 1e-3 + output as f32 * 1e-7).collect(),
-            per_block: (0..blocks).map(|at| [0x1400 | (at % 0x3ff) as u16; LANES]).collect(),
+            per_block: (0..if is_small { 0 } else { panels * kinds * blocks })
+                .map(|at| [0x1400 | (at % 0x3ff) as u16; LANES])
+                .collect(),
+            // Both factors and pairs of bytes.
+            small: (0..if is_small { panels * kinds * (blocks + 2 * groups) } else { 0 })
+                .map(|at| [0x1400 | (at % 0x3ff) as u16; LANES / 2])
+                .collect(),
         }
     }
 
-    fn tiles(&self, kind: IntegerType, block: Option<usize>) -> Tiles<'_> {
+    fn tiles(&self, form: Form) -> Tiles<'_> {
+        let Form { kind, block, minimum, is_small } = form;
+        let numbers = |size: usize| match is_small {
+            true => Numbers::Small { pieces: &self.small, group: 256 / size },
+            false => Numbers::F16(&self.per_block),
+        };
         let scales = match block {
-            Some(size) => Scales::PerBlock { size, values: &self.per_block },
+            Some(size) => Scales::Blocks { size, minimum, numbers: numbers(size) },
             None => Scales::PerOutput(&self.per_output),
         };
-        Tiles { kind, data: &self.data, scales, inputs: self.inputs, outputs: self.outputs }
+        let (inputs, outputs) = (self.inputs, self.outputs);
+        Tiles { kind, base: kind.low(), data: &self.data, scales, inputs, outputs }
     }
 
     fn bytes(&self) -> usize {
-        self.data.len()
-            + if self.per_block.is_empty() { 4 * self.per_output.len() } else { 32 * self.per_block.len() }
+        let numbers = 32 * self.per_block.len() + 16 * self.small.len();
+        self.data.len() + if numbers == 0 { 4 * self.per_output.len() } else { numbers }
     }
 }
 
@@ -121,22 +161,28 @@ fn probe(pool: &Pool, matrices: &[Matrix]) -> f64 {
 }
 
 fn integers() {
+    use IntegerType::{I4, I5, I6, I8};
     let forms = [
-        ("i8", IntegerType::I8, None, None),
-        ("i4", IntegerType::I4, None, None),
-        ("i8/32", IntegerType::I8, Some(32), None),
-        ("i4/32", IntegerType::I4, Some(32), None),
+        ("i8", Form::new(I8, None), None),
+        ("i4", Form::new(I4, None), None),
+        ("i8/32", Form::new(I8, Some(32)), None),
+        ("i4/32", Form::new(I4, Some(32)), None),
         // This case has one scale per block for many rows too.
-        ("i8 r", IntegerType::I8, None, Some(32)),
-        ("i8/32r", IntegerType::I8, Some(32), Some(32)),
-        ("i4/32r", IntegerType::I4, Some(32), Some(32)),
+        ("i8 r", Form::new(I8, None), Some(32)),
+        ("i8/32r", Form::new(I8, Some(32)), Some(32)),
+        ("i4/32r", Form::new(I4, Some(32)), Some(32)),
+        // GGUF's types.
+        ("q5_0 r", Form::new(I5, Some(32)), Some(32)),
+        ("q4_k r", Form::small(I4, 32, true), Some(32)),
+        ("q5_k r", Form::small(I5, 32, true), Some(32)),
+        ("q6_k r", Form::small(I6, 16, false), Some(32)),
     ];
     let level = Level::detect();
     for (model, layers, layer, head) in MODELS {
-        for (name, kind, block, of_rows) in forms {
+        for (name, form, of_rows) in forms {
             let mut matrices: Vec<Matrix> =
-                (0..layers).flat_map(|_| layer).map(|shape| Matrix::new(shape, kind, block)).collect();
-            matrices.push(Matrix::new(head, kind, block));
+                (0..layers).flat_map(|_| layer).map(|shape| Matrix::new(shape, form)).collect();
+            matrices.push(Matrix::new(head, form));
             let bytes: usize = matrices.iter().map(Matrix::bytes).sum();
             let longest = layer.iter().chain([&head]).map(|(inputs, _)| *inputs).max().unwrap_or(0);
             let widest = layer.iter().map(|(_, outputs)| *outputs).max().unwrap_or(0);
@@ -149,12 +195,12 @@ fn integers() {
                     let x = values(rows * longest);
                     let mut out = vec![0.0; rows * if rows == 1 { head.1 } else { widest }];
                     let needed = matrices.iter().map(|matrix| {
-                        let geometry = matrix.tiles(kind, block).rows(of_rows).expect("blocks that suit");
+                        let geometry = matrix.tiles(form).rows(of_rows).expect("blocks that suit");
                         integer_scratch(geometry, rows, threads).expect("small")
                     });
                     let mut scratch = vec![0.0; needed.max().unwrap_or(0)];
                     let mut run = |streams: Streams, matrix: &Matrix| {
-                        let tiles = matrix.tiles(kind, block);
+                        let tiles = matrix.tiles(form);
                         let map = Map { weights: tiles, bias: None, bounds: None, out: &mut out };
                         integer_linear(
                             level,
@@ -169,7 +215,7 @@ fn integers() {
                         );
                     };
                     // The scalar twin is slow, so only a few rows of a few panels are compared.
-                    let few = Tiles { outputs: 80, ..matrices[0].tiles(kind, block) };
+                    let few = Tiles { outputs: 80, ..matrices[0].tiles(form) };
                     let some = rows.min(9);
                     let [twin, got] = [DotLevel::Scalar, dot].map(|dot| {
                         let mut out = vec![0.0; some * 80];
@@ -250,13 +296,13 @@ fn heads() {
     const OUTPUTS: usize = 262_144;
     for inputs in [640, 1152, 1536] {
         let raw = normal(inputs * OUTPUTS);
-        let geometry = Geometry::new(inputs, None);
+        let geometry = Geometry::of(inputs, None, None).expect("no blocks");
         let (whole, part) = (geometry.panel_bytes(IntegerType::I8), panel_bytes(inputs));
         let mut data = vec![0; OUTPUTS / LANES * whole];
         let mut high = vec![0; OUTPUTS / LANES * part];
         let (mut low, mut spread) = (vec![0; OUTPUTS * row_bytes(inputs)], vec![0; OUTPUTS]);
         for (panel, rows) in raw.chunks(LANES * inputs).enumerate() {
-            pack_tiles(IntegerType::I8, geometry, rows, &mut data[panel * whole..][..whole]);
+            pack_tiles(IntegerType::I8, 0, geometry, rows, &mut data[panel * whole..][..whole]);
             pack_high(rows, inputs, &mut high[panel * part..][..part]);
         }
         for ((row, low), spread) in raw.chunks(inputs).zip(low.chunks_mut(row_bytes(inputs))).zip(&mut spread)
@@ -268,6 +314,7 @@ fn heads() {
             Split { high: &high, low: &low, spread: &spread, scales: &scales, inputs, outputs: OUTPUTS };
         let tiles = Tiles {
             kind: IntegerType::I8,
+            base: 0,
             data: &data,
             scales: Scales::PerOutput(&scales),
             inputs,
@@ -288,13 +335,16 @@ fn heads() {
             let mut order: Vec<f32> = expected.clone();
             order.sort_by(|a, b| b.total_cmp(a));
             print!("head {inputs}x{OUTPUTS} {threads} threads: whole {:.2} ms", plain * 1e3);
-            for wanted in [0, 1, 64] {
+            for (wanted, head) in
+                [(0, Head::All), (1, Head::Bounds), (1, Head::All), (64, Head::Bounds), (64, Head::All)]
+            {
                 let largest = std::num::NonZeroUsize::new(wanted);
                 let seconds = median(|| {
                     split_linear(
                         level,
                         dot,
                         Streams::Eight,
+                        head,
                         &pool,
                         &x,
                         split,
@@ -312,7 +362,10 @@ fn heads() {
                         assert_eq!(out[..wanted], order[..wanted]);
                     }
                 }
-                let what = if wanted == 0 { "all".to_owned() } else { format!("largest {wanted}") };
+                let what = match wanted {
+                    0 => "all".to_owned(),
+                    _ => format!("largest {wanted} with {head}"),
+                };
                 print!(", {what} {:.2} ms ({:.2}x)", seconds * 1e3, plain / seconds);
             }
             println!();
@@ -421,14 +474,14 @@ fn linears() {
             "i4/32",
             0.5625,
             PanelData::I4(bytes.as_chunks().0),
-            Scales::PerBlock { size: 32, values: block_scales },
+            Scales::Blocks { size: 32, minimum: false, numbers: Numbers::F16(block_scales) },
         ),
         ("i2", 0.25, PanelData::I2(bytes.as_chunks().0), per_output),
     ];
     let rows = 128;
     let x = values(rows * inputs);
     for (name, bytes, data, scales) in forms {
-        let weights = Panels { data, scales, inputs, outputs };
+        let weights = Panels { data, scales, zero: 0, inputs, outputs };
         // The scalar twin is slow, so only a few rows of a few panels are compared.
         let few = Panels { outputs: 80, ..weights };
         let mut twin = vec![0.0; 7 * 80];

@@ -28,7 +28,7 @@ use crate::program::{PackedScales, Program, Step, decode, encode};
 const MAGIC: &[u8; 8] = b"SWCPUART";
 const END: &[u8; 8] = b"SWCPUEND";
 /// Version of the layout and of the program's encoding.
-pub const FORMAT: u32 = 12;
+pub const FORMAT: u32 = 13;
 const HEADER: u64 = 64;
 const TRAILER: u64 = 16;
 const PAGE: u64 = 4096;
@@ -233,8 +233,10 @@ pub fn head(program: &Program) -> Vec<u8> {
             let scales = match scales {
                 PackedScales::None => String::new(),
                 PackedScales::PerOutput { .. } => "-per-output".to_owned(),
-                PackedScales::PerBlock { size, .. } => format!("-block-{size}"),
-                PackedScales::Affine { size, .. } => format!("-affine-{size}"),
+                PackedScales::Blocks { size, minimum, form, .. } => {
+                    let minimum = if minimum { "-minimum" } else { "" };
+                    format!("-block-{size}-{}{minimum}", form.name())
+                }
             };
             weights.insert(format!("{name}{scales}{lying}"));
         }

@@ -15,6 +15,7 @@ use crate::error::limit;
 use crate::estimate;
 use crate::execute::{Engine, Ways};
 use crate::kernels::integer::Streams;
+use crate::kernels::integer::split::Head;
 use crate::lower::{self, Graph, Weights};
 use crate::ops;
 use crate::pool::{MAX_THREADS, Pool, performance_cores};
@@ -22,12 +23,13 @@ use crate::processor;
 use crate::program::{MAX_ENTRIES, MAX_STEPS, PortDirection, Program};
 use crate::simd::Level;
 use crate::simd::dot::DotLevel;
-use crate::tuning::Tuning;
+use crate::tuning::{HeadTuning, Tuning};
 
 const DEVICE: &str = "cpu";
 const THREADS: &str = "threads";
 const STREAMS: &str = "streams";
 const PRODUCTS: &str = "products";
+const HEAD: &str = "head";
 /// Value of a flag that lets the engine measure which way is fastest.
 const MEASURED: &str = "measured";
 
@@ -87,7 +89,7 @@ impl CpuShim {
     }
 }
 
-/// Reads a load-time flag for how byte products are computed, and reports its outcome. Returns
+/// Reads a load-time flag that selects a way of computing, and reports its outcome. Returns
 /// `None` if the engine should measure. `nearest` returns the way to use if the registers in use do
 /// not support the requested one.
 fn way<T: Copy + PartialEq + Display>(
@@ -186,6 +188,14 @@ impl Shim for CpuShim {
             default: or_measured(tuning.found_products().map(|dot| dot.to_string())),
             stage: FlagStage::Load,
         };
+        let head = Flag {
+            name: HEAD.into(),
+            description: "how the largest logits are found: by bounds that exclude most logits, or by computing all; measured: the fastest for the loaded weights. Results do not change".into(),
+            kind: FlagKind::Choice(choices(&Head::ALL)),
+            // What was found depends on the weights, so it does not apply to other artefacts.
+            default: Some(MEASURED.into()),
+            stage: FlagStage::Load,
+        };
         let threads = Flag {
             name: THREADS.into(),
             description: "threads of an artefact unless load or instance set them; 0: one per core".into(),
@@ -193,7 +203,7 @@ impl Shim for CpuShim {
             default: Some("0".into()),
             stage: FlagStage::Compile,
         };
-        Ok(vec![threads, streams, products])
+        Ok(vec![threads, streams, products, head])
     }
 
     fn check(&self, device: &str, entry: EntryView<'_>) -> Result<Vec<Verdict>> {
@@ -293,7 +303,7 @@ impl Shim for CpuShim {
         options: &Options<'_>,
     ) -> Result<Box<dyn LoadedShard + 'm>> {
         known_device(device)?;
-        options.only(&[THREADS, STREAMS, PRODUCTS, "simd", "verify-weights"])?;
+        options.only(&[THREADS, STREAMS, PRODUCTS, HEAD, "simd", "verify-weights"])?;
         let read = Artefact::read(mapped.bytes())?;
         match options.get("verify-weights") {
             None | Some("false") => {}
@@ -313,7 +323,8 @@ impl Shim for CpuShim {
         let mut flags = Vec::new();
         let streams = way(options, STREAMS, &Streams::ALL, |way| way.within(dot), &mut flags)?;
         let products = way(options, PRODUCTS, &DotLevel::available(), |way| way.at_most(dot), &mut flags)?;
-        let ways = Ways { tuning: self.tuning(dot), streams, products };
+        let head = way(options, HEAD, &Head::ALL, |way| way, &mut flags)?;
+        let ways = Ways { tuning: self.tuning(dot), streams, products, heads: HeadTuning::default(), head };
         let threads = match (thread_count(options)?, self.threads) {
             (Some(asked), _) => asked,
             (None, 0) => (read.program.threads as usize).min(MAX_THREADS),

@@ -1,5 +1,6 @@
-//! Measurements of the fastest ways on this processor, collected during runs. The shards of an
-//! instance share them.
+//! Measurements of the fastest ways, collected during runs. The shards of an instance share
+//! [`Tuning`], which depends on the processor. Each shard has its own [`HeadTuning`], which depends
+//! on its weights too.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use shardwright_shim_abi::raw::SW_LOG_INFO;
 
 use crate::choice::Choice;
 use crate::kernels::integer::Streams;
+use crate::kernels::integer::split::Head;
 use crate::simd::dot::DotLevel;
 
 /// Fewest bytes of weights in a round of one row, so that caches contain little of them and the
@@ -18,6 +20,10 @@ const STREAMED: u64 = 64 << 20;
 const MULTIPLIED: u64 = 1 << 28;
 /// Fewest products of a step whose measurement is representative of other steps.
 const SAMPLE: u64 = 1 << 26;
+/// Steps of a round in which the largest logits are found one way.
+const STEPS: u64 = 4;
+/// Most rows of a step that waits for memory rather than for products.
+const FEW: usize = 4;
 
 /// The choices of one level.
 pub struct Tuning {
@@ -119,6 +125,38 @@ impl Tuning {
     }
 }
 
+/// The choices of how a shard finds the largest logits: for few rows and for more, and for one
+/// logit of a row and for several.
+pub struct HeadTuning([Mutex<Choice<Head>>; 4]);
+
+impl Default for HeadTuning {
+    fn default() -> HeadTuning {
+        HeadTuning(std::array::from_fn(|_| Mutex::new(Choice::among(&Head::ALL, STEPS))))
+    }
+}
+
+impl HeadTuning {
+    fn choice(&self, rows: usize, wanted: usize) -> MutexGuard<'_, Choice<Head>> {
+        lock(&self.0[2 * usize::from(rows > FEW) + usize::from(wanted > 1)])
+    }
+
+    /// Returns how a step should find the `wanted` largest logits of each row.
+    pub fn now(&self, rows: usize, wanted: usize) -> Head {
+        self.choice(rows, wanted).now()
+    }
+
+    /// Records that finding the `wanted` largest logits of each row took `time`.
+    pub fn took(&self, rows: usize, wanted: usize, head: Head, time: Duration) {
+        if let Some(found) = self.choice(rows, wanted).took(head, 1, time) {
+            let times = found.paces.iter().map(|(head, pace)| format!("{:.2} ms with {head}", pace / 1e6));
+            let times = times.collect::<Vec<_>>().join(", ");
+            let head = found.way;
+            let what = format!("the {wanted} largest logits of {rows} rows are found with head={head}");
+            log(SW_LOG_INFO, &format!("{what}: {times}"));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,5 +188,28 @@ mod tests {
         let found = (rivals.len() > 1).then_some(rivals[0]);
         assert_eq!(tuning.found_products(), found);
         assert_eq!(tuning.products(other), rivals[0]);
+    }
+
+    #[test]
+    fn the_faster_way_to_the_largest_logits_is_found_for_each_kind_of_step() {
+        let heads = HeadTuning::default();
+        let kinds = [(1, 1, Head::Bounds), (5, 1, Head::All), (1, 2, Head::All), (16, 40, Head::Bounds)];
+        for (rows, wanted, fastest) in kinds {
+            let mut used = Vec::new();
+            // A round touches pages, then both ways have two rounds.
+            for _ in 0..5 * STEPS {
+                let head = heads.now(rows, wanted);
+                used.push(head);
+                heads.took(rows, wanted, head, Duration::from_millis(if head == fastest { 1 } else { 2 }));
+            }
+            assert_eq!(used[0], Head::All, "the guess is used first");
+            assert!(used.contains(&Head::Bounds), "{used:?}");
+            for _ in 0..5 * STEPS {
+                assert_eq!(heads.now(rows, wanted), fastest, "{wanted} of {rows} rows");
+                heads.took(rows, wanted, fastest, Duration::from_secs(1));
+            }
+        }
+        assert_eq!((heads.now(4, 1), heads.now(6, 1)), (Head::Bounds, Head::All));
+        assert_eq!((heads.now(4, 256), heads.now(5, 256)), (Head::All, Head::Bounds));
     }
 }

@@ -73,7 +73,19 @@ fn blocks(count: u64, rows: u64) -> Builder {
         let o = map(&mut b, o, "o");
         let o = b.norm(o, Some(&norm_weight), WIDTH, 1.0);
         h = b.binary(SW_OP_ADD, h, o);
-        let [gate, up] = ["gate", "up"].map(|name| map(&mut b, h, name));
+        // Blocks with minimums, by blocks of 32 activations: 32 weights of five bits whose numbers
+        // share factors, and 16 weights of eight bits.
+        let narrow: Vec<i32> = stored.iter().map(|value| value & 31).collect();
+        let product = 3.0 * 1025.0 / (1 << 20) as f32;
+        let maps = [("gate", 32, &narrow, product), ("up", 16, &stored, 1e-3)];
+        let [gate, up] = maps.map(|(name, size, stored, number)| {
+            let kind = (SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM, size);
+            let numbers = vec![number; (2 * WIDTH * WIDTH / size) as usize];
+            let name = format!("{layer}.{name}");
+            let w = integers(&name, &[WIDTH, WIDTH], stored, SW_DTYPE_I8, kind, &numbers, 0);
+            let w = b.constant(&w);
+            b.block_linear(&[h, w], &[rows, WIDTH], 32)
+        });
         let gate = b.unary(SW_OP_GELU, gate, vec![]);
         h = b.binary(SW_OP_MUL, gate, up);
     }

@@ -1,14 +1,16 @@
-//! The CPU engine compared with popular engines, on random weights in published shapes: llama.cpp
-//! in pairs, LiteRT-LM as far as it runs without published weights.
+//! The CPU engine compared with popular engines, on random weights in published shapes and on
+//! published weights: llama.cpp in pairs, LiteRT-LM as far as it runs without published weights.
 //!
 //! Large files are in the cache folder and made once: checkpoints, GGUF files, bundles, the peers
 //! themselves. An interrupted command can be repeated and continues where it stopped.
 
+mod cases;
 mod growth;
 mod litert;
 mod llama;
 mod llama_bench;
 mod lookup;
+mod losses;
 mod pairs;
 mod quality;
 mod table;
@@ -22,19 +24,24 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use shardwright_measure::Prober;
 
+use self::cases::{Case, File, PUBLISHED_NAME, Pairing, ROUNDED, USUAL, Weights};
 use self::llama_bench::LlamaBench;
 pub use self::lookup::compare as compare_lookup;
-use self::pairs::{Bounds, Turn, Work};
-pub use self::quality::{NAME as QUALITY, compare as compare_quality};
+use self::losses::Losses;
+pub use self::losses::NAME as QUALITY;
+use self::pairs::{Bounds, Run, Turn, Work};
+pub use self::quality::compare as compare_quality;
 use crate::build::Scope;
 use crate::error::Error;
 use crate::workspace::{self, Profile, Workspace};
-use crate::{build, process, setup, vendor};
+use crate::{build, models, process, setup, vendor};
 
 /// Subcommand for this comparison.
 pub const NAME: &str = "peers";
 /// Subcommand for pairs of a bundle and a GGUF file.
 pub const PAIR: &str = "pair";
+/// Subcommand for pairs of this program and an earlier one.
+pub const VERSIONS: &str = "versions";
 /// Subcommand for prompt lookup compared with the peer's.
 pub const LOOKUP: &str = "lookup";
 /// Subcommand for the growth of work.
@@ -55,98 +62,60 @@ const PAIRS: usize = 7;
 /// Time without changes after which a file counts as unchanged.
 const SETTLED: Duration = Duration::from_secs(4);
 
-/// Threads of the figures in a line. Most small machines have two cores.
-const THREADS: &str = "2";
-const THREAD_COUNT: usize = 2;
+/// Most runs of a model until no more of it is mapped in huge pages.
+const SETTLING_RUNS: usize = 6;
+
+/// Threads if a case does not list any. Most small machines have two cores.
+const THREADS: usize = 2;
 
 /// Mebibytes to read for measuring memory bandwidth, more than the caches can store.
 const PROBE_MEBIBYTES: u32 = 1024;
 
-/// One bundle compared with one file of the peer.
-struct Case {
-    model: &'static str,
-    /// Value of the planner's option.
-    format: &'static str,
-    /// File type for `llama-quantize`.
-    peer: &'static str,
-    /// Arguments other than the repetitions and threads.
-    work: &'static [&'static str],
-    /// Context of the bundle.
-    context: &'static str,
-}
-
-const SMALLEST: &str = "gemma3-270m";
-const USUAL_CONTEXT: &str = "1024";
-const INT8: &str = "w8-per-channel/a8-dynamic";
-const INT4: &str = "w4-block32/a8-dynamic";
-
-/// Prompts and generation, as `llama-bench` measures by default. Generation requests only the
-/// largest logit.
-const USUAL: &[&str] = &["-p", "512,128", "-n", "128"];
-/// Generation with all logits, as `llama-bench` computes them. A four-bit head is read completely
-/// in both cases.
-const WHOLE: &[&str] = &["-n", "128", "--all-logits"];
-/// Generation after few and after many tokens.
-const LONG: &[&str] = &["-n", "32", "-d", "128,8192"];
-
-const fn case(
-    model: &'static str,
-    format: &'static str,
-    peer: &'static str,
-    work: &'static [&'static str],
-    context: &'static str,
-) -> Case {
-    Case { model, format, peer, work, context }
-}
-
-/// Cases in the order of measurement, small ones first.
-const CASES: [Case; 14] = [
-    case(SMALLEST, INT8, "Q8_0", USUAL, USUAL_CONTEXT),
-    case(SMALLEST, INT8, "Q8_0", WHOLE, USUAL_CONTEXT),
-    case(SMALLEST, INT4, "Q4_0", USUAL, USUAL_CONTEXT),
-    case("qwen3-0.6b", INT8, "Q8_0", USUAL, USUAL_CONTEXT),
-    case("qwen3-0.6b", INT8, "Q8_0", WHOLE, USUAL_CONTEXT),
-    case("qwen3-0.6b", INT4, "Q4_0", USUAL, USUAL_CONTEXT),
-    case("gemma3-1b", INT8, "Q8_0", USUAL, USUAL_CONTEXT),
-    case("gemma3-1b", INT8, "Q8_0", WHOLE, USUAL_CONTEXT),
-    case("gemma3-1b", INT4, "Q4_0", USUAL, USUAL_CONTEXT),
-    case("gemma3-1b", INT8, "Q8_0", LONG, "8448"),
-    case("gemma4-e2b", INT4, "Q4_0", USUAL, USUAL_CONTEXT),
-    case("gemma4-e2b", INT8, "Q8_0", USUAL, USUAL_CONTEXT),
-    case("gemma4-e2b", INT8, "Q8_0", WHOLE, USUAL_CONTEXT),
-    case("gemma4-e4b", INT4, "Q4_0", USUAL, USUAL_CONTEXT),
-];
-
-/// Measures the cases whose model contains one of `models`, or all without a name. Writes their
-/// figures and the table to `tests/benches/results`.
-pub fn compare(workspace: &Workspace, models: &[String]) -> Result<(), Error> {
-    let wanted: Vec<&Case> = CASES
-        .iter()
-        .filter(|case| models.is_empty() || models.iter().any(|model| case.model.contains(model.as_str())))
-        .collect();
-    let turns = Turns::new()?;
-    let folder = folder()?;
+/// Measures the cases that `names` select (see [`cases::wanted`]). Writes their figures and the
+/// table to `tests/benches/results`.
+pub fn compare(workspace: &Workspace, names: &[String]) -> Result<(), Error> {
+    let wanted = cases::wanted(names);
+    if wanted.is_empty() {
+        return Err(Error::Usage(format!("no case has a model called `{}`", names.join("` or `"))));
+    }
+    let (turns, losses, folder) = (Turns::new()?, Losses::read(workspace)?, folder()?);
     let llama = llama::provide(&folder)?;
     eprintln!("the peer: {}", llama.bench.display());
     let workshop = Workshop::new(workspace, folder)?;
 
     let mut reports = Vec::new();
     for case in wanted {
-        let gguf = workshop.gguf(case, &llama)?;
-        let bundle = workshop.bundle(case.model, case.format, case.context)?;
-        let report = turns.beside_llama(&workshop, &bundle, case.work, &llama, &gguf)?;
-        reports.push(json!({ "case": case.name(), "peer": case.peer, "report": report }));
+        let bundle = workshop.bundle_of(&case, &llama)?;
+        for &threads in case.threads {
+            let report = match case.pairing {
+                Pairing::Formats(_, file) | Pairing::SameFile(file) => {
+                    let gguf = workshop.file_of(&case, file, &llama)?;
+                    turns.beside_llama(&workshop, &bundle, (case.work, threads), &llama, &gguf)?
+                }
+                Pairing::Logits(_) => turns.beside_all_logits(&workshop, &bundle, (case.work, threads))?,
+            };
+            let formats = match report["formats"].as_array().map(Vec::as_slice) {
+                Some([formats]) => formats.as_str().unwrap_or_default(),
+                _ => "",
+            };
+            let [ours, peer] = case.losses(&losses, formats);
+            reports.push(json!({
+                "case": case.name(), "peer": case.peer(), "threads": threads,
+                "loss": { "ours": ours, "peer": peer }, "report": report,
+            }));
+        }
     }
-    let litert = litert::measure(&workshop, &turns)?;
+    let name = if names == [PUBLISHED_NAME] { PUBLISHED_NAME } else { NAME };
+    let litert = if name == NAME { litert::measure(&workshop, &turns)? } else { Value::Null };
     reports.extend(litert["report"].is_object().then(|| litert.clone()));
 
     let figures = json!({
-        "threads": THREADS,
+        "processor": processor(),
         "llama_cpp": { "source": llama::SOURCE, "built": llama.built },
         "litert_lm": { "package": litert["package"], "skipped": litert["skipped"] },
         "cases": reports,
     });
-    keep(workspace, NAME, &figures, &table::markdown(&figures))
+    keep(workspace, name, &figures, &table::markdown(&figures))
 }
 
 /// Compares a bundle with a file of llama.cpp and prints the table.
@@ -157,11 +126,39 @@ pub fn pair(workspace: &Workspace, bundle: &Path, gguf: &Path) -> Result<(), Err
     let turns = Turns::new()?;
     let folder = folder()?;
     let llama = llama::provide(&folder)?;
-    let report = turns.beside_llama(&Workshop::new(workspace, folder)?, bundle, USUAL, &llama, gguf)?;
+    let workshop = Workshop::new(workspace, folder)?;
+    workshop.settle(bundle)?;
+    let report = turns.beside_llama(&workshop, bundle, (USUAL, THREADS), &llama, gguf)?;
     let peer = &report["pairs"]["peer"]["model_type"];
-    let case = json!({ "case": report["model"], "peer": peer, "report": report });
+    let case = json!({ "case": report["model"], "peer": peer, "threads": THREADS, "report": report });
     let llama = json!({ "source": llama::SOURCE, "built": llama.built });
-    print!("{}", table::markdown(&json!({ "threads": THREADS, "llama_cpp": llama, "cases": [case] })));
+    let figures = json!({ "processor": processor(), "llama_cpp": llama, "cases": [case] });
+    print!("{}", table::markdown(&figures));
+    Ok(())
+}
+
+/// Compares this program with an earlier one, whose folder is `earlier`, on a model that both open,
+/// and prints the table. `options` are of the commands `bench` of both.
+pub fn versions(
+    workspace: &Workspace,
+    model: &Path,
+    earlier: &Path,
+    options: &[String],
+) -> Result<(), Error> {
+    let program = program_in(earlier);
+    for path in [model, program.as_path()] {
+        fs::metadata(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
+    }
+    let turns = Turns::new()?;
+    let workshop = Workshop { options: options.to_vec(), ..Workshop::new(workspace, folder()?)? };
+    let earlier =
+        Workshop { workspace, folder: workshop.folder.clone(), program, options: options.to_vec() };
+    workshop.settle(model)?;
+    let mut theirs = |work: &Work| Ok(vec![earlier.run(model, work, THREADS)?.speed]);
+    let report = turns.beside(&workshop, model, (USUAL, THREADS), &mut theirs)?;
+    let peer = "the earlier program";
+    let case = json!({ "case": report["model"], "peer": peer, "threads": THREADS, "report": report });
+    print!("{}", table::markdown(&json!({ "processor": processor(), "cases": [case] })));
     Ok(())
 }
 
@@ -179,12 +176,24 @@ fn folder() -> Result<PathBuf, Error> {
     Ok(folder)
 }
 
+/// Returns the folder of stored figures.
+fn results(workspace: &Workspace) -> PathBuf {
+    workspace.root.join("tests/benches/results")
+}
+
 fn keep(workspace: &Workspace, name: &str, figures: &Value, page: &str) -> Result<(), Error> {
-    let results = workspace.root.join("tests/benches/results");
+    let results = results(workspace);
     make_folder(&results)?;
     workspace::replace(&results.join(format!("{name}.json")), format!("{figures:#}\n").as_bytes())?;
     print!("{page}");
     workspace::replace(&results.join(format!("{name}.md")), page.as_bytes())
+}
+
+/// Returns the name of the processor (Linux).
+fn processor() -> Option<String> {
+    let facts = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let name = facts.lines().find_map(|line| line.strip_prefix("model name"))?;
+    Some(name.trim_start_matches([' ', '\t', ':']).to_owned())
 }
 
 /// Parses the number of pairs from the content of the variable.
@@ -211,30 +220,22 @@ impl Turns {
         Ok(Turns { count, bounds: Bounds::wanted()?, prober: prober(PROBE_MEBIBYTES)? })
     }
 
-    /// Returns the report of a bundle with the pairs in it.
+    /// Returns the report of a bundle with the pairs in it. `work` has the arguments of its works,
+    /// and the number of threads.
     fn beside(
         &self,
         workshop: &Workshop<'_>,
         bundle: &Path,
-        work: &[&str],
+        (work, threads): (&[&str], usize),
         theirs: Turn<'_, Vec<f64>>,
     ) -> Result<Value, Error> {
-        let mut report = workshop.measure(bundle, &[work, &["-t", THREADS, "-r", "1"]].concat())?;
-        let mut ours = |work: &Work| {
-            let sizes = work.sizes().into_iter().filter(|(name, size)| *name == "-d" || *size > 0);
-            let mut command = workshop.command(bundle);
-            for (name, size) in sizes.chain([("-t", THREAD_COUNT as u64), ("-r", 1)]) {
-                command.arg(name).arg(size.to_string());
-            }
-            command.args((work.generated > 0 && work.all_logits).then_some("--all-logits"));
-            let answer = answer(&mut command)?;
-            let speed = answer["results"][0]["tokens_per_second"]["median"].as_f64();
-            speed.ok_or_else(|| Error::Answer {
-                command: process::shown(&command),
-                problem: "no speed".to_owned(),
-            })
-        };
-        let (works, read) = (Work::of(&report), report["memory"]["weight_bytes"].as_u64());
+        let count = threads.to_string();
+        let mut report = workshop.measure(bundle, &[work, &["-t", &count, "-r", "1"]].concat())?;
+        let works = Work::of(&report);
+        let bytes = |name: &str| report["memory"][name].as_u64();
+        // Programs before this figure report only the weights as planned.
+        let read = bytes("artefact_bytes").or_else(|| bytes("weight_bytes"));
+        let mut ours = |work: &Work| workshop.run(bundle, work, threads);
         report["pairs"] =
             pairs::pairs(&works, self.count, self.bounds, &self.prober, read, &mut ours, theirs)?;
         Ok(report)
@@ -244,14 +245,28 @@ impl Turns {
         &self,
         workshop: &Workshop<'_>,
         bundle: &Path,
-        work: &[&str],
+        work: (&[&str], usize),
         llama: &llama::Llama,
         gguf: &Path,
     ) -> Result<Value, Error> {
-        let mut peer = LlamaBench::new(&llama.bench, gguf, THREAD_COUNT);
+        let mut peer = LlamaBench::new(&llama.bench, gguf, work.1);
         let mut report = self.beside(workshop, bundle, work, &mut |work| peer.measure(work))?;
         report["pairs"]["peer"] = peer.facts;
         Ok(report)
+    }
+
+    /// Compares generation with the largest logit and with all of them.
+    fn beside_all_logits(
+        &self,
+        workshop: &Workshop<'_>,
+        bundle: &Path,
+        work: (&[&str], usize),
+    ) -> Result<Value, Error> {
+        let mut all = |own: &Work| {
+            let own = Work { all_logits: true, ..own.clone() };
+            Ok(vec![workshop.run(bundle, &own, work.1)?.speed])
+        };
+        self.beside(workshop, bundle, work, &mut all)
     }
 }
 
@@ -262,11 +277,9 @@ fn prober(mebibytes: u32) -> Result<Prober, Error> {
     })
 }
 
-impl Case {
-    /// Returns a name such as `gemma3-270m, w8-per-channel/a8-dynamic`.
-    fn name(&self) -> String {
-        format!("{}, {}", self.model, self.format)
-    }
+/// Returns the program in a folder of build outputs.
+fn program_in(folder: &Path) -> PathBuf {
+    folder.join(format!("shardwright{}", std::env::consts::EXE_SUFFIX))
 }
 
 /// The measured program, and the folder of its inputs, which are made unless they exist.
@@ -274,19 +287,21 @@ struct Workshop<'w> {
     workspace: &'w Workspace,
     folder: PathBuf,
     program: PathBuf,
+    /// Options of every measurement.
+    options: Vec<String>,
 }
 
 impl<'w> Workshop<'w> {
     /// Builds the program, unless a variable names one.
     fn new(workspace: &'w Workspace, folder: PathBuf) -> Result<Workshop<'w>, Error> {
         let program = match std::env::var_os(BUILT_VARIABLE).filter(|said| !said.is_empty()) {
-            Some(built) => PathBuf::from(built).join(format!("shardwright{}", std::env::consts::EXE_SUFFIX)),
+            Some(built) => program_in(Path::new(&built)),
             None => {
                 setup::prepare(workspace)?;
                 build::build(workspace, Profile::Release, Scope::Program)?
             }
         };
-        Ok(Workshop { workspace, folder, program })
+        Ok(Workshop { workspace, folder, program, options: Vec::new() })
     }
 
     fn place(&self, kind: &str, name: &str) -> Result<PathBuf, Error> {
@@ -306,41 +321,101 @@ impl<'w> Workshop<'w> {
         Ok(checkpoint)
     }
 
-    /// Makes the peer's file of a case.
-    fn gguf(&self, case: &Case, llama: &llama::Llama) -> Result<PathBuf, Error> {
-        let named = |peer: &str| self.place("gguf", &format!("{}-{peer}.gguf", case.model));
-        let (gguf, float, partial) =
-            (named(case.peer)?, named("F16")?, self.place("gguf", "quantising.partial")?);
+    /// Makes a file of a published model in 32-bit floats.
+    fn published(&self, model: &str, llama: &llama::Llama) -> Result<PathBuf, Error> {
+        let (stored, _) = models::one(model)?;
+        let float = self.place(QUALITY, &format!("{model}-F32.gguf"))?;
+        llama.quantise(&stored, &float, &["--allow-requantize"], "F32")?;
+        Ok(float)
+    }
+
+    /// Makes a file of a case's weights.
+    fn file_of(&self, case: &Case, file: File, llama: &llama::Llama) -> Result<PathBuf, Error> {
+        match (file, case.weights) {
+            (File::AsPublished, _) => models::one(case.model).map(|(stored, _)| stored),
+            (File::Quantised(kind), Weights::Random) => self.random(case.model, kind, llama),
+            (File::Quantised(kind), Weights::Published) => {
+                let float = self.published(case.model, llama)?;
+                let gguf = self.place(QUALITY, &format!("{}-{kind}.gguf", case.model))?;
+                llama.quantise(&float, &gguf, &[], kind)?;
+                Ok(gguf)
+            }
+        }
+    }
+
+    /// Makes a file of the random weights of a model.
+    fn random(&self, model: &str, kind: &str, llama: &llama::Llama) -> Result<PathBuf, Error> {
+        let named = |kind: &str| self.place("gguf", &format!("{model}-{kind}.gguf"));
+        let (gguf, float) = (named(kind)?, named("F16")?);
         if gguf.is_file() {
             return Ok(gguf);
         }
         if !float.is_file() {
-            self.checkpoint(case.model, Some(&float))?;
+            self.checkpoint(model, Some(&float))?;
         }
-        process::run(Command::new(&llama.quantize).arg(&float).arg(&partial).args([case.peer, THREADS]))?;
-        fs::rename(&partial, &gguf).map_err(|source| Error::File { path: gguf.clone(), source })?;
+        llama.quantise(&float, &gguf, &[], kind)?;
         // The file is large, and needed until every other file of this model is made from it.
-        let mut others = CASES.iter().filter(|other| other.model == case.model);
-        if others.all(|other| named(other.peer).is_ok_and(|made| made.is_file())) {
+        let mut others = cases::random_types(model);
+        if others.all(|other| named(other).is_ok_and(|made| made.is_file())) {
             fs::remove_file(&float).map_err(|source| Error::File { path: float.clone(), source })?;
         }
         Ok(gguf)
     }
 
-    /// Compiles the bundle every time, because it must match this shim. That is cheap if the shim
-    /// did not change.
+    /// Compiles the bundle of a case.
+    fn bundle_of(&self, case: &Case, llama: &llama::Llama) -> Result<PathBuf, Error> {
+        let from = match (case.pairing, case.weights) {
+            (Pairing::SameFile(file), _) => self.file_of(case, file, llama)?,
+            (_, Weights::Random) => self.checkpoint(case.model, None)?,
+            (_, Weights::Published) => self.published(case.model, llama)?,
+        };
+        match case.pairing {
+            Pairing::Formats(formats, _) | Pairing::Logits(formats) => {
+                self.compiled(&from, &case.name(), &by_planner(formats), case.context)
+            }
+            Pairing::SameFile(file) => {
+                let name = format!("{} {}", case.name(), file.name());
+                self.compiled(&from, &name, &["--formats".to_owned(), ROUNDED.to_owned()], case.context)
+            }
+        }
+    }
+
+    /// Compiles the bundle of a model with random weights.
     fn bundle(&self, model: &str, format: &str, context: &str) -> Result<PathBuf, Error> {
         let checkpoint = self.checkpoint(model, None)?;
-        let bundle = self.place("bundles", &format!("{model}-{}-{context}", format.replace('/', "-")))?;
+        self.compiled(&checkpoint, &format!("{model}, {format}"), &by_planner(format), context)
+    }
+
+    /// Compiles a bundle every time, because it must match this shim. That is cheap if the shim did
+    /// not change.
+    fn compiled(&self, from: &Path, name: &str, options: &[String], context: &str) -> Result<PathBuf, Error> {
+        let name = name.replace([' ', ',', '/'], "-");
+        let bundle = self.place("bundles", &format!("{name}-{context}"))?;
         let mut compile = Command::new(&self.program);
-        compile.arg("compile").arg(checkpoint).arg("--planner-option").arg(format!("format={format}"));
-        compile.args(["--context", context, "--output"]).arg(&bundle);
+        compile.arg("compile").arg(from).args(options).args(["--context", context, "--output"]).arg(&bundle);
         process::run(compile.stdout(std::process::Stdio::null()))?;
-        // Run it once more to store its proof, which requires files that have not changed for a
-        // while.
-        std::thread::sleep(SETTLED);
-        self.measure(&bundle, &["-n", "1", "-r", "1"])?;
+        self.settle(&bundle)?;
         Ok(bundle)
+    }
+
+    /// Runs a model until no more of it is mapped in huge pages. The first run also stores the
+    /// proof of a new bundle, which requires files that have not changed for a while.
+    fn settle(&self, model: &Path) -> Result<(), Error> {
+        if cfg!(target_os = "linux") {
+            // Linux moves only pages that are on disk into huge ones.
+            write_back(model)?;
+        }
+        std::thread::sleep(SETTLED);
+        let mut huge = None;
+        for _ in 0..SETTLING_RUNS {
+            let report = self.measure(model, &["-n", "128", "-r", "3"])?;
+            let now = report["memory"]["huge_bytes"].as_u64();
+            if now <= huge {
+                break;
+            }
+            huge = now;
+        }
+        Ok(())
     }
 
     /// Returns the report of `shardwright bench`.
@@ -350,11 +425,35 @@ impl<'w> Workshop<'w> {
         answer(&mut command)
     }
 
+    /// Measures a work once.
+    fn run(&self, bundle: &Path, work: &Work, threads: usize) -> Result<Run, Error> {
+        let sizes = work.sizes().into_iter().filter(|(name, size)| *name == "-d" || *size > 0);
+        let mut command = self.command(bundle);
+        for (name, size) in sizes.chain([("-t", threads as u64), ("-r", 1)]) {
+            command.arg(name).arg(size.to_string());
+        }
+        command.args((work.generated > 0 && work.all_logits).then_some("--all-logits"));
+        let answer = answer(&mut command)?;
+        let speed = answer["results"][0]["tokens_per_second"]["median"].as_f64();
+        let speed = speed.ok_or_else(|| Error::Answer {
+            command: process::shown(&command),
+            problem: "no speed".to_owned(),
+        })?;
+        let bytes = |name: &str| answer["memory"][name].as_f64();
+        let huge = bytes("huge_bytes").zip(bytes("artefact_resident_bytes").filter(|bytes| *bytes > 0.0));
+        Ok(Run { speed, huge: huge.map(|(huge, all)| huge / all) })
+    }
+
     fn command(&self, bundle: &Path) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(["--format", "json", "bench"]).arg(bundle);
+        command.args(["--format", "json", "bench"]).arg(bundle).args(&self.options);
         command
     }
+}
+
+/// Returns the options for the first formats of the profile that begin so.
+fn by_planner(formats: &str) -> [String; 2] {
+    ["--planner-option".to_owned(), format!("format={formats}")]
 }
 
 /// Runs our program and returns the report that it prints.
@@ -362,6 +461,15 @@ fn answer(command: &mut Command) -> Result<Value, Error> {
     let answer = process::output(command)?;
     serde_json::from_str(&answer)
         .map_err(|error| Error::Answer { command: process::shown(command), problem: error.to_string() })
+}
+
+/// Writes the files below a path to disk.
+fn write_back(path: &Path) -> Result<(), Error> {
+    if path.is_dir() {
+        return workspace::files_of(path)?.iter().try_for_each(|file| write_back(file));
+    }
+    let written = fs::File::open(path).and_then(|file| file.sync_all());
+    written.map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
 fn make_folder(folder: &Path) -> Result<(), Error> {
@@ -381,6 +489,17 @@ mod tests {
             assert!(matches!(&error, Error::Variable { name: PAIRS_VARIABLE, value, .. } if value == wrong));
             assert!(error.help().is_some(), "{error}");
         }
+    }
+
+    #[test]
+    fn files_of_a_bundle_are_written_back_or_named() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("shards")).unwrap();
+        fs::write(folder.path().join("shards/cpu.bin"), "bytes").unwrap();
+        write_back(folder.path()).unwrap();
+        let missing = folder.path().join("missing");
+        let error = write_back(&missing).unwrap_err();
+        assert!(matches!(&error, Error::File { path, .. } if *path == missing), "{error}");
     }
 
     #[test]

@@ -59,6 +59,7 @@ impl Preparation {
         }
         notices.extend(self.left_the_chip(planned));
         notices.extend(self.otherwise_planned(planned));
+        notices.extend(self.rounding_by_default(planned));
         notices.extend(self.calibration_unused(planned));
         notices.extend(self.longer_than_polled(planned));
         notices.extend(more);
@@ -224,6 +225,23 @@ impl Preparation {
                 .extend(kept.map(|flag| format!("{name}: the planner set flag {flag}, which you left out")));
         }
         notices.into_iter().map(Notice::fallback).collect()
+    }
+
+    /// Returns a notice about activations of stored integers, if no option decides whether they are
+    /// rounded.
+    fn rounding_by_default(&self, planned: &Planned) -> Option<Notice> {
+        let rounded = self.rounded.as_ref()?;
+        let mut formats = planned.plan.shards().iter().flat_map(|shard| shard.formats.tuples());
+        Some(Notice::making(match formats.any(|formats| formats == rounded) {
+            true => format!(
+                "the checkpoint has integers in blocks, so activations are rounded to 8 bits and the KV cache \
+                 to 16, as in llama.cpp ({rounded}); `--formats stored` keeps floats"
+            ),
+            false => format!(
+                "the checkpoint has integers in blocks, and the plan multiplies them with floats; \
+                 `--formats {rounded}` rounds activations as llama.cpp does and is faster"
+            ),
+        }))
     }
 
     /// Returns a notice if one call for a token lasts longer than callers poll for on the chip.

@@ -14,7 +14,7 @@ use shardwright_quantisation::{
     weights_read,
 };
 use shardwright_vocabulary::{
-    ActivationFormat, Error, ErrorKind, FormatTuple, Result, ValueFormat, Watch, WeightFormat,
+    Error, ErrorKind, FormatTuple, Granularity, Result, ValueFormat, Watch, WeightFormat,
 };
 
 /// Largest number of bytes of weights of loaded parts that are kept between runs.
@@ -141,30 +141,27 @@ impl<'p> Probe<'p> {
         let ranges = self.ranges.get(&format).unwrap_or(&none);
         let encodings = Some(Encodings::of(&tuple, ranges));
         let parts = BTreeSet::from([part]);
-        let dynamic = |activations: ActivationFormat| activations.dynamic_block().is_some();
-        if !matches!(format, ValueFormat::Activations(activations) if dynamic(activations)) {
+        let block = match format {
+            ValueFormat::Activations(activations) => activations.dynamic_block(),
+            ValueFormat::States(_) => None,
+        };
+        let Some(block) = block else {
             let changed = Changed { parts, graph, encodings };
             let outputs = self.run(part, &changed, &graph.assets, watch)?;
             return Ok(self.divergence(&self.stored, &outputs));
-        }
-        // Only integer matrices are multiplied with these activations, so the reference has
-        // matrices in 8 bits.
-        let mut recipe = Recipe::new(
-            graph,
-            &FormatTuple { weights: WeightFormat::W8PerChannel, ..FormatTuple::F32 },
-            TableFormats::default(),
-        );
-        for (index, weight) in recipe.weights.iter_mut().enumerate() {
-            if !self.reads[part].contains(&WeightId(index as u32)) {
-                *weight = ConstantFormat::Stored;
-            }
-        }
+        };
+        let recipe = in_integers(graph, &self.reads[part], block);
         let made = made(graph, &recipe, watch)?;
-        let plain = Changed { parts: parts.clone(), graph: &made, encodings: None };
-        let wide = self.run(part, &plain, &graph.assets, watch)?;
+        let wide = match changed_weights(&recipe).is_empty() {
+            true => None,
+            false => {
+                let plain = Changed { parts: parts.clone(), graph: &made, encodings: None };
+                Some(self.run(part, &plain, &graph.assets, watch)?)
+            }
+        };
         let changed = Changed { parts, graph: &made, encodings };
         let outputs = self.run(part, &changed, &graph.assets, watch)?;
-        Ok(self.divergence(&wide, &outputs))
+        Ok(self.divergence(wide.as_ref().unwrap_or(&self.stored), &outputs))
     }
 
     fn part_of(&self, component: ComponentKind, layer: u32) -> Option<usize> {
@@ -229,6 +226,27 @@ impl<'p> Probe<'p> {
     }
 }
 
+/// Returns the recipe of the reference for activations with a scale per `block` values, or per row
+/// if that is 0. Only integer matrices are multiplied with such activations. Stored integers stay
+/// as they are, and the other matrices of `reads` are rounded to 8 bits.
+fn in_integers(graph: &Graph, reads: &BTreeSet<WeightId>, block: u32) -> Recipe {
+    let formats = FormatTuple { weights: WeightFormat::W8PerChannel, ..FormatTuple::F32 };
+    let mut recipe = Recipe::new(graph, &formats, TableFormats::default());
+    for (index, target) in recipe.weights.iter_mut().enumerate() {
+        let id = WeightId(index as u32);
+        let granularity = graph.weight(id).quantisation.as_ref().map(|stored| stored.granularity);
+        // Blocks of weights that do not hold whole blocks of activations are multiplied in floats.
+        let suits = granularity.is_some_and(|granularity| match granularity {
+            Granularity::PerBlock { size, .. } => size.is_multiple_of(block.max(1)),
+            Granularity::PerTensor | Granularity::PerChannel => true,
+        });
+        if suits || !reads.contains(&id) {
+            *target = ConstantFormat::Stored;
+        }
+    }
+    recipe
+}
+
 /// Returns the weights that a recipe changes.
 fn changed_weights(recipe: &Recipe) -> Vec<WeightId> {
     let weights = recipe.weights.iter().enumerate();
@@ -248,5 +266,40 @@ struct Cancelling<'w>(&'w dyn Watch);
 impl Watch for Cancelling<'_> {
     fn cancelled(&self) -> bool {
         self.0.cancelled()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use shardwright_models::Checkpoint;
+
+    use super::*;
+
+    #[test]
+    fn stored_integers_are_the_reference_for_rounded_activations() {
+        let fixture = |folder: &str| {
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(folder);
+            Checkpoint::open(path).unwrap_or_else(|error| panic!("{folder}: {error}")).into_graph()
+        };
+        let rounded = |graph: &Graph, block: u32| {
+            let all: BTreeSet<WeightId> = weights_read(graph).into_values().flatten().collect();
+            let recipe = in_integers(graph, &all, block);
+            let targets = recipe.weights.iter();
+            let made = ConstantFormat::Matrix(WeightFormat::W8PerChannel);
+            targets.filter(|target| **target == made).count()
+        };
+        let mut blocks = fixture("quantised/gguf_q8_0");
+        assert_eq!((rounded(&blocks, 0), rounded(&blocks, 32)), (0, 0));
+        let float_head = fixture("quantised/gguf_q4_0");
+        assert_eq!(rounded(&float_head, 32), 1);
+        let mut matrices = blocks.weights.iter_mut().filter_map(|weight| weight.quantisation.as_mut());
+        matrices.next().unwrap().granularity = Granularity::blocks(16);
+        assert_eq!((rounded(&blocks, 0), rounded(&blocks, 32)), (0, 1));
+        let floats = fixture("qwen3");
+        let matrices = floats.matrices().into_iter().filter(|is_matrix| *is_matrix).count();
+        assert_eq!((rounded(&floats, 0), rounded(&floats, 32)), (matrices, matrices));
+        assert!(changed_weights(&in_integers(&floats, &BTreeSet::new(), 32)).is_empty());
     }
 }

@@ -146,6 +146,7 @@ pub fn bench(arguments: &BenchArguments, format: Format, started: Instant) -> Re
     // Measured before the buffer for probes is allocated.
     let memory = memory(&model, &session);
     let probes = measure(arguments, &mut measured, &mut session, &mut tokens)?;
+    let memory = memory.with_pages(&model);
     let drafts = match &prompt {
         Some(prompt) => Some(with_drafts(arguments, &model, prompt, &execution)?),
         None => None,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use shardwright::{Model, user_cache_directory};
+use shardwright::{FormatChoice, Model, user_cache_directory};
 use shardwright_perplexity::{PerplexityOptions, Text};
 
 use super::{is_bundle, no_name_expected, open, print, say_each, say_notices_and_of_text};
@@ -65,7 +65,11 @@ fn reference(
     let execution = ExecutionArguments { on: None, ..execution.clone() };
     let (target, expected) = match is_bundle(path, None)? {
         true => (TargetArguments { towers: Vec::new(), ..target.of_a_draft(None) }, expected.clone()),
-        false => (in_large_steps(&target.of_a_draft(target.context)), ExpectedArgument::default()),
+        false => {
+            let formats = vec![FormatChoice::Stored];
+            let stored = TargetArguments { formats, ..target.of_a_draft(target.context) };
+            (in_large_steps(&stored), ExpectedArgument::default())
+        }
     };
     let bundled = BundledArguments { expected, ..BundledArguments::default() };
     let reference = open(&target, &execution, path, &bundled, &[])?;

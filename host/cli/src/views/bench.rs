@@ -104,6 +104,11 @@ pub fn bench(report: &BenchReport) -> String {
         known(memory.resident_bytes),
         known(memory.peak_resident_bytes)
     );
+    if let (Some(resident), Some(huge)) = (memory.artefact_resident_bytes, memory.huge_bytes)
+        && let Some(pages) = pages(resident, huge)
+    {
+        let _ = writeln!(text, "{pages}");
+    }
     if !report.probes.is_empty() {
         let probes: Vec<String> = report.probes.iter().map(|probe| format!("{:.1}", probe.median)).collect();
         let _ = writeln!(text, "memory read by two threads, GB/s: {}", probes.join(" "));
@@ -133,6 +138,22 @@ fn with_drafts(report: &DraftsReport) -> String {
     )
 }
 
+/// Fewest resident bytes of artefacts for which the size of their pages matters.
+const PAGED_BYTES: u64 = 32 << 20;
+
+/// Describes the pages of the artefacts, of which `huge` bytes of `resident` are in huge pages.
+/// Returns `None` for small artefacts.
+fn pages(resident: u64, huge: u64) -> Option<String> {
+    let share = 100.0 * huge as f64 / resident.max(1) as f64;
+    (resident >= PAGED_BYTES).then(|| match share >= 50.0 {
+        true => format!("weights in huge pages: {share:.0} %"),
+        false => format!(
+            "weights in small pages: {:.0} %\nhelp: compile the bundle again when memory is free",
+            100.0 - share
+        ),
+    })
+}
+
 /// Returns the beginning of a hash.
 fn short(identity: &str) -> &str {
     identity.get(..12).unwrap_or(identity)
@@ -142,4 +163,18 @@ fn short(identity: &str) -> &str {
 fn rate(value: f64) -> String {
     let digits = if value >= 100.0 { 1 } else { 2 };
     format!("{value:.digits$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_in_small_pages_are_reported_with_help() {
+        const MIB: u64 = 1 << 20;
+        assert_eq!(pages(PAGED_BYTES - 1, 0), None);
+        assert_eq!(pages(100 * MIB, 97 * MIB).as_deref(), Some("weights in huge pages: 97 %"));
+        let small = pages(100 * MIB, 20 * MIB).unwrap();
+        assert!(small.starts_with("weights in small pages: 80 %\nhelp: "), "{small}");
+    }
 }

@@ -95,6 +95,7 @@ impl LocalShard {
         }
         // From here on, dropping unloads the shard.
         let inner = Arc::new(Inner { local: local.clone(), raw, _artefact: artefact.clone() });
+        artefact.improve_pages();
         Ok(LocalShard { inner, device: device.to_owned(), bounds: Vec::new(), pointers: Vec::new() })
     }
 

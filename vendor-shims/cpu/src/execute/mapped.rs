@@ -4,8 +4,8 @@ use shardwright_shim_abi::{Error, typed};
 
 use crate::kernels::integer::Tiles;
 use crate::kernels::integer::split::Split;
-use crate::kernels::linear::{Maps, PanelData, PanelType, Panels, Scales};
-use crate::program::{PackedScales, PackedSplit, PackedTiles, PackedWeights};
+use crate::kernels::linear::{Numbers, PanelData, PanelType, Panels, Scales};
+use crate::program::{NumberForm, PackedScales, PackedSplit, PackedTiles, PackedWeights};
 
 /// Returns the mapped panels of a checked program.
 pub fn packed<'m>(section: &'m [u8], weights: &PackedWeights) -> Result<Panels<'m>, Error> {
@@ -20,14 +20,16 @@ pub fn packed<'m>(section: &'m [u8], weights: &PackedWeights) -> Result<Panels<'
         PanelType::I2 => PanelData::I2(bytes.as_chunks().0),
     };
     let scales = packed_scales(section, weights.scales, scales)?;
-    Ok(Panels { data, scales, inputs: weights.inputs as usize, outputs: weights.outputs as usize })
+    let (inputs, outputs) = (weights.inputs as usize, weights.outputs as usize);
+    Ok(Panels { data, scales, zero: weights.zero, inputs, outputs })
 }
 
 /// Returns the mapped tiles of a checked program.
 pub fn tiles<'m>(section: &'m [u8], weights: &PackedTiles) -> Result<Tiles<'m>, Error> {
-    let [bytes, scales] = weights.bytes();
+    let [bytes, scales] = weights.bytes().unwrap_or_default();
     Ok(Tiles {
         kind: weights.kind,
+        base: weights.base,
         data: &section[weights.offset as usize..][..bytes as usize],
         scales: packed_scales(section, weights.scales, scales)?,
         inputs: weights.inputs as usize,
@@ -48,16 +50,16 @@ fn packed_scales(section: &[u8], scales: PackedScales, bytes: u64) -> Result<Sca
     Ok(match scales {
         PackedScales::None => Scales::None,
         PackedScales::PerOutput { offset } => Scales::PerOutput(typed(part(offset))?),
-        PackedScales::PerBlock { offset, size } => {
-            let values = typed(part(offset))?.as_chunks().0;
-            Scales::PerBlock { size: size as usize, values }
-        }
-        PackedScales::Affine { offset, size, zero, minimum, half } => {
-            let values = match half {
-                true => Maps::F16(typed(part(offset))?.as_chunks().0),
-                false => Maps::F32(typed(part(offset))?.as_chunks().0),
+        PackedScales::Blocks { offset, size, minimum, form } => {
+            let numbers = match form {
+                NumberForm::F16 => Numbers::F16(typed(part(offset))?.as_chunks().0),
+                NumberForm::F32 => Numbers::F32(typed(part(offset))?.as_chunks().0),
+                NumberForm::Small { group } => {
+                    let group = usize::try_from(group).unwrap_or(usize::MAX);
+                    Numbers::Small { pieces: typed(part(offset))?.as_chunks().0, group }
+                }
             };
-            Scales::Affine { size: size as usize, zero, minimum, values }
+            Scales::Blocks { size: size as usize, minimum, numbers }
         }
     })
 }

@@ -7,11 +7,12 @@ use std::time::Duration;
 use super::memory::Memory;
 use crate::kernels::attention::{Block, Visible};
 use crate::kernels::integer::Streams;
+use crate::kernels::integer::split::Head;
 use crate::pool::Pool;
 use crate::program::Entry;
 use crate::simd::Level;
 use crate::simd::dot::DotLevel;
-use crate::tuning::Tuning;
+use crate::tuning::{HeadTuning, Tuning};
 
 /// Selects how byte products are computed. No selection changes a bit of a result.
 pub struct Ways {
@@ -21,6 +22,10 @@ pub struct Ways {
     pub streams: Option<Streams>,
     /// Instructions for many rows, if a flag sets them.
     pub products: Option<DotLevel>,
+    /// Measurements of how the largest logits are found fastest with the loaded weights.
+    pub heads: HeadTuning,
+    /// How the largest logits are found, if a flag sets it.
+    pub head: Option<Head>,
 }
 
 /// One run in progress.

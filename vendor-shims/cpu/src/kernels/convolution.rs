@@ -158,7 +158,7 @@ mod tests {
                 pack_from_rows(&weight, inputs, outputs, panel, packed);
             }
             let data = PanelData::F32(packed.as_chunks().0);
-            let weights = Panels { data, scales: Scales::None, inputs, outputs };
+            let weights = Panels { data, scales: Scales::None, zero: 0, inputs, outputs };
             // Rows that are not valid contain NaN.
             for valid in [height, height / 2] {
                 let mut x = values(height * width * channels, 6, 1.0);

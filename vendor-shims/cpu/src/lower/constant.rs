@@ -11,7 +11,7 @@ use shardwright_shim_abi::{Error, WeightView};
 
 use crate::kernels::integer::IntegerType;
 use crate::kernels::linear::PanelType;
-use crate::program::MAX_VALUES;
+use crate::program::{MAX_VALUES, NumberForm};
 use crate::simd::{narrow_f16, widen_bf16, widen_f16};
 
 /// The values of a constant that share a scale.
@@ -192,8 +192,8 @@ impl<'a> Constant<'a> {
         };
         match self.scaling {
             None => Err("integers have no scale".into()),
-            // Blocks have affine maps, so their form alone decides. `check` sees no numbers, and
-            // must give the verdict that `compile` gives when it sees them.
+            // Blocks may have scales and minimums of any form and a zero point. `check` sees no
+            // numbers, and must give the verdict that `compile` gives when it sees them.
             Some(Scaling::Block { .. }) => Ok(kind),
             Some(_) if self.zero_point != 0 => {
                 Err(format!("integers with zero point {} cannot be multiplied directly", self.zero_point))
@@ -208,21 +208,12 @@ impl<'a> Constant<'a> {
         }
     }
 
-    /// Checks whether every scale and minimum is exact in f16. If the numbers do not exist yet,
-    /// returns true and leaves the check for later.
-    pub fn has_half_scales(&self) -> bool {
-        let inexact = |scales: Vec<f32>| scales.into_iter().any(|scale| half(scale).is_none());
-        self.scale_dtype == SW_DTYPE_F16 || !self.scales().is_ok_and(inexact)
-    }
-
-    /// Checks whether each block of a matrix needs an affine map, because a scale in f16 is not
-    /// enough.
-    pub fn is_affine(&self) -> bool {
-        match self.scaling {
-            Some(Scaling::Block { minimum, .. }) => {
-                minimum || self.zero_point != 0 || !self.has_half_scales()
-            }
-            _ => false,
+    /// Returns the narrowest form in which every scale and minimum is exact.
+    pub fn number_form(&self) -> NumberForm {
+        let exact = |scales: Vec<f32>| scales.into_iter().all(|scale| half(scale).is_some());
+        match self.scale_dtype == SW_DTYPE_F16 || self.scales().is_ok_and(exact) {
+            true => NumberForm::F16,
+            false => NumberForm::F32,
         }
     }
 
@@ -238,8 +229,8 @@ impl<'a> Constant<'a> {
             (Kind::F32, _) => Ok(PanelType::F32),
             (Kind::F16, _) => Ok(PanelType::F16),
             (Kind::Bf16, _) => Ok(PanelType::Bf16),
-            (Kind::I8, _) if by_rows && self.is_affine() => Ok(PanelType::I8),
-            (Kind::I4, _) if by_rows && self.is_affine() => Ok(PanelType::I4),
+            (Kind::I8, Some(Scaling::Block { .. })) if by_rows => Ok(PanelType::I8),
+            (Kind::I4, Some(Scaling::Block { .. })) if by_rows => Ok(PanelType::I4),
             (Kind::I8 | Kind::I4 | Kind::I2, Some(scaling)) if by_rows && self.zero_point == 0 => {
                 let kind = self.integers()?;
                 match (kind, scaling) {
@@ -249,6 +240,10 @@ impl<'a> Constant<'a> {
                     (IntegerType::I8, _) => Ok(PanelType::I8),
                     (IntegerType::I4, _) => Ok(PanelType::I4),
                     (IntegerType::I2, _) => Ok(PanelType::I2),
+                    // No constant of a graph has these widths.
+                    (IntegerType::I6 | IntegerType::I5, _) => {
+                        Err(format!("a matrix of {} bits", kind.bits()))
+                    }
                 }
             }
             (kind, _) if kind.is_packed() && by_rows => {
@@ -276,7 +271,8 @@ impl<'a> Constant<'a> {
         }
     }
 
-    fn invalid(&self, reason: impl Display) -> Error {
+    /// Returns the error that the constant is invalid.
+    pub fn invalid(&self, reason: impl Display) -> Error {
         Error::invalid_weight(self.weight.name(), reason)
     }
 

@@ -3,12 +3,15 @@ use std::collections::{HashMap, HashSet};
 use shardwright_shim_abi::{EntryView, Error, WeightView};
 
 use super::constant::{Constant, Scaling};
+use super::forms::Form;
+use super::narrow::{narrowest, number_form};
 use crate::error::limit;
-use crate::kernels::integer::split::{self, Split, pack_high, pack_low, panel_bytes, row_bytes};
-use crate::kernels::integer::{Geometry, IntegerType, pack_tiles};
-use crate::kernels::linear::{PanelType, pack_from_columns, pack_from_rows, pack_integers, packed_elements};
+use crate::kernels::integer::split::{self, Split};
+use crate::kernels::integer::{Geometry, IntegerType};
+use crate::kernels::linear::{PanelType, packed_elements};
 use crate::program::{
-    MAX_VALUES, Operand, PackedScales, PackedSplit, PackedTiles, PackedWeights, Place, VALUE_BYTES,
+    MAX_VALUES, NumberForm, Operand, PackedScales, PackedSplit, PackedTiles, PackedWeights, Place,
+    VALUE_BYTES,
 };
 use crate::simd::LANES;
 
@@ -17,8 +20,6 @@ use crate::simd::LANES;
 const PAGE: u64 = 4096;
 /// Alignment of small values, the size of a cache line.
 const LINE: u64 = 64;
-/// Number of values written at a time.
-const PIECE: usize = 1 << 14;
 
 /// The weight section. It contains every form of every weight once, in the order of first use.
 #[derive(Default)]
@@ -27,71 +28,27 @@ pub struct Weights<'a> {
     known: HashMap<Key, usize>,
     /// Completely checked constants, by identity of the weight.
     complete: HashMap<usize, Constant<'a>>,
+    /// Narrowest forms of integers, by identity of the weight.
+    narrowed: HashMap<usize, Narrowed>,
     length: u64,
     /// Identities of weights that entries of many rows use.
     many: HashSet<usize>,
+}
+
+/// Narrowest form of the integers of a matrix.
+#[derive(Clone, Copy)]
+struct Narrowed {
+    kind: IntegerType,
+    /// Weight that a stored zero means.
+    base: i32,
+    /// Form of the scales and minimums of blocks.
+    form: Option<NumberForm>,
 }
 
 struct Item<'a> {
     offset: u64,
     length: u64,
     form: Form<'a>,
-}
-
-enum Form<'a> {
-    /// A matrix in panels.
-    Panels {
-        constant: Constant<'a>,
-        kind: PanelType,
-        inputs: usize,
-        outputs: usize,
-        by_columns: bool,
-    },
-    /// A matrix of integers in tiles.
-    Tiles {
-        constant: Constant<'a>,
-        kind: IntegerType,
-        geometry: Geometry,
-        outputs: usize,
-    },
-    /// The first parts of signed bytes, in panels.
-    HighParts {
-        constant: Constant<'a>,
-        inputs: usize,
-        outputs: usize,
-    },
-    /// The second parts, row by row.
-    LowParts {
-        constant: Constant<'a>,
-        inputs: usize,
-        outputs: usize,
-    },
-    /// The norms of the distances between the second parts and their middle value.
-    Spreads {
-        constant: Constant<'a>,
-        inputs: usize,
-        outputs: usize,
-    },
-    /// The scales of a matrix, one per output.
-    OutputScales {
-        constant: Constant<'a>,
-        outputs: usize,
-    },
-    /// The scales and minimums of a matrix in blocks, in the order of its panels and tiles.
-    Blocks {
-        constant: Constant<'a>,
-        /// Whether the numbers are written as binary16 rather than binary32.
-        half: bool,
-        /// Number of scales and minimums of a row.
-        numbers: usize,
-        blocks: usize,
-        outputs: usize,
-    },
-    /// Dense f32 values.
-    Wide {
-        constant: Constant<'a>,
-    },
-    Literal(Vec<f32>),
 }
 
 #[derive(PartialEq, Eq, Hash)]
@@ -101,7 +58,7 @@ enum Key {
     HighParts { weight: usize },
     LowParts { weight: usize },
     Spreads { weight: usize },
-    Scales { weight: usize },
+    Scales { weight: usize, form: Option<NumberForm> },
     Wide { weight: usize },
     Literal(Vec<u32>),
 }
@@ -170,11 +127,11 @@ impl<'a> Weights<'a> {
             outputs: outputs as usize,
             by_columns,
         })?;
-        let scales = match kind.is_integer() {
-            true => self.scales(identity, constant, inputs, outputs)?,
-            false => PackedScales::None,
+        let (scales, zero) = match kind.is_integer() {
+            true => (self.scales(identity, constant, None, [inputs, outputs])?, constant.zero_point()),
+            false => (PackedScales::None, 0),
         };
-        Ok(PackedWeights { offset, kind, scales, inputs, outputs })
+        Ok(PackedWeights { offset, kind, scales, zero, inputs, outputs })
     }
 
     /// Adds a matrix `[outputs, inputs]` of integers in tiles.
@@ -187,22 +144,32 @@ impl<'a> Weights<'a> {
         };
         let identity = weight.identity();
         let size = match constant.scaling() {
-            Some(Scaling::Block { size, .. }) => Some(size.min(inputs.max(1)) as usize),
+            Some(Scaling::Block { size, .. }) => Some(size.min(inputs.max(1))),
             _ => None,
         };
-        let geometry = Geometry::new(inputs as usize, size);
+        let geometry = Geometry::of(inputs as usize, None, size.map(|size| size as usize))
+            .ok_or_else(|| invalid(format!("blocks in rows of {inputs} inputs are too long")))?;
+        let Narrowed { kind, base, form } = match self.narrowed.get(&identity) {
+            Some(known) => *known,
+            None => {
+                let (kind, base) = narrowest(&constant, kind, inputs)?;
+                let form = size.map(|size| number_form(&constant, inputs, size)).transpose()?;
+                *self.narrowed.entry(identity).or_insert(Narrowed { kind, base, form })
+            }
+        };
         // The length is limited: at most sixteen times the rows of the weight, each at most sixteen
         // times as long.
         let length = outputs.div_ceil(LANES as u64) * geometry.panel_bytes(kind) as u64;
-        let outputs_here = outputs as usize;
+        let (low, outputs_here) = (base + constant.zero_point(), outputs as usize);
         let offset = self.place(Key::Tiles { weight: identity }, length, PAGE, || Form::Tiles {
             constant,
             kind,
+            low,
             geometry,
             outputs: outputs_here,
         })?;
-        let scales = self.scales(identity, constant, inputs, outputs)?;
-        Ok(PackedTiles { offset, kind, scales, inputs, outputs })
+        let scales = self.scales(identity, constant, form, [inputs, outputs])?;
+        Ok(PackedTiles { offset, kind, base, scales, inputs, outputs })
     }
 
     /// Checks whether a matrix `[outputs, inputs]` of signed bytes can be split. Entries of many
@@ -224,10 +191,8 @@ impl<'a> Weights<'a> {
         }
         let constant = self.complete(weight)?;
         let weight = weight.identity();
-        let PackedScales::PerOutput { offset: scales } = self.scales(weight, constant, inputs, outputs)?
-        else {
-            return Ok(None);
-        };
+        let scales = self.scales(weight, constant, None, [inputs, outputs])?;
+        let PackedScales::PerOutput { offset: scales } = scales else { return Ok(None) };
         // The dimensions alone determine the lengths of the parts.
         let lengths = PackedSplit { high: 0, low: 0, spread: 0, scales: 0, inputs, outputs }.parts();
         let [high, low, spread, _] = lengths.map(|(_, length)| length);
@@ -250,37 +215,36 @@ impl<'a> Weights<'a> {
         Ok(Some(PackedSplit { high, low, spread, scales, inputs, outputs }))
     }
 
-    /// Adds the scales of integers, per output or per block.
+    /// Adds the scales of integers, per output or per block. Numbers of blocks are stored in
+    /// `form`, by default as binary16 or binary32.
     fn scales(
         &mut self,
         weight: usize,
         constant: Constant<'a>,
-        inputs: u64,
-        outputs: u64,
+        form: Option<NumberForm>,
+        [inputs, outputs]: [u64; 2],
     ) -> Result<PackedScales, Error> {
         if let Some(Scaling::Block { size, minimum }) = constant.scaling() {
             // A block that is longer than a row covers the whole row.
             let size = size.min(inputs.max(1));
-            let blocks = inputs.div_ceil(size);
-            let numbers = blocks * if minimum { 2 } else { 1 };
-            let half = constant.has_half_scales();
-            let bytes = if half { 2 } else { VALUE_BYTES };
-            let length = outputs.div_ceil(LANES as u64) * LANES as u64 * numbers * bytes;
-            let offset = self.place(Key::Scales { weight }, length, LINE, || Form::Blocks {
+            let form = form.unwrap_or_else(|| constant.number_form());
+            let packed = PackedScales::Blocks { offset: 0, size, minimum, form };
+            let length = packed.bytes(inputs, outputs);
+            let length = length.ok_or_else(|| constant.invalid(format!("{size} inputs in a block")))?;
+            let key = Key::Scales { weight, form: Some(form) };
+            let offset = self.place(key, length, LINE, || Form::Blocks {
                 constant,
-                half,
-                numbers: numbers as usize,
-                blocks: blocks as usize,
+                form,
+                blocks: inputs.div_ceil(size) as usize,
+                kinds: if minimum { 2 } else { 1 },
                 outputs: outputs as usize,
             })?;
-            let zero = constant.zero_point();
-            return Ok(match constant.is_affine() {
-                true => PackedScales::Affine { offset, size, zero, minimum, half },
-                false => PackedScales::PerBlock { offset, size },
-            });
+            return Ok(PackedScales::Blocks { offset, size, minimum, form });
         }
-        let offset = self.place(Key::Scales { weight }, outputs * VALUE_BYTES, LINE, || {
-            Form::OutputScales { constant, outputs: outputs as usize }
+        let key = Key::Scales { weight, form: None };
+        let offset = self.place(key, outputs * VALUE_BYTES, LINE, || Form::OutputScales {
+            constant,
+            outputs: outputs as usize,
         })?;
         Ok(PackedScales::PerOutput { offset })
     }
@@ -322,214 +286,10 @@ impl<'a> Weights<'a> {
                 written += bytes.len() as u64;
                 sink(bytes)
             };
-            match &item.form {
-                Form::Literal(values) => give(&little_endian(values))?,
-                Form::Wide { constant } => {
-                    let elements = constant.elements() as usize;
-                    let mut values = vec![0.0; PIECE.min(elements)];
-                    for first in (0..elements).step_by(PIECE) {
-                        let count = PIECE.min(elements - first);
-                        constant.read(first, &mut values[..count])?;
-                        give(&little_endian(&values[..count]))?;
-                    }
-                }
-                Form::OutputScales { constant, outputs } => {
-                    let scales = constant.scales()?;
-                    let of = |output: usize| scales.get(output).or(scales.first()).copied().unwrap_or(0.0);
-                    give(&little_endian(&(0..*outputs).map(of).collect::<Vec<f32>>()))?;
-                }
-                Form::Blocks { constant, half, numbers, blocks, outputs } => {
-                    let (numbers, blocks, outputs) = (*numbers, *blocks, *outputs);
-                    match half {
-                        true => {
-                            let stored = constant.half_scales()?.into_iter().map(u16::to_le_bytes).collect();
-                            by_block::<2, E>(stored, numbers, blocks, outputs, &mut give)?;
-                        }
-                        false => {
-                            let stored = constant.scales()?.into_iter().map(f32::to_le_bytes).collect();
-                            by_block::<4, E>(stored, numbers, blocks, outputs, &mut give)?;
-                        }
-                    }
-                }
-                Form::Tiles { constant, kind, geometry, outputs } => {
-                    tiles(constant, *kind, *geometry, *outputs, &mut give)?;
-                }
-                Form::HighParts { constant, inputs, outputs } => {
-                    high_parts(constant, *inputs, *outputs, &mut give)?;
-                }
-                Form::LowParts { constant, inputs, outputs } => {
-                    low_parts(constant, *inputs, *outputs, |low, _| give(low))?;
-                }
-                Form::Spreads { constant, inputs, outputs } => {
-                    low_parts(constant, *inputs, *outputs, |_, spread| give(&[spread]))?;
-                }
-                Form::Panels { constant, kind, inputs, outputs, by_columns } => {
-                    panels(constant, *kind, *inputs, *outputs, *by_columns, &mut give)?;
-                }
-            }
+            item.form.write(&mut give)?;
             debug_assert_eq!(written, item.length, "the layout foresaw what was written");
             at = item.offset + written;
         }
         Ok(())
-    }
-}
-
-fn little_endian(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
-}
-
-/// Writes the scales and minimums of blocks, panel by panel. `stored` has `numbers` values per row,
-/// scales before minimums. In the output each block's minimum follows its scale.
-fn by_block<const N: usize, E>(
-    stored: Vec<[u8; N]>,
-    numbers: usize,
-    blocks: usize,
-    outputs: usize,
-    give: &mut impl FnMut(&[u8]) -> Result<(), E>,
-) -> Result<(), E> {
-    for first in (0..outputs).step_by(LANES) {
-        let of = |at: usize, output: usize| match output < outputs {
-            true => stored[output * numbers + at],
-            false => [0; N],
-        };
-        let places = (0..blocks).flat_map(|block| (block..numbers).step_by(blocks));
-        let panel = places.flat_map(|at| (first..first + LANES).map(move |output| (at, output)));
-        give(&panel.flat_map(|(at, output)| of(at, output)).collect::<Vec<u8>>())?;
-    }
-    Ok(())
-}
-
-/// Writes a matrix of integers in tiles, panel by panel.
-fn tiles<E: From<Error>>(
-    constant: &Constant<'_>,
-    kind: IntegerType,
-    geometry: Geometry,
-    outputs: usize,
-    mut give: impl FnMut(&[u8]) -> Result<(), E>,
-) -> Result<(), E> {
-    let mut panel = vec![0u8; geometry.panel_bytes(kind)];
-    let mut rows = vec![0i8; LANES * geometry.inputs];
-    for index in 0..outputs.div_ceil(LANES) {
-        let rows = &mut rows[..LANES.min(outputs - index * LANES) * geometry.inputs];
-        for (lane, row) in rows.chunks_exact_mut(geometry.inputs.max(1)).enumerate() {
-            constant.read_integers(index * LANES + lane, row)?;
-        }
-        pack_tiles(kind, geometry, rows, &mut panel);
-        give(&panel)?;
-    }
-    Ok(())
-}
-
-/// Writes the first parts of signed bytes, panel by panel.
-fn high_parts<E: From<Error>>(
-    constant: &Constant<'_>,
-    inputs: usize,
-    outputs: usize,
-    mut give: impl FnMut(&[u8]) -> Result<(), E>,
-) -> Result<(), E> {
-    let mut panel = vec![0u8; panel_bytes(inputs)];
-    let mut rows = vec![0i8; LANES * inputs];
-    for index in 0..outputs.div_ceil(LANES) {
-        let rows = &mut rows[..LANES.min(outputs - index * LANES) * inputs];
-        for (lane, row) in rows.chunks_exact_mut(inputs).enumerate() {
-            constant.read_integers(index * LANES + lane, row)?;
-        }
-        pack_high(rows, inputs, &mut panel);
-        give(&panel)?;
-    }
-    Ok(())
-}
-
-/// Passes the second parts of every row, with the row's spread, to `give`.
-fn low_parts<E: From<Error>>(
-    constant: &Constant<'_>,
-    inputs: usize,
-    outputs: usize,
-    mut give: impl FnMut(&[u8], u8) -> Result<(), E>,
-) -> Result<(), E> {
-    let (mut row, mut low) = (vec![0i8; inputs], vec![0u8; row_bytes(inputs)]);
-    for index in 0..outputs {
-        constant.read_integers(index, &mut row)?;
-        let spread = pack_low(&row, &mut low);
-        give(&low, spread)?;
-    }
-    Ok(())
-}
-
-/// Writes a matrix panel by panel.
-fn panels<E: From<Error>>(
-    constant: &Constant<'_>,
-    kind: PanelType,
-    inputs: usize,
-    outputs: usize,
-    by_columns: bool,
-    mut give: impl FnMut(&[u8]) -> Result<(), E>,
-) -> Result<(), E> {
-    let mut panel = vec![0u8; inputs * kind.step_bytes()];
-    let count = outputs.div_ceil(LANES);
-    let lanes = |index: usize| LANES.min(outputs - index * LANES);
-    if kind.is_integer() {
-        let mut rows = vec![0i8; LANES * inputs];
-        for index in 0..count {
-            let rows = &mut rows[..lanes(index) * inputs];
-            for (lane, row) in rows.chunks_exact_mut(inputs.max(1)).enumerate() {
-                constant.read_integers(index * LANES + lane, row)?;
-            }
-            pack_integers(kind, rows, inputs, &mut panel);
-            give(&panel)?;
-        }
-        return Ok(());
-    }
-    if constant.is_quantised() {
-        // A panel by columns needs a part of every row, so all rows are decoded at once. Such a
-        // matrix is small, because a large one would have its own panel type.
-        let mut values = vec![0.0; if by_columns { inputs * outputs } else { inputs * LANES }];
-        let mut decoded = vec![0.0; inputs * LANES];
-        if by_columns {
-            constant.read(0, &mut values)?;
-        }
-        for index in 0..count {
-            if by_columns {
-                pack_from_columns(&values, inputs, outputs, index, &mut decoded);
-            } else {
-                let rows = &mut values[..lanes(index) * inputs];
-                constant.read(index * LANES * inputs, rows)?;
-                pack_from_rows(rows, inputs, lanes(index), 0, &mut decoded);
-            }
-            give(&little_endian(&decoded))?;
-        }
-        return Ok(());
-    }
-    let bytes = constant.stored()?;
-    for index in 0..count {
-        match kind {
-            PanelType::F32 => pack(elements_of::<4>(bytes), inputs, outputs, index, by_columns, &mut panel),
-            _ => pack(elements_of::<2>(bytes), inputs, outputs, index, by_columns, &mut panel),
-        }
-        give(&panel)?;
-    }
-    Ok(())
-}
-
-/// Returns the stored values as little-endian byte groups, which need no alignment.
-fn elements_of<const N: usize>(bytes: &[u8]) -> &[[u8; N]] {
-    bytes.as_chunks::<N>().0
-}
-
-fn pack<const N: usize>(
-    values: &[[u8; N]],
-    inputs: usize,
-    outputs: usize,
-    index: usize,
-    by_columns: bool,
-    panel: &mut [u8],
-) where
-    [u8; N]: Default,
-{
-    let target = panel.as_chunks_mut::<N>().0;
-    if by_columns {
-        pack_from_columns(values, inputs, outputs, index, target);
-    } else {
-        pack_from_rows(values, inputs, outputs, index, target);
     }
 }

@@ -8,8 +8,8 @@ use shardwright_shim_abi::{Error, WeightView};
 
 use super::{Operation, Rounding};
 use crate::execute::{Stage, Ways, packed, split, tiles};
-use crate::kernels::integer::split::split_linear;
-use crate::kernels::integer::{self, Map, integer_linear};
+use crate::kernels::integer::split::{Head, split_linear};
+use crate::kernels::integer::{self, Geometry, Map, integer_linear};
 use crate::kernels::linear::{self, Finish};
 use crate::lower::{
     Constant, Emit, Here, Recognised, Scaling, Site, Tensor, expect, invalid, matrix, unsupported,
@@ -51,11 +51,21 @@ pub fn recognise(here: &Here<'_, '_>, rounding: Rounding) -> Recognised<Operatio
         expect(&here.float(2)?.shape, &[outputs], 2)?;
     }
     here.output_shape(&[leading, &[outputs]].concat())?;
-    if let (Rounding::Blocks(rows), Some(Scaling::Block { size, .. })) = (rounding, scaling(w))
-        && size < inputs as u64
-        && !size.is_multiple_of(rows.into())
-    {
-        let reason = format!("blocks of {size} weights do not align with blocks of {rows} activations");
+    let rows = match rounding {
+        Rounding::None => return Ok(Operation::Linear { rounding }),
+        Rounding::Rows => None,
+        Rounding::Blocks(size) => Some(size as usize),
+    };
+    let size = match scaling(w) {
+        Some(Scaling::Block { size, .. }) => Some(usize::try_from(size).unwrap_or(usize::MAX)),
+        _ => None,
+    };
+    if Geometry::of(inputs, rows, size).is_none() {
+        let size = size.unwrap_or(inputs);
+        let reason = match rows {
+            Some(rows) => format!("blocks of {size} weights do not align with blocks of {rows} activations"),
+            None => format!("sums of {size} products are too long"),
+        };
         return Err(here.refused(1, w, &reason));
     }
     Ok(Operation::Linear { rounding })
@@ -209,7 +219,7 @@ impl step::DynamicLinear {
     pub fn streamed(&self) -> Pieces {
         let mut pieces = [(0, 0); PIECES];
         for (piece, DynamicMap { weights, .. }) in pieces.iter_mut().zip(&self.maps) {
-            *piece = (weights.offset, weights.bytes()[0]);
+            *piece = (weights.offset, weights.bytes().unwrap_or_default()[0]);
         }
         pieces
     }
@@ -227,7 +237,7 @@ impl step::DynamicLinear {
             });
         }
         let rows = self.rows.at(valid);
-        let bytes = |map: &DynamicMap| map.weights.bytes().iter().sum::<u64>();
+        let bytes = |map: &DynamicMap| map.weights.bytes().unwrap_or_default().iter().sum::<u64>();
         let shape = Shape {
             rows,
             inputs: self.maps.first().map_or(0, |map| map.weights.inputs),
@@ -271,20 +281,32 @@ impl step::SplitLinear {
 
     #[inline]
     pub fn execute(&self, stage: &mut Stage<'_, '_>) -> Result<(), Error> {
-        let Stage { memory, level, dot, streams, pool, largest, rows, .. } = *stage;
+        let Stage { memory, level, dot, streams, pool, largest, ways, .. } = *stage;
+        let (weights, rows) = (split(stage.weights, &self.weights)?, self.rows.at(stage.rows));
+        // Without a request for the largest results, both ways compute all of them.
+        let measured = weights.wanted(largest).filter(|_| ways.head.is_none());
+        let head = match measured {
+            Some(wanted) => ways.heads.now(rows, wanted),
+            None => ways.head.unwrap_or(Head::All),
+        };
+        let begun = Instant::now();
         split_linear(
             level,
             dot,
             streams,
+            head,
             pool,
             memory.read(self.x),
-            split(stage.weights, &self.weights)?,
+            weights,
             self.cap,
             largest,
-            self.rows.at(rows),
+            rows,
             stage.scratch,
             memory.write(self.out),
         );
+        if let Some(wanted) = measured {
+            ways.heads.took(rows, wanted, head, begun.elapsed());
+        }
         Ok(())
     }
 }

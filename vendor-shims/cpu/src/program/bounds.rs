@@ -136,14 +136,15 @@ impl Bounds<'_> {
     pub fn packed(&self, weights: &PackedWeights) -> Checked {
         product(&[weights.outputs.div_ceil(LANES as u64), LANES as u64, weights.inputs])?;
         let fitting = match weights.scales {
-            PackedScales::None => !weights.kind.is_integer(),
-            PackedScales::PerOutput { .. } => weights.kind.is_integer(),
-            PackedScales::PerBlock { size, .. } | PackedScales::Affine { size, .. } => {
+            PackedScales::None => !weights.kind.is_integer() && weights.zero == 0,
+            PackedScales::PerOutput { .. } => weights.kind.is_integer() && weights.zero == 0,
+            PackedScales::Blocks { size, form, .. } => {
                 matches!(weights.kind, PanelType::I8 | PanelType::I4)
+                    && !matches!(form, NumberForm::Small { .. })
                     && (1..=weights.inputs.max(1)).contains(&size)
             }
         };
-        ensure(fitting, || format!("{:?} with {:?}", weights.kind, weights.scales))?;
+        ensure(fitting, || format!("{weights:?} do not fit their scales"))?;
         let bytes = weights.bytes().ok_or_else(|| format!("{weights:?} are too many"))?;
         self.in_section(weights.offset, weights.scales, bytes)
             .map_err(|reason| format!("{weights:?} {reason}"))
@@ -152,16 +153,19 @@ impl Bounds<'_> {
     pub fn tiles(&self, weights: &PackedTiles) -> Checked {
         let fitting = match weights.scales {
             PackedScales::None => false,
-            PackedScales::PerOutput { .. } => true,
-            PackedScales::PerBlock { size, .. } | PackedScales::Affine { size, .. } => {
-                (1..=weights.inputs.max(1)).contains(&size)
+            PackedScales::PerOutput { .. } => weights.kind.suits(weights.inputs, None),
+            PackedScales::Blocks { size, .. } => {
+                (1..=weights.inputs.max(1)).contains(&size) && weights.kind.suits(weights.inputs, Some(size))
             }
         };
         ensure(fitting, || format!("{:?} with {:?}", weights.kind, weights.scales))?;
-        // Padding makes a row at most sixteen times as long, so the computations below cannot
+        // Weights are at most 256 in magnitude, so the sums of units are within 32 bits.
+        ensure((-128..=128).contains(&weights.base), || format!("integers plus {}", weights.base))?;
+        // Padding makes a row at most sixteen times as long, so the kernels' computations cannot
         // overflow.
         product(&[weights.outputs.div_ceil(LANES as u64), LANES as u64, weights.inputs])?;
-        self.in_section(weights.offset, weights.scales, weights.bytes())
+        let bytes = weights.bytes().ok_or_else(|| format!("{weights:?} have no layout"))?;
+        self.in_section(weights.offset, weights.scales, bytes)
             .map_err(|reason| format!("{weights:?} {reason}"))
     }
 
@@ -181,9 +185,7 @@ impl Bounds<'_> {
     fn in_section(&self, weights: u64, scales: PackedScales, bytes: [u64; 2]) -> Checked {
         let scales = match scales {
             PackedScales::None => 0,
-            PackedScales::PerOutput { offset }
-            | PackedScales::PerBlock { offset, .. }
-            | PackedScales::Affine { offset, .. } => offset,
+            PackedScales::PerOutput { offset } | PackedScales::Blocks { offset, .. } => offset,
         };
         for (offset, bytes) in [weights, scales].into_iter().zip(bytes) {
             let end = offset.checked_add(bytes);

@@ -12,7 +12,7 @@ pub mod step;
 
 pub use codec::{decode, encode};
 pub use operand::{Extent, Operand, Place};
-pub use packed::{PackedScales, PackedSplit, PackedTiles, PackedWeights};
+pub use packed::{NumberForm, PackedScales, PackedSplit, PackedTiles, PackedWeights};
 pub use step::{AttentionKeys, DynamicMap, MAX_MAPS, Step};
 
 pub(crate) use bounds::{Bounds, Checked, axes, ensure, product};

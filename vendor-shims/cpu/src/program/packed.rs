@@ -15,6 +15,8 @@ pub struct PackedWeights {
     pub kind: PanelType,
     /// Scales of integers, [`PackedScales::None`] for floats.
     pub scales: PackedScales,
+    /// Stored integer that represents zero. Other than 0 only with [`PackedScales::Blocks`].
+    pub zero: i32,
     pub inputs: u64,
     pub outputs: u64,
 }
@@ -28,55 +30,74 @@ pub enum PackedScales {
         /// First byte in the section.
         offset: u64,
     },
-    /// Sixteen binary16 per panel and block.
-    PerBlock {
+    /// Sixteen scales per panel and block, followed by sixteen minimums if `minimum` is true.
+    Blocks {
         /// First byte in the section.
         offset: u64,
         /// Steps of k that share a scale, at most the number of inputs.
         size: u64,
-    },
-    /// Sixteen scales per panel and block, followed by sixteen minimums if `minimum` is true.
-    Affine {
-        /// First byte in the section.
-        offset: u64,
-        /// Steps of k that share a map, at most the number of inputs.
-        size: u64,
-        /// Stored value that represents zero.
-        zero: i32,
         /// Whether there are minimums.
         minimum: bool,
-        /// Whether scales and minimums are binary16 rather than binary32.
-        half: bool,
+        form: NumberForm,
     },
+}
+
+/// Stored form of scales and minimums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum NumberForm {
+    /// binary16
+    F16,
+    /// binary32
+    F32,
+    /// A binary16 for `group` blocks times a signed byte for each block (see
+    /// [`Numbers::Small`](crate::kernels::linear::Numbers::Small)). Only for tiles.
+    Small { group: u64 },
+}
+
+impl NumberForm {
+    /// Returns the bytes of the scales of an output's blocks, or of their minimums. Returns `None`
+    /// on overflow and for groups of no blocks.
+    fn bytes(self, blocks: u64) -> Option<u64> {
+        match self {
+            NumberForm::F16 => blocks.checked_mul(2),
+            NumberForm::F32 => blocks.checked_mul(4),
+            NumberForm::Small { group: 0 } => None,
+            NumberForm::Small { group } => blocks.div_ceil(group).checked_mul(2)?.checked_add(blocks),
+        }
+    }
+
+    /// Returns the lower-case name that reports use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            NumberForm::F16 => "f16",
+            NumberForm::F32 => "f32",
+            NumberForm::Small { .. } => "small",
+        }
+    }
 }
 
 impl PackedScales {
     /// Returns the inputs of a block, or `None` without blocks.
     fn block(self) -> Option<u64> {
         match self {
-            PackedScales::PerBlock { size, .. } | PackedScales::Affine { size, .. } => Some(size),
+            PackedScales::Blocks { size, .. } => Some(size),
             PackedScales::None | PackedScales::PerOutput { .. } => None,
         }
     }
 
     /// Returns the bytes of scales and minimums for panels of `inputs` inputs. Returns `None` on
-    /// overflow and for blocks of no inputs.
-    fn bytes(self, inputs: u64, outputs: u64) -> Option<u64> {
-        let of_output = match self {
-            PackedScales::None => return Some(0),
-            PackedScales::PerOutput { .. } => return outputs.checked_mul(4),
-            PackedScales::PerBlock { .. } => 2,
-            PackedScales::Affine { minimum, half, .. } => {
-                let bytes = if half { 2 } else { 4 };
-                bytes * if minimum { 2 } else { 1 }
+    /// overflow, for blocks of no inputs, and for groups of no blocks.
+    pub fn bytes(self, inputs: u64, outputs: u64) -> Option<u64> {
+        match self {
+            PackedScales::None => Some(0),
+            PackedScales::PerOutput { .. } => outputs.checked_mul(4),
+            PackedScales::Blocks { size: 0, .. } => None,
+            PackedScales::Blocks { size, minimum, form, .. } => {
+                let of_output = form.bytes(inputs.div_ceil(size))?;
+                let lanes = outputs.div_ceil(LANES as u64).checked_mul(LANES as u64)?;
+                lanes.checked_mul(of_output)?.checked_mul(if minimum { 2 } else { 1 })
             }
-        };
-        let blocks = match self.block() {
-            None | Some(0) => return None,
-            Some(size) => inputs.div_ceil(size),
-        };
-        let panels = outputs.div_ceil(LANES as u64);
-        panels.checked_mul(blocks)?.checked_mul(of_output * LANES as u64)
+        }
     }
 }
 
@@ -95,36 +116,28 @@ pub struct PackedTiles {
     /// First byte in the section.
     pub offset: u64,
     pub kind: IntegerType,
+    /// Integer weight that a stored zero means.
+    pub base: i32,
     pub scales: PackedScales,
     pub inputs: u64,
     pub outputs: u64,
 }
 
 impl PackedTiles {
-    /// Returns how the inputs are divided into blocks. Only valid for tiles whose dimensions were
-    /// checked.
-    pub fn geometry(&self) -> Geometry {
-        Geometry::new(self.inputs as usize, self.scales.block().map(|size| size as usize))
-    }
-
-    /// Returns how rows are divided into blocks, with a scale for every `block` inputs or one scale
-    /// for a row. Returns `None` if the blocks of the weights do not fit. Only valid for tiles
-    /// whose dimensions were checked.
+    /// Returns how rows are divided, with a scale for every `block` inputs or one scale for a row.
+    /// Returns `None` if the blocks of the weights do not fit.
     pub fn rows(&self, block: Option<u32>) -> Option<Geometry> {
-        let size = self.scales.block().map(|size| size as usize);
-        match block {
-            Some(0) => None,
-            Some(block) => Geometry::scaled(self.inputs as usize, block as usize, size),
-            None => Some(self.geometry()),
-        }
+        let size = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
+        let block = block.map(|block| size(block.into()));
+        Geometry::of(usize::try_from(self.inputs).ok()?, block, self.scales.block().map(size))
     }
 
-    /// Returns the bytes of the tiles and of the scales. Only valid for tiles whose dimensions were
-    /// checked.
-    pub fn bytes(&self) -> [u64; 2] {
-        let panels = self.outputs.div_ceil(LANES as u64);
-        let scales = self.scales.bytes(self.inputs, self.outputs).unwrap_or_default();
-        [panels * self.geometry().panel_bytes(self.kind) as u64, scales]
+    /// Returns the bytes of the tiles and of the scales, or `None` on overflow and if blocks have
+    /// no layout.
+    pub fn bytes(&self) -> Option<[u64; 2]> {
+        let panel = self.rows(None)?.panel_bytes(self.kind) as u64;
+        let tiles = self.outputs.div_ceil(LANES as u64).checked_mul(panel)?;
+        Some([tiles, self.scales.bytes(self.inputs, self.outputs)?])
     }
 }
 

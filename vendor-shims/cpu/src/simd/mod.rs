@@ -25,6 +25,8 @@ pub use avx2::Avx2;
 pub use avx512::Avx512;
 #[cfg(target_arch = "aarch64")]
 pub use neon::Neon;
+#[cfg(test)]
+pub use scalar::Wide;
 pub use scalar::{Scalar, narrow_f16, widen_bf16, widen_f16};
 
 /// Number of lanes of a vector on every processor.

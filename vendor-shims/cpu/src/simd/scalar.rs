@@ -4,6 +4,11 @@ use super::{LANES, Registers, Simd};
 #[derive(Clone, Copy, Debug)]
 pub struct Scalar;
 
+/// Plain Rust with the register tiles of AVX-512, so that tests run them on every processor.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug)]
+pub struct Wide;
+
 #[inline(always)]
 fn each(f: impl Fn(usize) -> f32) -> [f32; LANES] {
     let mut out = [0.0; LANES];
@@ -75,150 +80,158 @@ pub fn narrow_f16(value: f32) -> u16 {
     sign | narrowed as u16
 }
 
-// SAFETY: plain Rust runs everywhere, and this is the definition.
-unsafe impl Simd for Scalar {
-    type V = [f32; LANES];
-    const REGISTERS: Registers = Registers::None;
+/// Implements [`Simd`] in plain Rust.
+macro_rules! plain {
+    ($token:ident, $registers:expr) => {
+        // SAFETY: plain Rust runs everywhere, and this is the definition.
+        unsafe impl Simd for $token {
+            type V = [f32; LANES];
+            const REGISTERS: Registers = $registers;
 
-    #[inline(always)]
-    fn splat(self, value: f32) -> Self::V {
-        [value; LANES]
-    }
-    #[inline(always)]
-    unsafe fn load(self, source: *const f32) -> Self::V {
-        // SAFETY: the caller guarantees 16 f32, and the cast keeps the alignment of f32.
-        unsafe { source.cast::<[f32; LANES]>().read_unaligned() }
-    }
-    #[inline(always)]
-    unsafe fn load_partial(self, source: *const f32, count: usize) -> Self::V {
-        // SAFETY: only the guaranteed `count` values are read.
-        each(|lane| if lane < count { unsafe { source.add(lane).read() } } else { 0.0 })
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(self, source: *const u16) -> Self::V {
-        // SAFETY: the caller guarantees 16 u16.
-        each(|lane| widen_bf16(unsafe { source.add(lane).read() }))
-    }
-    #[inline(always)]
-    unsafe fn load_f16(self, source: *const u16) -> Self::V {
-        // SAFETY: the caller guarantees 16 u16.
-        each(|lane| widen_f16(unsafe { source.add(lane).read() }))
-    }
-    #[inline(always)]
-    unsafe fn load_i8(self, source: *const i8) -> Self::V {
-        // SAFETY: the caller guarantees 16 bytes.
-        each(|lane| f32::from(unsafe { source.add(lane).read() }))
-    }
-    #[inline(always)]
-    unsafe fn store_i8(self, target: *mut i8, v: Self::V) {
-        for (lane, value) in v.into_iter().enumerate() {
-            // SAFETY: the caller guarantees 16 bytes.
-            unsafe { target.add(lane).write(value as i8) }
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_i4(self, source: *const u8) -> Self::V {
-        each(|lane| {
-            // SAFETY: the caller guarantees 8 bytes.
-            let byte = unsafe { source.add(lane % 8).read() };
-            // The shift to the top and back sign-extends.
-            f32::from((byte << (4 - 4 * (lane / 8))) as i8 >> 4)
-        })
-    }
-    #[inline(always)]
-    unsafe fn load_i2(self, source: *const u8) -> Self::V {
-        each(|lane| {
-            // SAFETY: the caller guarantees 4 bytes.
-            let byte = unsafe { source.add(lane % 4).read() };
-            f32::from((byte << (6 - 2 * (lane / 4))) as i8 >> 6)
-        })
-    }
-    #[inline(always)]
-    unsafe fn store_f16(self, target: *mut u16, v: Self::V) {
-        for (lane, value) in v.into_iter().enumerate() {
-            // SAFETY: the caller guarantees 16 u16.
-            unsafe { target.add(lane).write(narrow_f16(value)) }
-        }
-    }
-    #[inline(always)]
-    unsafe fn store(self, target: *mut f32, v: Self::V) {
-        // SAFETY: the caller guarantees 16 f32.
-        unsafe { target.cast::<[f32; LANES]>().write_unaligned(v) }
-    }
-    #[inline(always)]
-    unsafe fn store_partial(self, target: *mut f32, count: usize, v: Self::V) {
-        for (lane, value) in v.into_iter().enumerate().take(count) {
-            // SAFETY: only the guaranteed `count` values are written.
-            unsafe { target.add(lane).write(value) }
-        }
-    }
+            #[inline(always)]
+            fn splat(self, value: f32) -> Self::V {
+                [value; LANES]
+            }
+            #[inline(always)]
+            unsafe fn load(self, source: *const f32) -> Self::V {
+                // SAFETY: the caller guarantees 16 f32, and the cast keeps the alignment of f32.
+                unsafe { source.cast::<[f32; LANES]>().read_unaligned() }
+            }
+            #[inline(always)]
+            unsafe fn load_partial(self, source: *const f32, count: usize) -> Self::V {
+                // SAFETY: only the guaranteed `count` values are read.
+                each(|lane| if lane < count { unsafe { source.add(lane).read() } } else { 0.0 })
+            }
+            #[inline(always)]
+            unsafe fn load_bf16(self, source: *const u16) -> Self::V {
+                // SAFETY: the caller guarantees 16 u16.
+                each(|lane| widen_bf16(unsafe { source.add(lane).read() }))
+            }
+            #[inline(always)]
+            unsafe fn load_f16(self, source: *const u16) -> Self::V {
+                // SAFETY: the caller guarantees 16 u16.
+                each(|lane| widen_f16(unsafe { source.add(lane).read() }))
+            }
+            #[inline(always)]
+            unsafe fn load_i8(self, source: *const i8) -> Self::V {
+                // SAFETY: the caller guarantees 16 bytes.
+                each(|lane| f32::from(unsafe { source.add(lane).read() }))
+            }
+            #[inline(always)]
+            unsafe fn store_i8(self, target: *mut i8, v: Self::V) {
+                for (lane, value) in v.into_iter().enumerate() {
+                    // SAFETY: the caller guarantees 16 bytes.
+                    unsafe { target.add(lane).write(value as i8) }
+                }
+            }
+            #[inline(always)]
+            unsafe fn load_i4(self, source: *const u8) -> Self::V {
+                each(|lane| {
+                    // SAFETY: the caller guarantees 8 bytes.
+                    let byte = unsafe { source.add(lane % 8).read() };
+                    // The shift to the top and back sign-extends.
+                    f32::from((byte << (4 - 4 * (lane / 8))) as i8 >> 4)
+                })
+            }
+            #[inline(always)]
+            unsafe fn load_i2(self, source: *const u8) -> Self::V {
+                each(|lane| {
+                    // SAFETY: the caller guarantees 4 bytes.
+                    let byte = unsafe { source.add(lane % 4).read() };
+                    f32::from((byte << (6 - 2 * (lane / 4))) as i8 >> 6)
+                })
+            }
+            #[inline(always)]
+            unsafe fn store_f16(self, target: *mut u16, v: Self::V) {
+                for (lane, value) in v.into_iter().enumerate() {
+                    // SAFETY: the caller guarantees 16 u16.
+                    unsafe { target.add(lane).write(narrow_f16(value)) }
+                }
+            }
+            #[inline(always)]
+            unsafe fn store(self, target: *mut f32, v: Self::V) {
+                // SAFETY: the caller guarantees 16 f32.
+                unsafe { target.cast::<[f32; LANES]>().write_unaligned(v) }
+            }
+            #[inline(always)]
+            unsafe fn store_partial(self, target: *mut f32, count: usize, v: Self::V) {
+                for (lane, value) in v.into_iter().enumerate().take(count) {
+                    // SAFETY: only the guaranteed `count` values are written.
+                    unsafe { target.add(lane).write(value) }
+                }
+            }
 
-    #[inline(always)]
-    fn add(self, a: Self::V, b: Self::V) -> Self::V {
-        each(|lane| a[lane] + b[lane])
-    }
-    #[inline(always)]
-    fn sub(self, a: Self::V, b: Self::V) -> Self::V {
-        each(|lane| a[lane] - b[lane])
-    }
-    #[inline(always)]
-    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
-        each(|lane| a[lane] * b[lane])
-    }
-    #[inline(always)]
-    fn div(self, a: Self::V, b: Self::V) -> Self::V {
-        each(|lane| a[lane] / b[lane])
-    }
-    #[inline(always)]
-    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        each(|lane| a[lane].mul_add(b[lane], c[lane]))
-    }
-    #[inline(always)]
-    fn max(self, a: Self::V, b: Self::V) -> Self::V {
-        each(|lane| larger(a[lane], b[lane]))
-    }
-    #[inline(always)]
-    fn min(self, a: Self::V, b: Self::V) -> Self::V {
-        each(|lane| if a[lane] < b[lane] { a[lane] } else { b[lane] })
-    }
-    #[inline(always)]
-    fn select_less(self, a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V {
-        each(|lane| if a[lane] < b[lane] { x[lane] } else { y[lane] })
-    }
-    #[inline(always)]
-    fn all_less(self, a: Self::V, b: Self::V) -> bool {
-        a.iter().zip(&b).all(|(a, b)| a < b)
-    }
-    #[inline(always)]
-    fn sqrt(self, a: Self::V) -> Self::V {
-        each(|lane| a[lane].sqrt())
-    }
-    #[inline(always)]
-    fn round(self, a: Self::V) -> Self::V {
-        each(|lane| a[lane].round_ties_even())
-    }
-    #[inline(always)]
-    fn exp2_int(self, n: Self::V) -> Self::V {
-        each(|lane| f32::from_bits(((n[lane] as i32).wrapping_add(127) << 23) as u32))
-    }
-    #[inline(always)]
-    fn neg(self, a: Self::V) -> Self::V {
-        each(|lane| -a[lane])
-    }
-    #[inline(always)]
-    fn abs(self, a: Self::V) -> Self::V {
-        each(|lane| a[lane].abs())
-    }
-    #[inline(always)]
-    fn copy_sign(self, a: Self::V, sign: Self::V) -> Self::V {
-        each(|lane| a[lane].copysign(sign[lane]))
-    }
-    #[inline(always)]
-    fn reduce_add(self, a: Self::V) -> f32 {
-        fold(a, |x, y| x + y)
-    }
-    #[inline(always)]
-    fn reduce_max(self, a: Self::V) -> f32 {
-        fold(a, larger)
-    }
+            #[inline(always)]
+            fn add(self, a: Self::V, b: Self::V) -> Self::V {
+                each(|lane| a[lane] + b[lane])
+            }
+            #[inline(always)]
+            fn sub(self, a: Self::V, b: Self::V) -> Self::V {
+                each(|lane| a[lane] - b[lane])
+            }
+            #[inline(always)]
+            fn mul(self, a: Self::V, b: Self::V) -> Self::V {
+                each(|lane| a[lane] * b[lane])
+            }
+            #[inline(always)]
+            fn div(self, a: Self::V, b: Self::V) -> Self::V {
+                each(|lane| a[lane] / b[lane])
+            }
+            #[inline(always)]
+            fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+                each(|lane| a[lane].mul_add(b[lane], c[lane]))
+            }
+            #[inline(always)]
+            fn max(self, a: Self::V, b: Self::V) -> Self::V {
+                each(|lane| larger(a[lane], b[lane]))
+            }
+            #[inline(always)]
+            fn min(self, a: Self::V, b: Self::V) -> Self::V {
+                each(|lane| if a[lane] < b[lane] { a[lane] } else { b[lane] })
+            }
+            #[inline(always)]
+            fn select_less(self, a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V {
+                each(|lane| if a[lane] < b[lane] { x[lane] } else { y[lane] })
+            }
+            #[inline(always)]
+            fn all_less(self, a: Self::V, b: Self::V) -> bool {
+                a.iter().zip(&b).all(|(a, b)| a < b)
+            }
+            #[inline(always)]
+            fn sqrt(self, a: Self::V) -> Self::V {
+                each(|lane| a[lane].sqrt())
+            }
+            #[inline(always)]
+            fn round(self, a: Self::V) -> Self::V {
+                each(|lane| a[lane].round_ties_even())
+            }
+            #[inline(always)]
+            fn exp2_int(self, n: Self::V) -> Self::V {
+                each(|lane| f32::from_bits(((n[lane] as i32).wrapping_add(127) << 23) as u32))
+            }
+            #[inline(always)]
+            fn neg(self, a: Self::V) -> Self::V {
+                each(|lane| -a[lane])
+            }
+            #[inline(always)]
+            fn abs(self, a: Self::V) -> Self::V {
+                each(|lane| a[lane].abs())
+            }
+            #[inline(always)]
+            fn copy_sign(self, a: Self::V, sign: Self::V) -> Self::V {
+                each(|lane| a[lane].copysign(sign[lane]))
+            }
+            #[inline(always)]
+            fn reduce_add(self, a: Self::V) -> f32 {
+                fold(a, |x, y| x + y)
+            }
+            #[inline(always)]
+            fn reduce_max(self, a: Self::V) -> f32 {
+                fold(a, larger)
+            }
+        }
+    };
 }
+plain!(Scalar, Registers::None);
+#[cfg(test)]
+plain!(Wide, Registers::Many);

@@ -63,7 +63,7 @@ fn lists_one_device_with_its_features_and_limits() {
     let devices = host.devices(None).expect("devices");
     let (flags, limits) = host.told().expect("flags and limits");
     assert_eq!(devices.iter().map(|device| device.name.as_str()).collect::<Vec<_>>(), ["cpu"]);
-    assert_eq!(flags, ["threads", "streams", "products"]);
+    assert_eq!(flags, ["threads", "streams", "products", "head"]);
     assert_eq!(limits.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["ops"]);
     assert!(host.devices(Some("mt6989")).expect("devices").is_empty());
 }
@@ -81,6 +81,7 @@ fn options_are_supported_or_refused() {
         (("simd", "mmx"), "scalar"),
         (("streams", "3"), "measured, 1, 4, 8"),
         (("products", "3"), "measured, scalar"),
+        (("head", "some"), "measured, bounds, all"),
         (("verify-weights", "maybe"), "maybe"),
     ] {
         refused(host.load(&artefact, &[option]).map(|_| ()), SW_ERROR_INVALID_ARGUMENT, part);
@@ -104,6 +105,9 @@ fn ways_of_computing_end_with_a_verdict() {
         ("products", "measured", (SW_FLAG_APPLIED, "runs alternate")),
         ("products", "scalar", (SW_FLAG_APPLIED, "scalar, on every run")),
         ("products", fastest, beyond),
+        ("head", "measured", (SW_FLAG_APPLIED, "runs alternate")),
+        ("head", "bounds", (SW_FLAG_APPLIED, "bounds, on every run")),
+        ("head", "all", (SW_FLAG_APPLIED, "all, on every run")),
     ] {
         let loaded = host.load(&artefact, &[("simd", "scalar"), (flag, value)]).expect("loaded");
         let verdicts = loaded.flags().expect("verdicts");
@@ -748,7 +752,7 @@ fn unsupported_formats_are_refused_with_a_reason() {
         integers("i", &[5, 70], &stored, SW_DTYPE_I4, (SW_QUANTISATION_PER_BLOCK, size), &scales, 0)
     };
     for (weight, block, version, part) in [
-        (in_blocks(16), 32, 2, "blocks of 16 weights do not align with blocks of 32 activations"),
+        (in_blocks(8), 32, 2, "blocks of 8 weights do not align with blocks of 32 activations"),
         (in_blocks(48), 32, 2, "blocks of 48 weights"),
         (packed(true), 16, 2, "rows are quantised in blocks of 16, only 32 is supported"),
         (packed(true), -1, 2, "attribute `block` is -1"),
@@ -757,7 +761,7 @@ fn unsupported_formats_are_refused_with_a_reason() {
         let got = reason(&dynamic_with(&weight, block, version));
         assert!(got.contains(part), "`{part}` not in `{got}`");
     }
-    for weight in [in_blocks(32), in_blocks(64), in_blocks(70), packed(false)] {
+    for weight in [in_blocks(16), in_blocks(32), in_blocks(64), in_blocks(70), packed(false)] {
         host.compile(&[dynamic_with(&weight, 32, 2).build()], &[]).expect("compiled");
     }
     let artefact = |w: &Weight| {

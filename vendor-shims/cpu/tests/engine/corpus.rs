@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use crate::support::samples;
 use crate::targets::{TARGETS, program_of};
 use shardwright_shim_cpu::artefact::Artefact;
-use shardwright_shim_cpu::program::{PackedScales, Step};
+use shardwright_shim_cpu::kernels::integer::IntegerType;
+use shardwright_shim_cpu::program::{NumberForm, PackedScales, Step};
 
 /// Largest file size of the corpus, because a fuzzer that starts from large files is slow.
 const LARGEST: usize = 20_000;
@@ -61,7 +62,17 @@ fn the_samples_reach_the_kernels_they_are_named_after() {
     has("w8-dynamic", |step| matches!(step, Step::DynamicLinear(step) if step.maps.len() == 2));
     has("w4-block32", |step| match step {
         Step::DynamicLinear(step) => {
-            matches!(step.maps[0].weights.scales, PackedScales::PerBlock { size: 32, .. })
+            matches!(step.maps[0].weights.scales, PackedScales::Blocks { size: 32, minimum: false, .. })
+        }
+        _ => false,
+    });
+    has("q4k", |step| has_small_numbers(step, IntegerType::I4, true));
+    has("q5k", |step| has_small_numbers(step, IntegerType::I5, true));
+    has("q6k", |step| has_small_numbers(step, IntegerType::I6, false));
+    has("q6k", |step| match step {
+        Step::DynamicLinear(step) => {
+            let geometry = step.maps[0].weights.rows(step.block);
+            geometry.is_some_and(|geometry| (geometry.unit, geometry.per_row_scale) == (16, 2))
         }
         _ => false,
     });
@@ -78,6 +89,18 @@ fn the_samples_reach_the_kernels_they_are_named_after() {
     has("tower", |step| matches!(step, Step::Depthwise(_)));
     has("tower", |step| matches!(step, Step::Glu(_)));
     has("tower", |step| matches!(step, Step::MeanRows(_)));
+}
+
+/// Checks whether a step multiplies weights of a type whose numbers share factors.
+fn has_small_numbers(step: &Step, kind: IntegerType, with_minimums: bool) -> bool {
+    let Step::DynamicLinear(step) = step else { return false };
+    let weights = step.maps[0].weights;
+    match weights.scales {
+        PackedScales::Blocks { minimum, form: NumberForm::Small { .. }, .. } => {
+            (weights.kind, minimum) == (kind, with_minimums)
+        }
+        _ => false,
+    }
 }
 
 /// Returns the next number of a sequence that is the same in every run.

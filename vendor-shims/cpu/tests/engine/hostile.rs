@@ -1,7 +1,7 @@
 //! Damaged artefacts and malformed work orders must give typed errors, never a crash, a panic or a
 //! wrong result.
 
-use crate::support::samples::{encoded_sample, head, sample, tower};
+use crate::support::samples::{artefacts, encoded_sample, head, sample, tower};
 use crate::support::towers::{Matrices, vision};
 use crate::support::*;
 use crate::targets::{bind, load_and_run, mend, program_of};
@@ -9,10 +9,13 @@ use shardwright_shim_abi::raw::*;
 use shardwright_shim_cpu::kernels::attention::Heads;
 use shardwright_shim_cpu::kernels::elementwise::{Binary, Broadcast};
 use shardwright_shim_cpu::kernels::encoding;
+use shardwright_shim_cpu::kernels::integer::IntegerType;
+use shardwright_shim_cpu::kernels::linear::PanelType;
 use shardwright_shim_cpu::kernels::shape::Strided;
 use shardwright_shim_cpu::program::{
-    AttentionKeys, Entry, Extent, MAX_ENTRIES, MAX_NAME, MAX_PORTS, MAX_RANK, MAX_STEPS, Operand, Place,
-    Port, PortDirection, Program, Step, step,
+    AttentionKeys, DynamicMap, Entry, Extent, MAX_ENTRIES, MAX_NAME, MAX_PORTS, MAX_RANK, MAX_STEPS,
+    NumberForm, Operand, PackedScales, PackedTiles, PackedWeights, Place, Port, PortDirection, Program, Step,
+    step,
 };
 
 /// Most bytes of activations and bindings of entries that are run.
@@ -154,6 +157,63 @@ fn positions_that_nothing_reads_are_checked() {
     assert!(check(foreign).expect_err("a foreign binding").contains("no binding 61"));
 }
 
+/// Weights of five and six bits and numbers with shared factors must have blocks that suit them.
+#[test]
+fn weights_that_do_not_suit_their_blocks_are_refused() {
+    use IntegerType::{I4, I5, I6, I8};
+    let arena = |offset: u64, elements: u64| Operand { place: Place::Arena, offset, elements };
+    let check = |inputs: u64, step: Step| {
+        let (name, ports, steps) = ("one".to_owned(), Vec::new(), vec![step]);
+        let entry = Entry { name, rows: 1, context: 1, ports, arena: inputs + 16, steps };
+        Program { threads: 1, entries: vec![entry] }.check(1 << 15)
+    };
+    let (outputs, rows) = (16, Extent::Fixed(1));
+    let (bias, bounds) = (None, None);
+    let tiles = |kind: IntegerType, inputs: u64, scales: PackedScales| {
+        let weights = PackedTiles { offset: 0, kind, base: 0, scales, inputs, outputs };
+        let maps = vec![DynamicMap { weights, bias, bounds, out: arena(inputs, outputs) }];
+        let x = arena(0, inputs);
+        check(inputs, Step::DynamicLinear(step::DynamicLinear { x, rows, block: None, maps }))
+    };
+    let in_blocks = |size: u64, form: NumberForm| {
+        PackedScales::Blocks { offset: 1 << 14, size, minimum: true, form }
+    };
+    let small = |group: u64| NumberForm::Small { group };
+    let per_output = PackedScales::PerOutput { offset: 1 << 14 };
+    for (kind, inputs, size) in [(I8, 33, 32), (I6, 48, 16), (I6, 96, 48), (I5, 96, 32), (I4, 40, 5)] {
+        tiles(kind, inputs, in_blocks(size, small(8))).expect("blocks that suit");
+        tiles(kind, inputs, in_blocks(size, small(u64::MAX))).expect("a single group");
+        let error = tiles(kind, inputs, in_blocks(size, small(0))).expect_err("groups of no blocks");
+        assert!(error.contains("have no layout"), "{error}");
+    }
+    for (kind, inputs, scales) in [
+        (I6, 48, per_output),
+        (I5, 96, per_output),
+        (I6, 48, in_blocks(8, NumberForm::F16)),
+        (I6, 40, in_blocks(16, NumberForm::F16)),
+        (I5, 48, in_blocks(32, NumberForm::F32)),
+        (I5, 96, in_blocks(16, small(16))),
+    ] {
+        let error = tiles(kind, inputs, scales).expect_err("blocks that do not suit");
+        assert!(error.contains(&format!("{kind:?} with")), "{error}");
+    }
+    // 224 bytes of numbers: 64 of factors for each of two groups, and 32 for each of three blocks.
+    let at_end = |left: u64| {
+        PackedScales::Blocks { offset: (1 << 15) - left, size: 16, minimum: true, form: small(2) }
+    };
+    tiles(I6, 48, at_end(256)).expect("numbers within the section");
+    let error = tiles(I6, 48, at_end(192)).expect_err("numbers beyond the section");
+    assert!(error.contains("reach beyond"), "{error}");
+    // Floats of rows have panels, which do not support such numbers.
+    for (form, is_known) in [(NumberForm::F32, true), (small(8), false)] {
+        let (kind, scales) = (PanelType::I8, in_blocks(32, form));
+        let weights = PackedWeights { offset: 0, kind, scales, zero: 0, inputs: 96, outputs };
+        let (x, out) = (arena(0, 96), arena(96, outputs));
+        let result = check(96, Step::Linear(step::Linear { x, rows, weights, bias, bounds, out }));
+        assert_eq!(result.is_ok(), is_known, "{result:?}");
+    }
+}
+
 #[test]
 fn programs_beyond_a_limit_are_refused() {
     let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };
@@ -216,6 +276,8 @@ fn forged_programs_are_refused_or_harmless() {
     for order in [tower(), vision(6, Matrices::Dynamic, false)] {
         forge(&open(&[]).expect("opened").compile(&[order.build()], &[]).expect("compiled").artefact);
     }
+    let blocks = artefacts().into_iter().filter(|(name, _)| ["q4k", "q5k", "q6k"].contains(name));
+    blocks.for_each(|(_, artefact)| forge(&artefact));
 }
 
 /// Builds an artefact with another program.

@@ -36,55 +36,96 @@ const FORMATS: [(u32, (u32, u64)); 9] = [
     (SW_DTYPE_I8, (SW_QUANTISATION_PER_BLOCK, 64)),
 ];
 
-/// Checks whether blocks of weights end at the ends of blocks of 32 activations.
+/// Checks whether blocks of weights and of 32 activations are multiples of each other and of 16.
 fn suits(block: u64, inputs: u64) -> bool {
-    block >= inputs || block.is_multiple_of(32)
+    block >= inputs || block.is_multiple_of(32) || block == 16
 }
 
 /// Formats that are supported only if integers are multiplied directly.
 const MULTIPLIED: [(u32, (u32, u64)); 1] = [(SW_DTYPE_I2, (SW_QUANTISATION_PER_BLOCK, 24))];
 
-/// A format whose blocks have an affine map: stored type, kind and block, zero point, and whether
-/// scales and minimums are binary16.
-type Affine = (u32, (u32, u64), i32, bool);
+/// Scales and minimums of blocks.
+#[derive(Clone, Copy)]
+enum Numbers {
+    /// binary16
+    Half,
+    /// binary32
+    Single,
+    /// Products of a binary16, which 256 values share, and a small integer.
+    Products,
+}
 
-/// Blocks with affine maps. The first four are GGUF's types `Q4_1`, `Q4_K`, `Q5_K` and `Q6_K`.
-const AFFINE: [Affine; 7] = [
-    (SW_DTYPE_I4, minimums(32), -8, true),
-    (SW_DTYPE_I4, minimums(32), -8, false),
-    (SW_DTYPE_I8, minimums(32), 0, false),
-    (SW_DTYPE_I8, (SW_QUANTISATION_PER_BLOCK, 16), 0, false),
-    (SW_DTYPE_I8, minimums(16), 0, false),
-    (SW_DTYPE_I4, minimums(5), 3, false),
-    (SW_DTYPE_I8, minimums(7), 0, true),
+/// A format whose blocks have an affine map: stored type, kind and block, zero point, least and
+/// largest stored integer, numbers.
+type Affine = (u32, (u32, u64), i32, (i32, i32), Numbers);
+
+/// Blocks with affine maps. The first ones, except for the second, are GGUF's types `Q4_1`, `Q4_K`,
+/// `Q5_K`, `Q6_K`, `Q5_0` and `Q5_1`. The one after them has a zero point like AWQ.
+const AFFINE: [Affine; 12] = [
+    (SW_DTYPE_I4, minimums(32), -8, (-8, 7), Numbers::Half),
+    (SW_DTYPE_I4, minimums(32), -8, (-8, 7), Numbers::Single),
+    (SW_DTYPE_I4, minimums(32), -8, (-8, 7), Numbers::Products),
+    (SW_DTYPE_I8, minimums(32), 0, (0, 31), Numbers::Products),
+    (SW_DTYPE_I8, (SW_QUANTISATION_PER_BLOCK, 16), 0, (-32, 31), Numbers::Products),
+    (SW_DTYPE_I8, (SW_QUANTISATION_PER_BLOCK, 32), 0, (-16, 15), Numbers::Half),
+    (SW_DTYPE_I8, minimums(32), 0, (0, 31), Numbers::Half),
+    (SW_DTYPE_I8, (SW_QUANTISATION_PER_BLOCK, 64), 7, (0, 15), Numbers::Half),
+    (SW_DTYPE_I8, minimums(16), 0, (-128, 127), Numbers::Products),
+    (SW_DTYPE_I8, minimums(16), 0, (-128, 127), Numbers::Single),
+    (SW_DTYPE_I4, minimums(5), 3, (-8, 7), Numbers::Single),
+    (SW_DTYPE_I8, minimums(7), 0, (-128, 127), Numbers::Half),
 ];
 
-/// Creates a matrix near `values` whose blocks have affine maps.
-fn affine(name: &str, shape: &[u64], values: &[f32], (dtype, (kind, block), zero, half): Affine) -> Weight {
-    let exact = |number: f32| if half { widen_f16(narrow_f16(number)) } else { number };
-    let least = -(1i32 << (bits_of(dtype) - 1));
-    let (mut stored, mut scales) = (Vec::new(), Vec::new());
-    for row in values.chunks(shape[1] as usize) {
-        let mut minimums = Vec::new();
-        for group in row.chunks(block as usize) {
-            let ends = |ends: [f32; 2], value: &f32| [ends[0].min(*value), ends[1].max(*value)];
-            let [mut low, mut high] = group.iter().fold([0.0, 1e-3], ends);
-            if kind == SW_QUANTISATION_PER_BLOCK {
-                (low, high) = (low.min(-high), high.max(-low));
+/// Rounds the numbers of a row's blocks.
+fn rounded(numbers: &mut [f32], block: u64, form: Numbers) {
+    let half = |number: f32| widen_f16(narrow_f16(number));
+    match form {
+        Numbers::Half => numbers.iter_mut().for_each(|number| *number = half(*number)),
+        Numbers::Single => {}
+        Numbers::Products => {
+            for numbers in numbers.chunks_mut(256 / block as usize) {
+                let largest = numbers.iter().fold(0.0f32, |largest, number| largest.max(number.abs()));
+                let factor = half(largest / 63.0).max(f32::MIN_POSITIVE);
+                numbers.iter_mut().for_each(|number| *number = factor * (*number / factor).round());
             }
-            let scale = exact((high - low) / (-2 * least - 1) as f32);
-            scales.push(scale);
-            let mut minimum = 0.0;
-            if kind == SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM {
-                minimum = exact((least - zero) as f32 * scale - low);
-                minimums.push(minimum);
-            }
-            let raw = |value: &f32| ((value + minimum) / scale).round() as i32 + zero;
-            stored.extend(group.iter().map(|value| raw(value).clamp(least, -least - 1)));
         }
-        scales.extend(minimums);
     }
-    integers(name, shape, &stored, dtype, (kind, block), &scales, zero)
+}
+
+/// Creates a matrix near `values` whose blocks have affine maps.
+fn affine(name: &str, shape: &[u64], values: &[f32], format: Affine) -> Weight {
+    let (dtype, (kind, block), zero, (least, most), form) = format;
+    let (mut stored, mut numbers) = (Vec::new(), Vec::new());
+    for row in values.chunks(shape[1] as usize) {
+        let ends = |group: &[f32]| {
+            let ends = |ends: [f32; 2], value: &f32| [ends[0].min(*value), ends[1].max(*value)];
+            let [low, high] = group.iter().fold([0.0, 1e-3], ends);
+            match kind {
+                SW_QUANTISATION_PER_BLOCK => [low.min(-high), high.max(-low)],
+                _ => [low, high],
+            }
+        };
+        let ends: Vec<[f32; 2]> = row.chunks(block as usize).map(ends).collect();
+        let mut scales: Vec<f32> =
+            ends.iter().map(|[low, high]| (high - low) / (most - least) as f32).collect();
+        rounded(&mut scales, block, form);
+        let minimum = |(scale, [low, _]): (&f32, &[f32; 2])| match kind {
+            SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM => (least - zero) as f32 * scale - low,
+            _ => 0.0,
+        };
+        let mut minimums: Vec<f32> = scales.iter().zip(&ends).map(minimum).collect();
+        rounded(&mut minimums, block, form);
+        for ((group, scale), minimum) in row.chunks(block as usize).zip(&scales).zip(&minimums) {
+            // A scale may be rounded to zero.
+            let raw = |value: &f32| ((value + minimum) / scale).clamp(-999.0, 999.0).round() as i32 + zero;
+            stored.extend(group.iter().map(|value| raw(value).clamp(least, most)));
+        }
+        numbers.extend(scales);
+        if kind == SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM {
+            numbers.extend(minimums);
+        }
+    }
+    integers(name, shape, &stored, dtype, (kind, block), &numbers, zero)
 }
 
 /// Creates a matrix near `values` in a format.
@@ -150,9 +191,13 @@ fn within(
 fn every_weight_format_agrees_with_the_plain_evaluator() {
     let mut runner =
         proptest::test_runner::TestRunner::new(ProptestConfig { cases: 24, ..Default::default() });
-    let shapes = (1usize..20, 1u64..150, 1u64..70, any::<u64>(), any::<bool>());
+    let flags = prop::array::uniform2(any::<bool>());
+    let shapes = (1usize..20, 1u64..150, 1u64..70, any::<u64>(), flags);
     let host = open(&[("threads", "2")]).expect("opened");
-    let test = |(rows, inputs, outputs, seed, with_bias): (usize, u64, u64, u64, bool)| {
+    let test = |(rows, inputs, outputs, seed, flags): (usize, u64, u64, u64, [bool; 2])| {
+        let [with_bias, in_whole_blocks] = flags;
+        // Weights of five and six bits need whole blocks. More than 256 inputs have two groups.
+        let inputs = if in_whole_blocks { (2 * inputs).next_multiple_of(32) } else { inputs };
         let mut b = Builder::new("encode", SW_ENTRY_ENCODE, rows as u64, rows as u64);
         let x = b.input("x", SW_ROLE_GATHERED, &[rows as u64, inputs]);
         let bias = weight("bias", &[outputs], &values(outputs as usize, seed ^ 1, 1.0), SW_DTYPE_F32);
@@ -243,21 +288,57 @@ fn weights_need_the_bytes_of_their_bits() {
     };
     for (format, bytes, name) in [
         (FORMATS[0], 512 * 512, "i8-per-output"),
-        (FORMATS[2], 512 * 512 + 512 * 16 * 2, "i8-block-32"),
+        (FORMATS[2], 512 * 512 + 512 * 16 * 2, "i8-block-32-f16"),
         (FORMATS[3], 512 * 256, "i4-per-output"),
-        (FORMATS[5], 512 * 256 + 512 * 16 * 2, "i4-block-32"),
+        (FORMATS[5], 512 * 256 + 512 * 16 * 2, "i4-block-32-f16"),
         (FORMATS[7], 512 * 128, "i2-per-output"),
     ] {
         let (length, head) = size(&quantised("w", &[512, 512], &data, format));
         assert!((bytes..bytes + 16384).contains(&length), "{name}: {length} bytes");
         assert!(head.contains(&format!("weights={name}\n")), "{head}");
     }
-    // Blocks of GGUF type Q4_1, 20 bytes each as planned, and with binary32 maps.
-    for (format, block) in [(AFFINE[0], 20), (AFFINE[1], 24)] {
+    // Blocks of GGUF's type Q4_1, 20 bytes each as planned, and with binary32 maps.
+    for (format, block, form) in [(AFFINE[0], 20, "f16"), (AFFINE[1], 24, "f32")] {
         let bytes = 512 * 16 * block;
         let (length, head) = size(&affine("w", &[512, 512], &data, format));
         assert!((bytes..bytes + 8192).contains(&length), "{block} bytes per block: {length} bytes");
-        assert!(head.contains("weights=i4-affine-32\n"), "{head}");
+        assert!(head.contains(&format!("weights=i4-block-32-{form}-minimum\n")), "{head}");
+    }
+}
+
+/// The bytes that products of integers read are as many as in a GGUF file, except for an eighth of
+/// a bit per weight of K-types with minimums, which pack their small integers in six bits.
+#[test]
+fn tiles_need_the_bits_of_their_file_types() {
+    let host = open(&[]).expect("opened");
+    let data = values(512 * 512, 3, 1.0);
+    let q8_0 = quantised("w", &[512, 512], &data, FORMATS[2]);
+    let q4_0 = quantised("w", &[512, 512], &data, FORMATS[5]);
+    let affine = |index: usize| affine("w", &[512, 512], &data, AFFINE[index]);
+    // Bytes of 256 weights of sixteen outputs.
+    for (w, bytes, name) in [
+        (q8_0, 4096 + 256, "i8-block-32-f16"),
+        (q4_0, 2048 + 256, "i4-block-32-f16"),
+        (affine(0), 2048 + 512, "i4-block-32-f16-minimum"),
+        (affine(1), 2048 + 1024, "i4-block-32-f32-minimum"),
+        (affine(2), 2048 + 320, "i4-block-32-small-minimum"),
+        (affine(3), 2560 + 320, "i5-block-32-small-minimum"),
+        (affine(4), 3072 + 288, "i6-block-16-small"),
+        (affine(5), 2560 + 256, "i5-block-32-f16"),
+        (affine(6), 2560 + 512, "i5-block-32-f16-minimum"),
+        (affine(7), 2048 + 128, "i4-block-64-f16"),
+        (affine(8), 4096 + 576, "i8-block-16-small-minimum"),
+    ] {
+        let mut b = Builder::new("decode_1@8", SW_ENTRY_DECODE, 1, 8);
+        let x = b.input("hidden", SW_ROLE_HIDDEN, &[1, 512]);
+        let w = b.constant(&w);
+        let y = b.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[1, 512], vec![]);
+        b.output("tap", SW_ROLE_TAP, y);
+        let compiled = host.compile(&[b.build()], &[]).expect("compiled");
+        let (length, bytes) = (compiled.artefact.bytes().len(), bytes * 512 / 256 * 512 / 16);
+        let head = String::from_utf8(compiled.head).expect("text");
+        assert!((bytes..bytes + 8192).contains(&length), "{name}: {length} bytes");
+        assert!(head.contains(&format!("weights={name}-tiles\n")), "{head}");
     }
 }
 

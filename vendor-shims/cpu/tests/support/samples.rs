@@ -120,6 +120,42 @@ fn halves(name: &str, outputs: u64, inputs: u64) -> Weight {
     integers(name, &[outputs, inputs], &stored, SW_DTYPE_I4, kind, &scales, 0)
 }
 
+/// Creates a matrix whose integers are within `least` and `most`, with a zero point, and whose
+/// blocks have scales, and minimums if `kind` has them, that share a factor as in GGUF's K-types.
+fn shared(
+    name: &str,
+    [outputs, inputs]: [u64; 2],
+    (dtype, least, most, zero): (u32, i32, i32, i32),
+    (kind, size): (u32, u64),
+) -> Weight {
+    let stored = values((outputs * inputs) as usize, inputs + outputs, 1.0);
+    let raw = |value: &f32| least + ((value + 1.0) * 0.5 * (most - least) as f32).round() as i32;
+    let stored: Vec<i32> = stored.iter().map(raw).collect();
+    let kinds = if kind == SW_QUANTISATION_PER_BLOCK { 1 } else { 2 };
+    let blocks = (kinds * outputs * inputs.div_ceil(size)) as usize;
+    // Most products have too many digits for a binary16.
+    let numbers: Vec<f32> =
+        (0..blocks).map(|block| (1 + block % 63) as f32 * (1025.0 / (1 << 20) as f32)).collect();
+    integers(name, &[outputs, inputs], &stored, dtype, (kind, size), &numbers, zero)
+}
+
+/// Creates a matrix like one of GGUF's type `Q4_K`: 32 unsigned values of four bits with a minimum.
+fn q4k(name: &str, outputs: u64, inputs: u64) -> Weight {
+    let blocks = (SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM, 32);
+    shared(name, [outputs, inputs], (SW_DTYPE_I4, -8, 7, -8), blocks)
+}
+
+/// Creates a matrix like one of GGUF's type `Q5_K`: 32 unsigned values of five bits with a minimum.
+fn q5k(name: &str, outputs: u64, inputs: u64) -> Weight {
+    let blocks = (SW_QUANTISATION_PER_BLOCK_WITH_MINIMUM, 32);
+    shared(name, [outputs, inputs], (SW_DTYPE_I8, 0, 31, 0), blocks)
+}
+
+/// Creates a matrix like one of GGUF's type `Q6_K`: 16 signed values of six bits.
+fn q6k(name: &str, outputs: u64, inputs: u64) -> Weight {
+    shared(name, [outputs, inputs], (SW_DTYPE_I8, -32, 31, 0), (SW_QUANTISATION_PER_BLOCK, 16))
+}
+
 /// Builds a sample with f32 only: a norm, a gate, a sum.
 pub fn floats() -> Builder {
     let (rows, width, inner) = (9, 20, 28);
@@ -141,8 +177,14 @@ pub fn floats() -> Builder {
 }
 
 /// Builds a sample with integers only: maps of the same, many rows, quantised whole or in blocks.
-fn dynamic(of: fn(&str, u64, u64) -> Weight, in_blocks: bool) -> Builder {
-    let (rows, width) = (11, 40);
+/// The maps have `width` inputs and as many outputs as listed.
+fn dynamic(
+    of: fn(&str, u64, u64) -> Weight,
+    in_blocks: bool,
+    width: u64,
+    [outputs, others]: [u64; 2],
+) -> Builder {
+    let rows = 11;
     let mut b = Builder::new("encode", SW_ENTRY_ENCODE, rows, rows);
     let x = b.input("x", SW_ROLE_GATHERED, &[rows, width]);
     let map = |b: &mut Builder, x, name: &str, outputs| {
@@ -153,9 +195,9 @@ fn dynamic(of: fn(&str, u64, u64) -> Weight, in_blocks: bool) -> Builder {
             false => b.node(SW_OP_DYNAMIC_LINEAR, &[x, w], &[rows, outputs], vec![]),
         }
     };
-    let first = map(&mut b, x, "first", 40);
-    let second = map(&mut b, x, "second", 24);
-    let third = map(&mut b, second, "third", 40);
+    let first = map(&mut b, x, "first", outputs);
+    let second = map(&mut b, x, "second", others);
+    let third = map(&mut b, second, "third", outputs);
     let sum = b.binary(SW_OP_ADD, first, third);
     b.output("tap", SW_ROLE_TAP, second);
     b.output("hidden.out", SW_ROLE_HIDDEN, sum);
@@ -210,9 +252,13 @@ pub fn artefacts() -> Vec<(&'static str, Region)> {
     let host = open(&[]).expect("opened");
     [
         ("f32", floats()),
-        ("w8-dynamic", dynamic(bytes, false)),
-        ("w8-dynamic-block32", dynamic(bytes, true)),
-        ("w4-block32", dynamic(halves, false)),
+        ("w8-dynamic", dynamic(bytes, false, 40, [40, 24])),
+        ("w8-dynamic-block32", dynamic(bytes, true, 40, [40, 24])),
+        ("w4-block32", dynamic(halves, false, 40, [40, 24])),
+        // More than 256 inputs have two groups of blocks.
+        ("q4k", dynamic(q4k, true, 300, [16, 8])),
+        ("q5k", dynamic(q5k, true, 288, [16, 32])),
+        ("q6k", dynamic(q6k, true, 272, [16, 16])),
         ("split-head", head(1, None)),
         ("capped-head", head(3, Some(30.0))),
         ("attention-state", sample()),

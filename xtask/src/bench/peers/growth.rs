@@ -5,7 +5,8 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::{INT8, SMALLEST, Workshop};
+use super::Workshop;
+use super::cases::{INT8, SMALLEST};
 use crate::error::Error;
 
 /// Lengths of prompts, and context depths before generation.

@@ -7,8 +7,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use super::cases::{INT8, SMALLEST, USUAL_CONTEXT};
 use super::pairs::Work;
-use super::{INT8, SMALLEST, Turns, USUAL_CONTEXT, Workshop};
+use super::{THREADS, Turns, Workshop};
 use crate::error::Error;
 use crate::process;
 
@@ -59,10 +60,11 @@ pub fn measure(workshop: &Workshop<'_>, turns: &Turns) -> Result<Value, Error> {
         let [prompt, generated] = reported_speeds(&mut theirs)?;
         Ok(vec![if work.prompt > 0 { prompt } else { generated }])
     };
-    let report = turns.beside(workshop, &bundle, &OUR_WORK, &mut turn)?;
+    let report = turns.beside(workshop, &bundle, (&OUR_WORK, THREADS), &mut turn)?;
     Ok(json!({
         "case": format!("{SMALLEST}, {INT8}"),
         "peer": "LiteRT-LM",
+        "threads": THREADS,
         "package": PACKAGE,
         "report": report,
     }))

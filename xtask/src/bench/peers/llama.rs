@@ -68,6 +68,16 @@ impl Llama {
         let [bench, quantize, perplexity, imatrix] = TARGETS.map(|target| folder.join(target));
         Llama { bench, quantize, perplexity, imatrix, built, home }
     }
+
+    /// Makes a file of another type from a file, unless it exists.
+    pub fn quantise(&self, from: &Path, to: &Path, options: &[&str], kind: &str) -> Result<(), Error> {
+        if to.is_file() {
+            return Ok(());
+        }
+        let partial = to.with_extension("partial");
+        process::run(Command::new(&self.quantize).args(options).arg(from).arg(&partial).arg(kind))?;
+        fs::rename(&partial, to).map_err(|source| Error::File { path: to.to_owned(), source })
+    }
 }
 
 /// Finds or builds the programs.

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{CASES, Case, SMALLEST, Workshop, folder, llama};
+use super::cases::{INT4, INT8, SMALLEST};
+use super::{Workshop, folder, llama};
 use crate::build::Scope;
 use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
@@ -39,13 +40,8 @@ pub fn compare(workspace: &Workspace) -> Result<(), Error> {
     let workshop = Workshop::new(workspace, folder)?;
     setup::prepare(workspace)?;
     build::build(workspace, Profile::Release, Scope::Workspace)?;
-    let mut seen: Vec<&str> = Vec::new();
-    for case in CASES.iter().filter(|case| case.model == SMALLEST) {
-        if seen.contains(&case.peer) {
-            continue;
-        }
-        seen.push(case.peer);
-        bench(workspace, &workshop, case, &program, &llama)?;
+    for (formats, kind) in [(INT8, "Q8_0"), (INT4, "Q4_0")] {
+        bench(workspace, &workshop, (formats, kind), &program, &llama)?;
     }
     Ok(())
 }
@@ -53,18 +49,18 @@ pub fn compare(workspace: &Workspace) -> Result<(), Error> {
 fn bench(
     workspace: &Workspace,
     workshop: &Workshop<'_>,
-    case: &Case,
+    (formats, kind): (&str, &str),
     program: &Path,
     llama: &llama::Llama,
 ) -> Result<(), Error> {
-    let gguf = workshop.gguf(case, llama)?;
-    let checkpoint = workshop.checkpoint(case.model, None)?;
+    let gguf = workshop.random(SMALLEST, kind, llama)?;
+    let checkpoint = workshop.checkpoint(SMALLEST, None)?;
     let mut command = workspace.cargo();
     command
         .args(["bench", "--quiet", "--bench", "speculation"])
         .args(build::WORKSPACE)
         .args(["--", ROWS])
-        .arg(format!("{}/f32", case.format))
+        .arg(format!("{formats}/f32"))
         .arg(format!("model={}", checkpoint.display()))
         .arg(format!("peer={},{},{DRAFTED}", program.display(), gguf.display()))
         .env("SHARDWRIGHT_BIN_DIR", workspace.output(Profile::Release));

@@ -94,6 +94,15 @@ impl Bounds {
     }
 }
 
+/// One run of our program.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// Tokens per second.
+    pub speed: f64,
+    /// Share of the resident artefacts that is in huge pages, if the program reports it.
+    pub huge: Option<f64>,
+}
+
 /// One run of each program, between two probes.
 #[derive(Clone, Debug)]
 struct Pair {
@@ -103,24 +112,23 @@ struct Pair {
     /// Average number of programs that ran or waited to run in the minute before (Linux). If
     /// threads are pinned and wait for each other, other load affects the measurement.
     load: Option<f64>,
-    /// Tokens per second.
-    ours: f64,
+    ours: Run,
     /// Tokens per second of the peer, for each of its settings.
     peer: Vec<f64>,
 }
 
-/// Measures a work once and returns tokens per second, one for each setting.
+/// Measures a work once and returns our run, or the peer's tokens per second for each setting.
 pub type Turn<'a, T> = &'a mut dyn FnMut(&Work) -> Result<T, Error>;
 
 /// Measures a number of pairs of every work and summarises them. `weight_bytes` is the number of
-/// weight bytes read to generate a token with all logits.
+/// bytes read to generate a token with all logits.
 pub fn pairs(
     works: &[Work],
     count: usize,
     bounds: Bounds,
     prober: &Prober,
     weight_bytes: Option<u64>,
-    ours: Turn<'_, f64>,
+    ours: Turn<'_, Run>,
     theirs: Turn<'_, Vec<f64>>,
 ) -> Result<Value, Error> {
     let mut measured: Vec<Vec<Pair>> = vec![Vec::new(); works.len()];
@@ -148,7 +156,7 @@ pub fn pairs(
     Ok(json!({ "slow_below": bounds.slow_below, "fast_above": bounds.fast_above, "works": works }))
 }
 
-/// Summarises the pairs of a work. `read` is the number of weight bytes read per token.
+/// Summarises the pairs of a work. `read` is the number of bytes read per token.
 fn summed_up(test: &str, pairs: &[Pair], read: Option<u64>) -> Value {
     let setting = better(pairs);
     let share = |class: &str| {
@@ -158,11 +166,15 @@ fn summed_up(test: &str, pairs: &[Pair], read: Option<u64>) -> Value {
         }
         let of = |value: fn(&Pair) -> f64| of_class.iter().map(|pair| value(pair)).collect::<Vec<f64>>();
         let peer: Vec<f64> = of_class.iter().map(|pair| pair.peer[setting]).collect();
-        let ratios: Vec<f64> = of_class.iter().zip(&peer).map(|(pair, peer)| pair.ours / peer).collect();
+        let ratios = of_class.iter().zip(&peer).map(|(pair, peer)| pair.ours.speed / peer);
+        let ratios: Vec<f64> = ratios.collect();
         let probe = median(&[of(|pair| pair.before.median), of(|pair| pair.after.median)].concat());
         let (least_ratio, largest_ratio) = range(&ratios);
-        let (ours, peer) = (median(&of(|pair| pair.ours)), median(&peer));
-        let loads: Vec<f64> = of_class.iter().filter_map(|pair| pair.load).collect();
+        let (ours, peer) = (median(&of(|pair| pair.ours.speed)), median(&peer));
+        let known = |value: fn(&Pair) -> Option<f64>| {
+            let values: Vec<f64> = of_class.iter().filter_map(|pair| value(pair)).collect();
+            (!values.is_empty()).then(|| median(&values))
+        };
         json!({
             "pairs": of_class.len(),
             "ours": ours,
@@ -172,7 +184,8 @@ fn summed_up(test: &str, pairs: &[Pair], read: Option<u64>) -> Value {
             "largest_ratio": largest_ratio,
             "probe": probe,
             "of_probe": read.map(|bytes| bytes as f64 * ours / 1e9 / probe),
-            "load": (!loads.is_empty()).then(|| median(&loads)),
+            "load": known(|pair| pair.load),
+            "huge": known(|pair| pair.ours.huge),
         })
     };
     let shown = |probe: Probe| json!({ "best": probe.best, "median": probe.median });
@@ -182,7 +195,8 @@ fn summed_up(test: &str, pairs: &[Pair], read: Option<u64>) -> Value {
             "before": shown(pair.before),
             "after": shown(pair.after),
             "load": pair.load,
-            "ours": pair.ours,
+            "ours": pair.ours.speed,
+            "huge": pair.ours.huge,
             "peer": pair.peer,
         })
     });
@@ -220,6 +234,8 @@ mod tests {
         let probe = |median: f64| Probe { best: median + 1.0, median };
         let (before, after) = (probe(before), probe(after));
         let (class, load) = (BOUNDS.class(before, after), Some(before.median / 100.0));
+        // Each pair has another share.
+        let ours = Run { speed: ours, huge: Some(ours / 1000.0) };
         Pair { class, before, after, load, ours, peer: peer.to_vec() }
     }
 
@@ -260,7 +276,7 @@ mod tests {
         assert_eq!((&work["flash_attention"], &work["discarded"]), (&json!(true), &json!(1)));
         let slow = json!({
             "pairs": 3, "ours": 140.0, "peer": 100.0, "ratio": 1.4, "least_ratio": 1.3, "largest_ratio": 2.8,
-            "probe": 50.0, "of_probe": 0.28, "load": 0.5
+            "probe": 50.0, "of_probe": 0.28, "load": 0.5, "huge": 0.14
         });
         assert_eq!(work["slow"], slow);
         assert_eq!((&work["fast"]["pairs"], &work["fast"]["ratio"]), (&json!(1), &json!(2.0)));
@@ -297,7 +313,7 @@ mod tests {
             Some(1_000_000_000),
             &mut |work| {
                 said("ours", work);
-                Ok(6.0)
+                Ok(Run { speed: 6.0, huge: None })
             },
             &mut |work| {
                 said("theirs", work);
@@ -311,6 +327,7 @@ mod tests {
         for (index, (flash, ratio)) in [(false, 2.0), (true, 1.5)].into_iter().enumerate() {
             let work = &pairs["works"][index];
             assert_eq!((&work["flash_attention"], &work["slow"]["ratio"]), (&json!(flash), &json!(ratio)));
+            assert!(work["slow"]["huge"].is_null());
             // A prompt reads weights once for many tokens.
             assert_eq!(work["slow"]["of_probe"].is_f64(), index == 1);
         }

@@ -7,20 +7,20 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use super::cases::{File, ROUNDED, SMALLEST};
+use super::losses::{BY_PEER, BY_US, NAME};
 use super::{Workshop, answer, folder, keep, llama, make_folder};
 use crate::error::Error;
 use crate::workspace::Workspace;
 use crate::{models, process};
 
-/// Subcommand for this comparison.
-pub const NAME: &str = "quality";
-
 /// Published models to compare.
-const MODELS: [&str; 2] = ["gemma3-270m", "smollm2-135m"];
+const MODELS: [&str; 2] = [SMALLEST, "smollm2-135m"];
 
 /// File types, options of `llama-quantize`, and whether rounding is weighted by an importance
-/// matrix.
-const PEERS: [(&str, &[&str], bool); 7] = [
+/// matrix. The widths of these models are not multiples of 256, so files of K-quants have other
+/// blocks of about as many bits for most matrices.
+const PEERS: [(&str, &[&str], bool); 10] = [
     ("Q8_0", &[], false),
     ("Q4_0", &[], false),
     ("Q4_0", &[], true),
@@ -28,16 +28,28 @@ const PEERS: [(&str, &[&str], bool); 7] = [
     ("Q4_0", &["--pure"], true),
     ("Q3_K_M", &[], false),
     ("Q3_K_M", &[], true),
+    ("Q4_K_M", &[], false),
+    ("Q5_K_M", &[], false),
+    ("Q6_K", &[], false),
 ];
 
-/// Weight formats. Activations and states are floats, like the peer's KV cache.
-const OURS: [&str; 5] = [
+/// Formats made from the float weights: weights alone, with activations and states in floats, then
+/// the formats of speed comparisons.
+const OURS: [&str; 10] = [
     "w8-per-channel/f32/f32",
     "w8-block32/f32/f32",
     "w4-block32[head=w8-per-channel]/f32/f32",
     "w4-block32/f32/f32",
     "w4-block32-stepped[head=w8-per-channel]/f32/f32",
+    "w8-block32/a8-dynamic-block32/f16",
+    "w8-per-channel/a8-dynamic-block32/f16",
+    "w8-per-channel/a8-dynamic/f16",
+    "w4-block32/a8-dynamic-block32/f16",
+    "w4-block32/a8-dynamic/f16",
 ];
+
+/// Formats in which files of the peer run here.
+const OF_FILES: [&str; 2] = ["as-stored/f32/f32", ROUNDED];
 
 /// The texts that formats are calibrated on here. The importance matrix is made from the same
 /// texts.
@@ -92,51 +104,41 @@ pub fn compare(workspace: &Workspace, texts: &[String]) -> Result<(), Error> {
 
 impl Comparison<'_> {
     fn model(&self, workspace: &Workspace, model: &str, rows: &mut Vec<Value>) -> Result<(), Error> {
-        let (stored, _) = models::one(model)?;
-        let float = self.folder.join(format!("{model}-F32.gguf"));
-        self.quantise(&stored, &float, &["--allow-requantize"], "F32")?;
+        let (as_published, _) = models::one(model)?;
+        let float = self.workshop.published(model, &self.llama)?;
         let matrix = self.importance(workspace, model, &float)?;
-        let mut files = vec![("as published".to_owned(), stored.clone())];
+        let mut files = vec![(File::AsPublished.name().to_owned(), as_published)];
         for (kind, options, weighted) in PEERS {
             let by = if weighted { " --imatrix" } else { "" };
             let name = [&[kind], options, &[]].concat().join(" ") + by;
             let file = self.folder.join(format!("{model}-{}.gguf", name.replace(' ', "")));
             let matrix = matrix.to_string_lossy();
             let weighted: &[&str] = if weighted { &["--imatrix", &matrix] } else { &[] };
-            self.quantise(&float, &file, &[options, weighted].concat(), kind)?;
+            self.llama.quantise(&float, &file, &[options, weighted].concat(), kind)?;
             files.push((name, file));
         }
-        let mut add = |who: &str, format: &str, (bytes, tables): (u64, Option<u64>), loss: &Loss| {
-            let Loss { millinats, same_top } = loss;
-            eprintln!("{model}, {who}, {format}: {bytes} bytes, {millinats:.2} millinats, {same_top:.2} %");
+        type Who<'w> = (&'w str, Option<&'w str>);
+        let mut add = |(who, file): Who<'_>, format: &str, bytes: [Option<u64>; 2], loss: &Loss| {
+            let (Loss { millinats, same_top }, of) = (loss, of_file(file));
+            eprintln!("{model}, {who}, {of}{format}: {millinats:.2} millinats, {same_top:.2} %");
             rows.push(json!({
-                "model": model, "by": who, "format": format, "bytes": bytes, "table_bytes": tables,
-                "millinats": millinats, "same_top": same_top,
+                "model": model, "by": who, "file": file, "format": format, "bytes": bytes[0],
+                "table_bytes": bytes[1], "millinats": millinats, "same_top": same_top,
             }));
         };
-        for ((format, file), loss) in files.iter().zip(self.of_peer(&float, &files)?) {
-            let bytes =
-                fs::metadata(file).map_err(|source| Error::File { path: file.clone(), source })?.len();
-            add("llama.cpp", format, (bytes, None), &loss);
-            if *format == "as published" {
-                let (_, loss) = self.ours(file, &float, None)?;
-                add("shardwright", format, (bytes, None), &loss);
+        for ((name, file), loss) in files.iter().zip(self.of_peer(&float, &files)?) {
+            let metadata = fs::metadata(file).map_err(|source| Error::File { path: file.clone(), source })?;
+            let bytes = [Some(metadata.len()), None];
+            add((BY_PEER, None), name, bytes, &loss);
+            for format in OF_FILES {
+                add((BY_US, Some(name.as_str())), format, bytes, &self.ours(file, &float, format)?.1);
             }
         }
         for format in OURS {
-            let ((bytes, tables), loss) = self.ours(&float, &float, Some(format))?;
-            add("shardwright", format, (bytes, Some(tables)), &loss);
+            let ([bytes, tables], loss) = self.ours(&float, &float, format)?;
+            add((BY_US, None), format, [Some(bytes), Some(tables)], &loss);
         }
         Ok(())
-    }
-
-    fn quantise(&self, from: &Path, to: &Path, options: &[&str], kind: &str) -> Result<(), Error> {
-        if to.is_file() {
-            return Ok(());
-        }
-        let partial = to.with_extension("partial");
-        process::run(Command::new(&self.llama.quantize).args(options).arg(from).arg(&partial).arg(kind))?;
-        fs::rename(&partial, to).map_err(|source| Error::File { path: to.to_owned(), source })
     }
 
     fn importance(&self, workspace: &Workspace, model: &str, float: &Path) -> Result<PathBuf, Error> {
@@ -190,13 +192,12 @@ impl Comparison<'_> {
         Ok(sums)
     }
 
-    /// Measures the loss of a file in a format, or in the program's default. Returns it with the
-    /// bytes of the weights and of the tables.
-    fn ours(&self, file: &Path, float: &Path, format: Option<&str>) -> Result<((u64, u64), Loss), Error> {
+    /// Measures the loss of a file in a format. Returns it with the bytes of the weights and of the
+    /// tables.
+    fn ours(&self, file: &Path, float: &Path, format: &str) -> Result<([u64; 2], Loss), Error> {
         let command = |name: &str| {
             let mut command = Command::new(&self.workshop.program);
-            command.args(["--format", "json", name]).arg(file);
-            command.args(format.iter().flat_map(|format| ["--formats", format]));
+            command.args(["--format", "json", name]).arg(file).args(["--formats", format]);
             command
         };
         let plan = answer(command("plan").arg("--no-measure"))?;
@@ -206,7 +207,7 @@ impl Comparison<'_> {
                 problem: format!("no `{name}`"),
             })
         };
-        let bytes = (bytes("weight_bytes")?, bytes("table_bytes")?);
+        let bytes = [bytes("weight_bytes")?, bytes("table_bytes")?];
         let mut sum = Loss { millinats: 0.0, same_top: 0.0 };
         for text in &self.texts {
             let mut command = command("perplexity");
@@ -225,6 +226,11 @@ impl Comparison<'_> {
     }
 }
 
+/// Returns the words before formats that are of a file of the peer.
+fn of_file(file: Option<&str>) -> String {
+    file.map_or_else(String::new, |file| format!("{file}: "))
+}
+
 fn markdown(figures: &Value) -> String {
     let mut page = format!(
         "KL divergence from the same float weights, each program against its own float run: {} windows of {} tokens of each of {} texts; {}. A table of embeddings of its own, of which a token reads one row, is counted apart.\n\n| model | by | format | MB | table, MB | millinats | same likeliest token, % |\n|---|---|---|---:|---:|---:|---:|\n",
@@ -237,9 +243,10 @@ fn markdown(figures: &Value) -> String {
         let text = |name: &str| row[name].as_str().unwrap_or_default();
         let number = |name: &str| row[name].as_f64().unwrap_or(f64::NAN);
         page += &format!(
-            "| {} | {} | {} | {:.1} | {} | {:.2} | {:.2} |\n",
+            "| {} | {} | {}{} | {:.1} | {} | {:.2} | {:.2} |\n",
             text("model"),
             text("by"),
+            of_file(row["file"].as_str()),
             text("format"),
             number("bytes") / 1e6,
             row["table_bytes"].as_f64().map_or_else(String::new, |bytes| format!("{:.1}", bytes / 1e6)),
@@ -248,4 +255,27 @@ fn markdown(figures: &Value) -> String {
         );
     }
     page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_name_the_file_whose_weights_are_used() {
+        let row = |by: &str, file: Value, format: &str| {
+            json!({
+                "model": "m", "by": by, "file": file, "format": format, "bytes": 2_500_000,
+                "table_bytes": null, "millinats": 2.584, "same_top": 96.9,
+            })
+        };
+        let rows = [row(BY_PEER, Value::Null, "Q8_0"), row(BY_US, json!("Q8_0"), ROUNDED)];
+        let page = markdown(&json!({ "rows": rows }));
+        for line in [
+            "| m | llama.cpp | Q8_0 | 2.5 |  | 2.58 | 96.90 |",
+            "| m | shardwright | Q8_0: as-stored/a8-dynamic-block32/f16 | 2.5 |  | 2.58 | 96.90 |",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+        }
+    }
 }

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-/// Formats the figures as Markdown.
+/// Formats the figures as Markdown. A ratio is bold only if the loss of our formats is known and
+/// not larger than the peer's.
 pub fn markdown(figures: &Value) -> String {
     let mut text = String::new();
     let peer = |name: &str| {
@@ -14,18 +15,23 @@ pub fn markdown(figures: &Value) -> String {
     };
     let _ = writeln!(
         text,
-        "Processor: {}; {} threads, llama.cpp {} ({}; {}; pinned by {}), random weights. Ratios are of medians, ours to the peer's, with the least and the largest of single pairs; \"of it\" is what the weights that every token reads are of the probes.\n",
-        peer("processor"),
-        figures["threads"].as_str().unwrap_or("?"),
+        "Processor: {}; llama.cpp {} ({}; {}; pinned by {}). Weights are random if the first column does not name published ones. Ratios are of medians, ours to the peer's, with the least and the largest of single pairs. \"Of it\" is the speed at which every token reads the artefacts, divided by the probes. \"Huge\" is the share of them that is in huge pages. Losses are in thousandths of a nat of KL divergence on the published weights, or on Gemma 3 270M if weights are random. A ratio is bold if our loss is known and not larger.\n",
+        figures["processor"].as_str().unwrap_or("unknown"),
         peer("build"),
         figures["llama_cpp"]["source"].as_str().unwrap_or("?"),
         figures["llama_cpp"]["built"].as_str().unwrap_or("?"),
         peer("pinning"),
     );
-    text += "| model, ours | peer | test | memory | pairs | load | GB/s | of it | ours tok/s | peer tok/s | ratio | of single pairs |\n";
-    text += "|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|\n";
+    text += "| model, ours | peer | test | threads | memory | pairs | load | GB/s | of it | huge | ours tok/s | peer tok/s | ratio | of single pairs | loss, ours | loss, peer |\n";
+    text += "|---|---|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---|---:|---:|\n";
     for case in list(&figures["cases"]) {
         let (name, peer) = (word(&case["case"]), word(&case["peer"]));
+        let threads = number(&case["threads"], 0);
+        let losses = [&case["loss"]["ours"], &case["loss"]["peer"]];
+        let is_equal = losses[0].as_f64().zip(losses[1].as_f64()).is_some_and(|(ours, peer)| ours <= peer);
+        let bold = if is_equal { "**" } else { "" };
+        let percent =
+            |value: &Value| value.as_f64().map_or("-".to_owned(), |part| format!("{:.0} %", 100.0 * part));
         for (index, work) in list(&case["report"]["pairs"]["works"]).iter().enumerate() {
             let largest = case["report"]["results"][index]["logits"] == "largest";
             let test = format!("{}{}", word(&work["test"]), if largest { ", the largest logit" } else { "" });
@@ -37,30 +43,31 @@ pub fn markdown(figures: &Value) -> String {
                 }
                 let _ = writeln!(
                     text,
-                    "| {name} | {peer}{flash} | {test} | {memory} | {} | {} | {} | {} | {} | {} | **{}** | {} to {} |",
+                    "| {name} | {peer}{flash} | {test} | {threads} | {memory} | {} | {} | {} | {} | {} | {} | {} | {bold}{}{bold} | {} to {} | {} | {} |",
                     share["pairs"],
                     number(&share["load"], 1),
                     number(&share["probe"], 1),
-                    share["of_probe"]
-                        .as_f64()
-                        .map_or("-".to_owned(), |part| format!("{:.0} %", 100.0 * part)),
+                    percent(&share["of_probe"]),
+                    percent(&share["huge"]),
                     number(&share["ours"], 1),
                     number(&share["peer"], 1),
                     number(&share["ratio"], 2),
                     number(&share["least_ratio"], 2),
                     number(&share["largest_ratio"], 2),
+                    number(losses[0], 2),
+                    number(losses[1], 2),
                 );
             }
             if work["discarded"].as_u64().is_some_and(|discarded| discarded > 0) {
                 let discarded = &work["discarded"];
                 let _ = writeln!(
                     text,
-                    "| {name} | {peer} | {test} | discarded | {discarded} | - | - | - | - | - | - | - |"
+                    "| {name} | {peer} | {test} | {threads} | discarded | {discarded} | - | - | - | - | - | - | - | - | - | - |"
                 );
             }
         }
     }
-    text += "\n| model, ours | first token after 16 ids, ms from the start | of it loading | weights MB | tables MB | states MB | most resident MB |\n";
+    text += "\n| model, ours | first token after 16 ids, ms from the start | of it loading | artefacts MB | tables MB | states MB | most resident MB |\n";
     text += "|---|---:|---:|---:|---:|---:|---:|\n";
     for case in list(&figures["cases"]) {
         let report = &case["report"];
@@ -73,7 +80,7 @@ pub fn markdown(figures: &Value) -> String {
             word(&case["case"]),
             milliseconds(&report["first_token"]["since_start_seconds"]),
             milliseconds(&report["opening"]["total_seconds"]),
-            megabytes("weight_bytes"),
+            megabytes("artefact_bytes"),
             megabytes("table_bytes"),
             megabytes("state_bytes"),
             megabytes("peak_resident_bytes"),
@@ -108,22 +115,24 @@ mod tests {
     #[test]
     fn pairs_become_lines_and_those_discarded_are_counted() {
         let share = json!({
-            "pairs": 5, "load": 0.5, "of_probe": 0.612, "probe": 50.25, "ours": 150.04, "peer": 100.0, "ratio": 1.5004, "least_ratio": 1.25, "largest_ratio": 1.75
+            "pairs": 5, "load": 0.5, "of_probe": 0.612, "huge": 0.9, "probe": 50.25, "ours": 150.04, "peer": 100.0, "ratio": 1.5004, "least_ratio": 1.25, "largest_ratio": 1.75
         });
         let figures = json!({
-            "threads": "2",
+            "processor": "a processor",
             "llama_cpp": { "source": "source==1", "built": "Release" },
             "litert_lm": { "package": "litert-lm==1", "skipped": "not measured: why" },
             "cases": [{
                 "case": "model, format",
                 "peer": "Q8_0",
+                "threads": 2,
+                "loss": { "ours": 2.5, "peer": 2.58 },
                 "report": {
                     "first_token": { "since_start_seconds": 0.1234 },
                     "opening": { "total_seconds": 0.1 },
-                    "memory": { "weight_bytes": 270_000_000, "table_bytes": 1_000_000, "state_bytes": 2_000_000, "peak_resident_bytes": 300_000_000 },
+                    "memory": { "artefact_bytes": 270_000_000, "table_bytes": 1_000_000, "state_bytes": 2_000_000, "peak_resident_bytes": 300_000_000 },
                     "results": [{ "logits": "largest" }, { "logits": "all" }],
                     "pairs": {
-                        "peer": { "processor": "a processor", "build": "abc", "pinning": "taskset" },
+                        "peer": { "build": "abc", "pinning": "taskset" },
                         "works": [
                             { "test": "tg128", "flash_attention": true, "slow": share, "fast": null, "discarded": 2 },
                             { "test": "tg128", "slow": null, "fast": share, "discarded": 0 },
@@ -134,15 +143,28 @@ mod tests {
         });
         let text = markdown(&figures);
         for line in [
-            "| model, format | Q8_0 (flash attention) | tg128, the largest logit | slow | 5 | 0.5 | 50.2 | 61 % | 150.0 | 100.0 | **1.50** | 1.25 to 1.75 |",
-            "| model, format | Q8_0 | tg128 | fast | 5 | 0.5 | 50.2 | 61 % | 150.0 | 100.0 | **1.50** | 1.25 to 1.75 |",
-            "| model, format | Q8_0 | tg128, the largest logit | discarded | 2 | - | - | - | - | - | - | - |",
+            "| model, format | Q8_0 (flash attention) | tg128, the largest logit | 2 | slow | 5 | 0.5 | 50.2 | 61 % | 90 % | 150.0 | 100.0 | **1.50** | 1.25 to 1.75 | 2.50 | 2.58 |",
+            "| model, format | Q8_0 | tg128 | 2 | fast | 5 | 0.5 | 50.2 | 61 % | 90 % | 150.0 | 100.0 | **1.50** | 1.25 to 1.75 | 2.50 | 2.58 |",
+            "| model, format | Q8_0 | tg128, the largest logit | 2 | discarded | 2 | - | - | - | - | - | - | - | - | - | - |",
             "| model, format | 123.4 | 100.0 | 270 | 1 | 2 | 300 |",
             "LiteRT-LM (litert-lm==1), not measured: why",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert!(text.contains("a processor") && text.contains("llama.cpp abc"), "{text}");
+
+        // A ratio at a larger or an unknown loss is not bold.
+        for (loss, columns) in [
+            (json!({ "ours": 36.0, "peer": 2.58 }), "36.00 | 2.58"),
+            (json!({ "ours": null, "peer": 2.58 }), "? | 2.58"),
+            (json!({ "ours": 2.5, "peer": null }), "2.50 | ?"),
+        ] {
+            let mut figures = figures.clone();
+            figures["cases"][0]["loss"] = loss;
+            let text = markdown(&figures);
+            let line = format!("| 1.50 | 1.25 to 1.75 | {columns} |");
+            assert!(text.contains(&line) && !text.contains("**"), "{line}\n{text}");
+        }
     }
 
     #[test]

@@ -10,6 +10,13 @@ use shardwright_runtime::Session;
 pub struct Memory {
     /// Weights of the shards as planned. Unknown for a bundle without the report of its plan.
     pub weight_bytes: Option<u64>,
+    /// Artefacts of the shards, which contain the weights as the shims store them.
+    pub artefact_bytes: u64,
+    /// Resident part of the artefacts after the measurements. Unknown if a worker process uses one
+    /// of them.
+    pub artefact_resident_bytes: Option<u64>,
+    /// Part of these resident bytes that is in huge pages.
+    pub huge_bytes: Option<u64>,
     /// Gathered tables, of which a step reads only a few rows.
     pub table_bytes: u64,
     /// Keys and values of one session.
@@ -27,9 +34,24 @@ pub fn memory(model: &Model, session: &Session) -> Memory {
     let tables = model.chain().assets().iter().map(|asset| asset.table.bytes());
     Memory {
         weight_bytes: model.plan().map(|plan| plan.shards.iter().map(|shard| shard.weight_bytes).sum()),
+        artefact_bytes: model.chain().weight_bytes(),
+        artefact_resident_bytes: None,
+        huge_bytes: None,
         table_bytes: tables.sum(),
         state_bytes: session.placement().states.iter().map(|state| state.bytes).sum(),
         resident_bytes: resident.map(|(now, _)| now),
         peak_resident_bytes: resident.map(|(_, most)| most),
+    }
+}
+
+impl Memory {
+    /// Adds the current pages of the artefacts. They may be moved while the model runs.
+    pub fn with_pages(self, model: &Model) -> Memory {
+        let pages = model.chain().artefact_pages();
+        Memory {
+            artefact_resident_bytes: pages.map(|pages| pages.resident),
+            huge_bytes: pages.map(|pages| pages.huge),
+            ..self
+        }
     }
 }

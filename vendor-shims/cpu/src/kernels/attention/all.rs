@@ -99,7 +99,7 @@ pub fn attention_of_all(
     let panels = |packed, inputs: usize, outputs: usize, head: usize| {
         let (packed, size): (&[f32], usize) = (packed, packed_elements(inputs, outputs));
         let data = PanelData::F32(packed[head * size..][..size].as_chunks().0);
-        Panels { data, scales: Scales::None, inputs, outputs }
+        Panels { data, scales: Scales::None, zero: 0, inputs, outputs }
     };
     let (group, blocks) = (heads.heads / heads.kv_heads, rows.div_ceil(BLOCK));
     let (out, threads) = (SharedOutput::new(out), SharedOutput::new(rest));

@@ -1,11 +1,13 @@
 //! Tile products of many rows with a group of panels. Sums are exact, so results match the other
 //! forms bit for bit.
 
-use std::arch::x86_64::{__m512i, _mm512_load_si512, _mm512_set1_epi8, _mm512_sub_epi8};
+use std::arch::x86_64::{_mm512_add_epi8, _mm512_load_si512, _mm512_set1_epi8};
 
-use super::pack::{IntegerType, STEP};
-use super::results::{Columns, finish_paired, finish_scaled};
-use super::tile::{BlockScales, I2, I4, PAIRED, SCALED, Stored, Target, WHOLE, mode};
+use super::geometry::STEP;
+use super::numbers::Cursor;
+use super::pack::IntegerType;
+use super::results::{Columns, LONG, OF_ROWS, OF_WEIGHTS, Target, WHOLE, finish, mode};
+use super::stored::{I2, I4, I5, I6, Stored, load_all};
 use super::{GROUP, Operands};
 use crate::simd::amx::{Amx, Configured, MOST_BYTES, SIDE, Sums};
 use crate::simd::dot::{Avx512Vnni, Dot, VECTOR};
@@ -15,16 +17,15 @@ use crate::simd::{LANES, Simd};
 /// its contents are ignored.
 pub const ROWS: usize = 2 * SIDE;
 
-/// Checks whether the block length suits tiles.
+/// Checks whether the weights are signed bytes, and whether the length of units suits tiles.
 pub fn takes(operands: &Operands<'_>) -> bool {
     let geometry = operands.geometry;
-    match mode(operands) {
+    let fits = match mode(operands) {
         WHOLE => geometry.length > 0,
-        SCALED | PAIRED => {
-            geometry.stride <= MOST_BYTES && geometry.length == geometry.stride * geometry.blocks
-        }
-        _ => false,
-    }
+        LONG => false,
+        _ => geometry.stride <= MOST_BYTES && geometry.length == geometry.stride * geometry.units,
+    };
+    fits && operands.weights.are_bytes()
 }
 
 /// Multiplies rows `row..row + rows` by panels `panel..panel + panels`.
@@ -52,8 +53,10 @@ pub unsafe fn multiply(
     // Signed bytes are multiplied in place, directly from the mapped artefact.
     let ready = match operands.weights.kind {
         IntegerType::I8 => weights.as_ptr(),
-        IntegerType::I4 => make_signed::<I4>(d, weights, IntegerType::I4.offset(), ready),
-        IntegerType::I2 => make_signed::<I2>(d, weights, IntegerType::I2.offset(), ready),
+        IntegerType::I6 => make_signed::<I6>(d, weights, operands.weights.base, ready),
+        IntegerType::I5 => make_signed::<I5>(d, weights, operands.weights.base, ready),
+        IntegerType::I4 => make_signed::<I4>(d, weights, operands.weights.base, ready),
+        IntegerType::I2 => make_signed::<I2>(d, weights, operands.weights.base, ready),
     };
     // SAFETY: `panels` panels of `length` steps of sixteen bytes are ready.
     let place = |index: usize| unsafe { ready.add(index * length * LANES) };
@@ -104,27 +107,26 @@ pub unsafe fn multiply(
     }
 }
 
-/// Stores the signed operands of panels like [`super::tile::make_ready`], and returns their
+/// Stores the operands of panels plus `base` like [`super::many::make_ready`], and returns their
 /// address.
 #[inline(always)]
-fn make_signed<W: Stored>(d: Avx512Vnni, weights: &[u8], offset: i32, ready: &mut [i8]) -> *const u8 {
-    assert!(ready.len() >= weights.len() * W::PARTS, "room for the operands");
-    let vectors = weights.as_chunks::<VECTOR>().0;
-    for (source, target) in vectors.iter().zip(ready.chunks_exact_mut(VECTOR * W::PARTS)) {
-        // SAFETY: a vector gives `PARTS` vectors, and `d` proves AVX-512.
+fn make_signed<W: Stored>(d: Avx512Vnni, weights: &[u8], base: i32, ready: &mut [i8]) -> *const u8 {
+    let steps = weights.chunks_exact(W::VECTORS * VECTOR);
+    assert!(ready.len() >= steps.len() * W::INPUTS * LANES, "room for the operands");
+    for (source, target) in steps.zip(ready.chunks_exact_mut(W::INPUTS * LANES)) {
+        // SAFETY: `source` is a step, `target` has room for its operands, and `d` proves AVX-512.
         unsafe {
-            let bytes = d.load(source.as_ptr());
-            for part in 0..W::PARTS {
-                let signed: __m512i =
-                    _mm512_sub_epi8(W::part(d, bytes, part), _mm512_set1_epi8(offset as i8));
-                d.store(target.as_mut_ptr().cast::<u8>().add(part * VECTOR), signed);
+            let unpacked = load_all::<Avx512Vnni, W>(d, source.as_ptr());
+            for (index, operand) in unpacked.into_iter().enumerate().take(W::INPUTS / 4) {
+                let signed = _mm512_add_epi8(operand, _mm512_set1_epi8(base as i8));
+                d.store(target.as_mut_ptr().cast::<u8>().add(index * VECTOR), signed);
             }
         }
     }
     ready.as_ptr().cast()
 }
 
-/// Multiplies up to [`ROWS`] rows by a pair of panels. Each row is one block. `sums` is scratch
+/// Multiplies up to [`ROWS`] rows by a pair of panels. Each row is one unit. `sums` is scratch
 /// space.
 ///
 /// # Safety
@@ -159,7 +161,7 @@ unsafe fn whole(
     }
 }
 
-/// Multiplies up to sixteen rows by a panel, in blocks with scales.
+/// Multiplies up to sixteen rows by a panel, in units with scales.
 ///
 /// # Safety
 /// See [`multiply`]. `place` must contain the panel's operands.
@@ -174,46 +176,46 @@ unsafe fn scaled(
     target: Target<'_>,
 ) {
     let geometry = operands.geometry;
-    let (mut scales, paired) = (BlockScales::of(&operands, panel), geometry.scaled);
+    let (mut cursor, mode) = (Cursor::of(&operands, panel), mode(&operands));
     let f = d.values();
     let mut values = [f.splat(0.0); SIDE];
     let mut sums = [Sums::ZERO; 2];
     // SAFETY: guaranteed by the caller.
     let q = unsafe { operands.rows.q.as_ptr().add(row * geometry.length) };
-    for first in (0..geometry.blocks).step_by(2) {
-        // The last of an odd number of blocks is multiplied twice, and its second result is
-        // dropped.
-        let blocks = [first, (first + 1).min(geometry.blocks - 1)];
-        // SAFETY: blocks are a stride apart in rows and columns, and sums are aligned to their
-        // size.
+    for first in (0..geometry.units).step_by(2) {
+        // The last of an odd number of units is multiplied twice, and its second result is dropped.
+        let units = [first, (first + 1).min(geometry.units - 1)];
+        // SAFETY: units are a stride apart in rows and columns, sums are aligned to their size, and
+        // the cursor advances unit by unit.
         unsafe {
-            let columns = blocks.map(|block| place.add(block * geometry.stride * LANES));
+            let columns = units.map(|unit| place.add(unit * geometry.stride * LANES));
             configured.two_steps(
-                blocks.map(|block| q.add(block * geometry.stride)),
+                units.map(|unit| q.add(unit * geometry.stride)),
                 geometry.length,
                 columns,
                 &mut sums,
             );
-            for (block, sums) in (first..=blocks[1]).zip(&sums) {
-                let scale = f.load_f16(scales.next);
-                scales.advance();
+            for (unit, sums) in (first..=units[1]).zip(&sums) {
+                let mut of_weights = f.splat(1.0);
+                if mode != OF_ROWS {
+                    [of_weights] = cursor.scales::<_, 1>(f);
+                    cursor.advance();
+                }
                 for (at, (value, sums)) in values.iter_mut().zip(&sums.0).enumerate() {
-                    let mut scale = scale;
-                    if paired {
+                    let mut factor = of_weights;
+                    if mode != OF_WEIGHTS {
                         // Missing rows repeat the last one.
                         let row = row + at.min(rows - 1);
-                        let of_row = operands.rows.scales[row * geometry.blocks + block];
-                        scale = f.mul(f.splat(of_row), scale);
+                        let of_row = operands.rows.scales[row * geometry.units + unit];
+                        factor = f.mul(f.splat(of_row), of_weights);
                     }
-                    *value = f.fma(d.widen(_mm512_load_si512(sums.as_ptr().cast())), scale, *value);
+                    *value = f.fma(d.widen(_mm512_load_si512(sums.as_ptr().cast())), factor, *value);
                 }
             }
         }
     }
     for (at, value) in values.iter().enumerate().take(rows) {
-        match paired {
-            true => finish_paired(f, *value, operands, row + at, panel, target),
-            false => finish_scaled(f, *value, operands, row + at, panel, target),
-        }
+        // SAFETY: the rows and the panel exist.
+        unsafe { finish(f, [[*value]], &operands, row + at, panel, target) };
     }
 }

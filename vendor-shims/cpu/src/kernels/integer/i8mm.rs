@@ -1,16 +1,18 @@
 //! Many rows by a group of panels, in products of two rows by two outputs over eight inputs. Sums
-//! are exact, so results match the other forms bit for bit. Not used for few rows, nor for rows
-//! that are split into blocks only because their sums would overflow.
+//! are exact, so results match the other forms bit for bit. Not used for few rows, for rows with
+//! several units only because their sums would overflow, and for weights that are not signed bytes.
 
 use std::arch::aarch64::*;
 
+use super::geometry::STEP;
+use super::numbers::Cursor;
 use super::pack::IntegerType;
-use super::results::{Columns, finish_paired, finish_scaled};
-use super::tile::{BlockScales, I2, I4, I8, PAIRED, SCALED, Stored, Target, WHOLE, mode};
+use super::results::{Columns, LONG, OF_ROWS, OF_WEIGHTS, Target, WHOLE, finish, mode};
+use super::stored::{I2, I4, I5, I6, I8, Stored, load_all};
 use super::{GROUP, Operands};
-use crate::simd::LANES;
 use crate::simd::dot::{Dot, NeonDot, VECTOR};
 use crate::simd::i8mm::NeonI8mm;
+use crate::simd::{LANES, Simd};
 
 /// Inputs of a product.
 const DEPTH: usize = 8;
@@ -20,9 +22,9 @@ const STEP_BYTES: usize = LANES * DEPTH;
 /// Bytes of a pair of outputs.
 const PAIR_BYTES: usize = 2 * DEPTH;
 
-/// Checks whether these products support the blocks.
+/// Checks whether these products support the weights and units.
 pub fn takes(operands: &Operands<'_>) -> bool {
-    matches!(mode(operands), WHOLE | SCALED | PAIRED)
+    mode(operands) != LONG && operands.weights.are_bytes()
 }
 
 /// Multiplies rows `row..row + rows` by panels `panel..panel + panels`.
@@ -40,6 +42,8 @@ pub fn multiply(
     let bytes = operands.geometry.length * LANES;
     match operands.weights.kind {
         IntegerType::I8 => make_ready::<I8>(i8mm.vectors(), operands, panel, panels, ready),
+        IntegerType::I6 => make_ready::<I6>(i8mm.vectors(), operands, panel, panels, ready),
+        IntegerType::I5 => make_ready::<I5>(i8mm.vectors(), operands, panel, panels, ready),
         IntegerType::I4 => make_ready::<I4>(i8mm.vectors(), operands, panel, panels, ready),
         IntegerType::I2 => make_ready::<I2>(i8mm.vectors(), operands, panel, panels, ready),
     }
@@ -48,7 +52,7 @@ pub fn multiply(
     let end = row + rows;
     let mut first = row;
     while first < end {
-        // The sums of four rows use 16 of 32 registers, and the sums of scaled blocks use two
+        // The sums of four rows use 16 of 32 registers, and the sums of scaled units use two
         // registers each. The sums of six rows use 24 registers, which leaves too few for the
         // operands of a step.
         let pairs = (end - first).div_ceil(2).min(2);
@@ -59,8 +63,8 @@ pub fn multiply(
             match (scaled, pairs) {
                 (false, 1) => whole::<1>(i8mm, operands, place, weights, target),
                 (false, _) => whole::<2>(i8mm, operands, place, weights, target),
-                (true, 1) => blocks::<1>(i8mm, operands, place, weights, target),
-                (true, _) => blocks::<2>(i8mm, operands, place, weights, target),
+                (true, 1) => units::<1>(i8mm, operands, place, weights, target),
+                (true, _) => units::<2>(i8mm, operands, place, weights, target),
             }
         }
         first += count;
@@ -75,25 +79,26 @@ fn make_ready<W: Stored>(d: NeonDot, operands: Operands<'_>, panel: usize, panel
     let weights = &operands.weights.data[panel * bytes..][..panels * bytes];
     let room = panels * operands.geometry.length * LANES;
     assert!(panels <= GROUP && ready.len() >= room, "operands for {panels} panels");
-    let offset = operands.weights.kind.offset() as u8;
-    for (step, target) in ready[..room].chunks_exact_mut(STEP_BYTES).enumerate() {
-        // Four inputs of all outputs. A step has two of these operands.
-        let operand = |index: usize| {
-            let source = &weights[index / W::PARTS * VECTOR..][..VECTOR];
-            // SAFETY: a vector of bytes, and `d` proves Advanced SIMD.
-            unsafe {
-                let part = W::part(d, d.load(source.as_ptr()), index % W::PARTS);
-                part.map(|quarter| vreinterpretq_u32_u8(vsubq_u8(quarter, vdupq_n_u8(offset))))
-            }
-        };
-        let (first, second) = (operand(2 * step), operand(2 * step + 1));
-        for (at, pairs) in target.chunks_exact_mut(2 * PAIR_BYTES).enumerate() {
-            // SAFETY: two pairs of outputs have this many bytes, and a step has as many of them as
-            // a vector has quarters. `d` proves Advanced SIMD.
-            unsafe {
-                let place = pairs.as_mut_ptr().cast::<u32>();
-                vst1q_u32(place, vzip1q_u32(first[at], second[at]));
-                vst1q_u32(place.add(PAIR_BYTES / 4), vzip2q_u32(first[at], second[at]));
+    // Signed bytes are stored as they are, and their base is zero.
+    let base = operands.weights.base as u8;
+    let steps = weights.chunks_exact(W::VECTORS * VECTOR);
+    for (source, target) in steps.zip(ready[..room].chunks_exact_mut(W::INPUTS * LANES)) {
+        // SAFETY: a step of the type, and `d` proves Advanced SIMD.
+        let operands = unsafe { load_all::<NeonDot, W>(d, source.as_ptr()) };
+        // Two operands, of four inputs each, are a product's inputs of all outputs.
+        for (target, pair) in target.chunks_exact_mut(STEP_BYTES).zip(operands.as_chunks::<2>().0) {
+            let [first, second] = pair;
+            for (at, pairs) in target.chunks_exact_mut(2 * PAIR_BYTES).enumerate() {
+                // SAFETY: two pairs of outputs have this many bytes, and an operand has as many
+                // quarters as a target has of them. `d` proves Advanced SIMD.
+                unsafe {
+                    let signed =
+                        |quarter: uint8x16_t| vreinterpretq_u32_u8(vaddq_u8(quarter, vdupq_n_u8(base)));
+                    let (first, second) = (signed(first[at]), signed(second[at]));
+                    let place = pairs.as_mut_ptr().cast::<u32>();
+                    vst1q_u32(place, vzip1q_u32(first, second));
+                    vst1q_u32(place.add(PAIR_BYTES / 4), vzip2q_u32(first, second));
+                }
             }
         }
     }
@@ -115,7 +120,7 @@ fn rows_of<const PAIRS: usize>(
     })
 }
 
-/// Multiplies [`super::pack::STEP`] inputs of the rows from `place` on, and adds the products to
+/// Multiplies [`STEP`] inputs of the rows from `place` on, and adds the products to
 /// the sums of each pair of rows with each pair of outputs.
 ///
 /// # Safety
@@ -151,7 +156,7 @@ unsafe fn step<const PAIRS: usize, const COLUMNS: usize>(
     }
 }
 
-/// Multiplies `count` rows from `first` on by a panel. Each row is one block.
+/// Multiplies `count` rows from `first` on by a panel. Each row is one unit.
 #[inline(always)]
 fn whole<const PAIRS: usize>(
     i8mm: NeonI8mm,
@@ -165,7 +170,7 @@ fn whole<const PAIRS: usize>(
     assert!(weights.len() >= length * LANES, "operands of a panel");
     // SAFETY: the token proves Advanced SIMD.
     let mut sums = [[unsafe { vdupq_n_s32(0) }; LANES / 2]; PAIRS];
-    for place in (0..length).step_by(super::pack::STEP) {
+    for place in (0..length).step_by(STEP) {
         // SAFETY: rows are of `length` bytes, a multiple of the step, and weights sixteen times as
         // many.
         unsafe { step(i8mm, &rows, place, weights.as_ptr().add(place * LANES), &mut sums) };
@@ -187,9 +192,9 @@ fn whole<const PAIRS: usize>(
     }
 }
 
-/// Multiplies `count` rows from `first` on by a panel, in blocks with scales.
+/// Multiplies `count` rows from `first` on by a panel, in units with scales.
 #[inline(always)]
-fn blocks<const PAIRS: usize>(
+fn units<const PAIRS: usize>(
     i8mm: NeonI8mm,
     operands: Operands<'_>,
     (first, count, panel): (usize, usize, usize),
@@ -199,7 +204,7 @@ fn blocks<const PAIRS: usize>(
     // SAFETY: the token proves Advanced SIMD.
     let mut values = [[[unsafe { vdupq_n_f32(0.0) }; 4]; 2]; PAIRS];
     for half in 0..2 {
-        let sums = half_blocks::<PAIRS>(i8mm, operands, (first, count, panel), weights, half);
+        let sums = half_units::<PAIRS>(i8mm, operands, (first, count, panel), weights, half);
         for (values, sums) in values.iter_mut().zip(sums) {
             for (quarter, sums) in sums.as_chunks::<2>().0.iter().enumerate() {
                 // SAFETY: the token proves Advanced SIMD.
@@ -212,19 +217,16 @@ fn blocks<const PAIRS: usize>(
         }
     }
     for (at, values) in values.as_flattened().iter().enumerate().take(count) {
-        let f = i8mm.vectors().values();
-        match operands.geometry.scaled {
-            true => finish_paired(f, *values, operands, first + at, panel, target),
-            false => finish_scaled(f, *values, operands, first + at, panel, target),
-        }
+        // SAFETY: the rows and the panel exist.
+        unsafe { finish(i8mm.vectors().values(), [[*values]], &operands, first + at, panel, target) };
     }
 }
 
-/// Adds the scaled blocks of each pair of rows with each pair of one half of the outputs:
-/// `value = fma(sum, scale, value)`, block after block. The scale is the weights' scale, multiplied
-/// by the row's scale if blocks of rows have one.
+/// Adds the scaled units of each pair of rows with each pair of one half of the outputs:
+/// `value = fma(sum, factor, value)`, unit after unit. The factor is the scale of the weights'
+/// block, of the row's block, or their product.
 #[inline(always)]
-fn half_blocks<const PAIRS: usize>(
+fn half_units<const PAIRS: usize>(
     i8mm: NeonI8mm,
     operands: Operands<'_>,
     (first, count, panel): (usize, usize, usize),
@@ -236,12 +238,13 @@ fn half_blocks<const PAIRS: usize>(
     assert!(weights.len() >= geometry.length * LANES, "operands of a panel");
     // SAFETY: the token proves Advanced SIMD.
     let mut values = [[unsafe { vdupq_n_f32(0.0) }; LANES / 4]; PAIRS];
-    let mut of_weights = BlockScales::of(&operands, panel);
+    let (f, mode) = (i8mm.vectors().values(), mode(&operands));
+    let mut cursor = Cursor::of(&operands, panel);
     let mut place = 0;
-    for block in 0..geometry.blocks {
+    for unit in 0..geometry.units {
         // SAFETY: the token proves Advanced SIMD.
         let mut sums = [[unsafe { vdupq_n_s32(0) }; LANES / 4]; PAIRS];
-        let end = place + geometry.places(block);
+        let end = place + geometry.places(unit);
         while place < end {
             // SAFETY: rows are of `length` bytes, a multiple of the step, and weights sixteen times
             // as many. The second half starts half a step's bytes later.
@@ -249,21 +252,24 @@ fn half_blocks<const PAIRS: usize>(
                 let weights = weights.as_ptr().add(place * LANES + half * STEP_BYTES / 2);
                 step(i8mm, &rows, place, weights, &mut sums);
             }
-            place += super::pack::STEP;
+            place += STEP;
         }
-        // SAFETY: a half is eight of sixteen scales, and the token proves Advanced SIMD.
-        let scales: [float32x4_t; 2] = [0, 1].map(|quarter| unsafe {
-            let bits = vld1_u16(of_weights.next.add(8 * half + 4 * quarter));
-            vcvt_f32_f16(vreinterpret_f16_u16(bits))
-        });
+        let mut of_weights = f.splat(1.0);
+        if mode != OF_ROWS {
+            // SAFETY: the panel exists, and the cursor advances unit by unit.
+            [of_weights] = unsafe { cursor.scales::<_, 1>(f) };
+            cursor.advance();
+        }
+        // A half is eight of sixteen scales.
+        let scales = [of_weights[2 * half], of_weights[2 * half + 1]];
         for (pair, (values, sums)) in values.iter_mut().zip(&sums).enumerate() {
             // Two outputs of the pair's first row, then two outputs of its second row.
-            let of_rows = [0, 0, 1, 1].map(|at| match geometry.scaled {
-                true => {
+            let of_rows = [0, 0, 1, 1].map(|at| match mode {
+                OF_WEIGHTS => 1.0,
+                _ => {
                     let row = first + (2 * pair + at).min(count - 1);
-                    operands.rows.scales[row * geometry.blocks + block]
+                    operands.rows.scales[row * geometry.units + unit]
                 }
-                false => 1.0,
             });
             for column in 0..LANES / 4 {
                 // SAFETY: the token proves Advanced SIMD.
@@ -273,15 +279,14 @@ fn half_blocks<const PAIRS: usize>(
                     let scale =
                         if column % 2 == 0 { vzip1q_f64(scales, scales) } else { vzip2q_f64(scales, scales) };
                     let sums = vcvtq_f32_s32(sums[column]);
-                    let mut scale = vreinterpretq_f32_f64(scale);
-                    if geometry.scaled {
-                        scale = vmulq_f32(vld1q_f32(of_rows.as_ptr()), scale);
+                    let mut factor = vreinterpretq_f32_f64(scale);
+                    if mode != OF_WEIGHTS {
+                        factor = vmulq_f32(vld1q_f32(of_rows.as_ptr()), factor);
                     }
-                    values[column] = vfmaq_f32(values[column], sums, scale);
+                    values[column] = vfmaq_f32(values[column], sums, factor);
                 }
             }
         }
-        of_weights.advance();
     }
     values
 }

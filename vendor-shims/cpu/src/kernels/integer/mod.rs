@@ -1,65 +1,75 @@
 //! `y = x · wᵀ (+ bias)` over integer weights, with rows dynamically quantised to eight bits.
 //!
-//! A row has one scale, or one for each block (see [`quantise_rows`]). Integer products are summed
-//! exactly, so the order of these sums has no effect. With one scale for a row:
-//! * A scale per output (or none but one): the exact sum becomes `sum · (row scale · weight scale)
-//!   + bias` in f64, rounded once. The result equals the definition of the operation to the bit.
-//! * Scales per block of inputs: `acc = fma(block sum, block scale, acc)` in f32 from zero, block
-//!   after block, then `acc · row scale` or `fma(acc, row scale, bias)`. The definition adds the
-//!   blocks in f64. With B blocks the result differs from it by at most (B + 2)/2²⁴ of the sum of
-//!   the magnitudes of the blocks' terms (and as much of the result). Adding the blocks in f64 here
-//!   would cost a third of the rate of many rows.
+//! A row has one scale, or one for each block (see [`quantise_rows`]). Weights have a scale per
+//! output, or a scale and possibly a minimum per block of inputs. The inputs of a row are divided
+//! into units, which are the smaller blocks ([`Geometry`]). Integer products are summed exactly
+//! within a unit, so the order of these sums has no effect.
 //!
-//! With a scale per block of a row:
-//! * Scales per block of inputs, as long as a block of rows or several times as long: `acc =
-//!   fma(block sum, row scale · block scale, acc)` in f32 from zero, block after block, then
-//!   `acc + bias`.
-//! * A scale per output: `acc = fma(block sum, row scale, acc)`, then `acc · weight scale` or
-//!   `fma(acc, weight scale, bias)`.
+//! If neither rows nor weights have blocks, the exact sum of a row becomes `sum · (row scale ·
+//! weight scale) + bias` in f64, rounded once. The result equals the definition of the operation to
+//! the bit. Otherwise units are added in their order, in f32 from zero, with one rounding each:
+//! * `a = fma(sum, factor, a)`. The factor is the scale of the weights' block, of the row's block
+//!   (if weights have a scale per output), or the product of both.
+//! * `l = fma(total, minimum, l)` if there are minimums. The total is the sum of the unit's
+//!   quantised activations, multiplied by the scale of the row's block if there is one.
 //!
-//! With B blocks both are within (B + 3)/2²⁴ of the same sum of magnitudes.
+//! Then `y = a − l`, or `a` without minimums. If rows have one scale, the result is `y · scale`, or
+//! `fma(y, scale, bias)`. If rows have blocks and weights have a scale per output, that scale is
+//! multiplied in the same way. Otherwise the result is `y`, or `y + bias`.
 //!
-//! Blocks with affine maps add a second term for their minimum (see `affine.rs`), so 2B replaces B
-//! in these bounds.
+//! The definition of the operation adds units in f64. With B units the result differs from it by at
+//! most (B + 4)/2²⁴ of the sum of the magnitudes of all terms (and as much of the result). Adding
+//! the units in f64 here would cost a third of the rate of many rows.
+//!
+//! This order is part of the format. Instruction sets, streams, threads, tiles and the stored type
+//! of the weights change no bit.
 //!
 //! Weights are stored in tiles ([`pack`]) that all instruction sets read unchanged: sixteen outputs
 //! by four inputs in 64 bytes. A tile is one operand of the wide products and four operands of the
 //! narrow ones. A single row streams the tiles once from front to back, in several parallel streams
 //! ([`Streams`]). A few rows also stream them, panel by panel, and use each operand for as many
-//! rows as fit in registers. For many rows ([`many`]), the operands of a group of tiles are
+//! rows as fit in registers. For many rows ([`many()`]), the operands of a group of tiles are
 //! unpacked once into memory that stays in cache, and multiplied in registers. If products are of
 //! an unsigned and a signed byte, many rows are made unsigned and bytes of weights stay unchanged:
 //! `Σ (q + 128) · w = Σ q · w + 128 · Σ w`. A group of tiles is then summed once for all rows.
 
-mod affine;
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod geometry;
 #[cfg(target_arch = "aarch64")]
 mod i8mm;
+mod many;
+mod numbers;
 pub mod pack;
 mod quantise;
 mod results;
 pub mod split;
+mod stored;
+mod stream;
 mod streams;
-mod tile;
 
-pub use pack::{Geometry, IntegerType, pack_tiles};
+pub use geometry::Geometry;
+pub use pack::{IntegerType, pack_tiles};
 pub use quantise::quantise_rows;
 pub use streams::Streams;
 
 use crate::kernels::linear::Scales;
 use crate::pool::{Pool, SharedOutput};
-use crate::simd::dot::{Dot, DotLevel, VECTOR, dispatch_dot};
+use crate::simd::dot::{DotLevel, VECTOR};
 use crate::simd::{LANES, Level};
-use tile::{Rows, Target};
+use quantise::Rows;
+use results::Target;
+use streams::{FEWER_STREAMS, STREAMS};
 
 /// Packed weights of one linear map.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiles<'a> {
     pub kind: IntegerType,
+    /// Integer weight that a stored zero means. A weight is the stored byte or field plus the base.
+    pub base: i32,
     /// Tiles of all panels of sixteen outputs (see [`Geometry::panel_bytes`]).
     pub data: &'a [u8],
-    /// One scale per output, or one scale or affine map per block.
+    /// One scale per output, or numbers per block.
     pub scales: Scales<'a>,
     /// Number of inputs, K.
     pub inputs: usize,
@@ -68,50 +78,51 @@ pub struct Tiles<'a> {
 }
 
 impl Tiles<'_> {
-    /// Returns how the inputs are divided into blocks.
-    pub fn geometry(&self) -> Geometry {
-        Geometry::new(self.inputs, self.scales.block())
-    }
-
-    /// Returns how rows of activations are divided into blocks, with a scale for every `block`
-    /// inputs or one scale for a row. Returns `None` if the blocks of the weights do not fit.
+    /// Returns how rows of activations are divided, with a scale for every `block` inputs or one
+    /// scale for a row. Returns `None` if the blocks of the weights do not fit.
     pub fn rows(&self, block: Option<usize>) -> Option<Geometry> {
-        match block {
-            Some(block) => Geometry::scaled(self.inputs, block, self.scales.block()),
-            None => Some(self.geometry()),
-        }
+        Geometry::of(self.inputs, block, self.scales.block())
     }
 
     fn panels(&self) -> usize {
         self.outputs.div_ceil(LANES)
     }
 
+    /// Checks whether every weight is a signed byte: the stored byte itself, or a field plus the
+    /// base.
+    pub fn are_bytes(&self) -> bool {
+        match self.kind {
+            IntegerType::I8 => self.base == 0,
+            kind => {
+                let most = self.base.saturating_add((1 << kind.bits()) - 1);
+                i8::try_from(self.base).is_ok() && i8::try_from(most).is_ok()
+            }
+        }
+    }
+
     /// Checks the lengths of weights and scales.
     ///
     /// # Panics
-    /// When there are fewer weights or scales than the dimensions require.
-    fn check(&self) {
-        let geometry = self.geometry();
-        assert!(
-            self.data.len() >= self.panels() * geometry.panel_bytes(self.kind),
-            "fewer weights than panels"
-        );
+    /// When there are fewer weights or scales than the dimensions require, or the blocks do not
+    /// suit the type.
+    fn check(&self, geometry: Geometry) {
+        let size = self.scales.block().map(|size| size as u64);
+        assert!(self.kind.suits(self.inputs as u64, size), "{:?} in other blocks", self.kind);
+        let bytes = self.panels() * geometry.panel_bytes(self.kind);
+        assert!(self.data.len() >= bytes, "fewer weights than panels");
         match self.scales {
             Scales::None => panic!("integers without scales of their own"),
             Scales::PerOutput(scales) => assert!(scales.len() >= self.outputs, "fewer scales than outputs"),
-            Scales::PerBlock { values, .. } => {
-                assert!(values.len() >= self.panels() * geometry.blocks, "fewer scales than blocks");
-            }
-            Scales::Affine { minimum, values, .. } => {
-                let numbers = geometry.blocks * if minimum { 2 } else { 1 };
-                assert!(values.len() >= self.panels() * numbers, "fewer maps than blocks");
+            Scales::Blocks { size, minimum, numbers } => {
+                let found = numbers.suffice(self.panels(), self.inputs.div_ceil(size), minimum);
+                assert!(found, "fewer numbers than blocks");
             }
         }
     }
 }
 
 /// Fewest rows for which products of whole tiles and of pairs of rows unpack the weights once for
-/// all rows (see [`many`]).
+/// all rows (see [`many()`]).
 pub const MANY: usize = 8;
 /// Fewest rows for which products of single rows unpack the weights once. They read the weights in
 /// place for fewer rows.
@@ -121,7 +132,7 @@ const GROUP: usize = 4;
 /// Tasks per thread for few rows, if there are enough panels.
 const CUTS: usize = 16;
 /// Most panels of a task for few rows.
-const LONGEST_RUN: usize = 4 * tile::STREAMS;
+const LONGEST_RUN: usize = 4 * STREAMS;
 /// Fewest rows per task, so that unpacking weights stays a small part of it.
 const LEAST_ROWS: usize = 48;
 /// Rows beyond the last that may be read.
@@ -144,6 +155,7 @@ pub const fn many(dot: DotLevel) -> usize {
 struct Layout {
     sums: usize,
     scales: usize,
+    totals: usize,
     ready: usize,
     end: usize,
 }
@@ -154,15 +166,17 @@ impl Layout {
         let part = |from: usize, values: usize| values.checked_next_multiple_of(LINE)?.checked_add(from);
         // Tile products read whole groups of rows.
         let readable = if rows >= MANY { rows.checked_add(READ_AHEAD)? } else { rows };
+        let units = rows.checked_mul(geometry.units)?;
         let sums = part(0, readable.checked_mul(geometry.length / 4)?)?;
-        let scales = part(sums, rows.checked_mul(geometry.blocks)?)?;
-        let ready = part(scales, rows.checked_mul(geometry.scales())?)?;
+        let scales = part(sums, units)?;
+        let totals = part(scales, rows.checked_mul(geometry.scales())?)?;
+        let ready = part(totals, units)?;
         let group = if rows >= MANY {
             threads.checked_mul(geometry.length)?.checked_mul(GROUP * LANES / 4)?
         } else {
             0
         };
-        Some(Layout { sums, scales, ready, end: part(ready, group)? })
+        Some(Layout { sums, scales, totals, ready, end: part(ready, group)? })
     }
 }
 
@@ -196,16 +210,26 @@ pub struct Map<'a> {
     pub out: &'a mut [f32],
 }
 
-/// The body of a task. Its arguments are the map, the index of the task within the map, and the
-/// thread.
-type MapTask<'t> = dyn Fn(&(Operands<'_>, Target<'_>), usize, usize) + Sync + 't;
+/// The body of a task. Its arguments are the operands and the target of a map, the index of the
+/// task within the map, and the thread.
+type MapTask<'t> = dyn Fn(&Operands<'_>, Target<'_>, usize, usize) + Sync + 't;
+
+/// Operands shared by all tasks of a product.
+#[derive(Clone, Copy)]
+pub struct Operands<'a> {
+    weights: Tiles<'a>,
+    geometry: Geometry,
+    rows: Rows<'a>,
+    bias: Option<&'a [f32]>,
+    bounds: Option<[f32; 2]>,
+}
 
 /// Writes `out[r][n]` of every map for `rows` rows of `x [rows, inputs]`. The rows are quantised
 /// once, with a scale for every `block` inputs if `block` is set. All maps are one job.
 ///
 /// # Panics
 /// When there are no maps, a length does not fit the dimensions, weights have no scales, or maps
-/// divide the inputs into different blocks.
+/// divide the inputs into different units.
 #[allow(clippy::too_many_arguments, reason = "operands and where to work")]
 pub fn integer_linear<const N: usize>(
     level: Level,
@@ -224,18 +248,24 @@ pub fn integer_linear<const N: usize>(
     let layout = Layout::new(geometry, rows, pool.threads()).expect("rows that fit in memory");
     let (q, rest) = scratch[..layout.end].split_at_mut(layout.sums);
     let (sums, rest) = rest.split_at_mut(layout.scales - layout.sums);
-    let (scales, ready) = rest.split_at_mut(layout.ready - layout.scales);
+    let (scales, rest) = rest.split_at_mut(layout.totals - layout.scales);
+    let (totals, ready) = rest.split_at_mut(layout.ready - layout.totals);
     let (q, sums, ready) = (bytes_of(q), integers_of(sums), bytes_of(ready));
+    let minimums = maps.iter().flatten().any(|map| map.weights.scales.has_minimums());
+    let totals: &mut [f32] = if minimums { totals } else { &mut [] };
     // Raised (unsigned) rows are multiplied with the stored bytes of the weights.
-    let bytes = |map: &Map<'_>| map.weights.kind == IntegerType::I8 && map.weights.scales.block().is_none();
-    let raised = rows >= many(dot) && geometry.is_whole() && dot.raises() && maps.iter().flatten().all(bytes);
-    quantise_rows(level, pool, x, geometry, rows, raised, q, sums, scales);
-    let quantised = Rows { q, sums, scales, raised };
+    let in_place = |Map { weights, .. }: &Map<'_>| {
+        weights.kind == IntegerType::I8 && weights.are_bytes() && weights.scales.block().is_none()
+    };
+    let suits = rows >= many(dot) && geometry.is_whole() && dot.raises();
+    let raised = suits && maps.iter().flatten().all(in_place);
+    quantise_rows(level, pool, x, geometry, rows, raised, q, sums, scales, totals);
+    let quantised = Rows { q, sums, scales, totals, raised };
     let maps = maps.map(|map| {
         map.map(|Map { weights, bias, bounds, out }| {
-            weights.check();
             let same = weights.rows(block) == Some(geometry);
-            assert!(same, "maps of the same rows cut them into different blocks");
+            assert!(same, "maps of the same rows cut them into different units");
+            weights.check(geometry);
             assert!(out.len() >= rows * weights.outputs, "results shorter than the rows");
             assert!(bias.is_none_or(|bias| bias.len() >= weights.outputs), "bias shorter than the outputs");
             let target = Target { out: SharedOutput::new(out), stride: weights.outputs };
@@ -247,153 +277,269 @@ pub fn integer_linear<const N: usize>(
         return;
     }
     let shared = pool.worth(rows as u64 * panels as u64 * (LANES * geometry.length) as u64 / CHEAPER);
-    let threads = if shared { pool.threads() } else { 1 };
-    // The tasks of one map follow the tasks of the previous one.
-    let run = |tasks_of: &dyn Fn(usize) -> usize, body: &MapTask<'_>| {
+    let job = Job { pool, shared, maps, panels, rows };
+    match rows < many(dot) {
+        true => job.few(dot, streams),
+        false => job.many(dot, geometry, ready),
+    }
+}
+
+/// Products of quantised rows with one or several maps.
+struct Job<'j, const N: usize> {
+    pool: &'j Pool,
+    /// Whether all threads work.
+    shared: bool,
+    maps: [Option<(Operands<'j>, Target<'j>)>; N],
+    /// Number of panels of all maps.
+    panels: usize,
+    rows: usize,
+}
+
+impl<const N: usize> Job<'_, N> {
+    fn threads(&self) -> usize {
+        if self.shared { self.pool.threads() } else { 1 }
+    }
+
+    /// Runs all tasks. `tasks_of` returns the number of tasks of a map with some panels. The tasks
+    /// of one map follow the tasks of the previous one.
+    fn run(&self, tasks_of: &dyn Fn(usize) -> usize, body: &MapTask<'_>) {
         let mut ends = [0; N];
         let mut tasks = 0;
-        for (end, map) in ends.iter_mut().zip(&maps) {
+        for (end, map) in ends.iter_mut().zip(&self.maps) {
             tasks += map.as_ref().map_or(0, |(operands, _)| tasks_of(operands.weights.panels()));
             *end = tasks;
         }
         let body = |task: usize, thread: usize| {
             let index = ends.iter().take_while(|end| **end <= task).count();
             let begin = if index == 0 { 0 } else { ends[index - 1] };
-            if let Some(Some(map)) = maps.get(index) {
-                body(map, task - begin, thread);
+            if let Some(Some((operands, target))) = self.maps.get(index) {
+                body(operands, *target, task - begin, thread);
             }
         };
-        match shared {
-            true => pool.run_indexed(tasks, &body),
+        match self.shared {
+            true => self.pool.run_indexed(tasks, &body),
             false => (0..tasks).for_each(|task| body(task, 0)),
         }
-    };
-    if rows < many(dot) {
-        // A task is a run of panels, read once from front to back. Each thread gets the same number
-        // of tasks from every map, and the last tasks are short, since a job ends with its slowest
-        // thread.
-        let part = panels.div_ceil(threads * CUTS).next_multiple_of(tile::STREAMS).min(LONGEST_RUN);
-        let range = |panels: usize| panels.div_ceil(threads).next_multiple_of(tile::FEWER_STREAMS);
-        run(&|panels| threads * range(panels).div_ceil(part), &|(operands, target), task, _| {
+    }
+
+    /// Multiplies a few rows. A task is a run of panels, read once from front to back. Each thread
+    /// gets the same number of tasks from every map, and the last tasks are short, since a job ends
+    /// with its slowest thread.
+    fn few(&self, dot: DotLevel, streams: Streams) {
+        let (rows, threads) = (self.rows, self.threads());
+        let part = self.panels.div_ceil(threads * CUTS).next_multiple_of(STREAMS).min(LONGEST_RUN);
+        let range = |panels: usize| panels.div_ceil(threads).next_multiple_of(FEWER_STREAMS);
+        self.run(&|panels| threads * range(panels).div_ceil(part), &|operands, target, task, _| {
             let (panels, range) = (operands.weights.panels(), range(operands.weights.panels()));
             let tasks = range.div_ceil(part);
             let first = task / tasks * range + task % tasks * part;
             let end = (first + part).min((task / tasks + 1) * range).min(panels);
-            if first < end && affine::takes(operands) {
-                affine::multiply_at(dot, *operands, 0, rows, first, end - first, *target);
-            } else if first < end {
-                stream_at(dot, *operands, streams, rows, first, end - first, *target);
+            if first < end {
+                stream_at(dot, *operands, streams, rows, (first, end - first), target);
             }
         });
-        return;
     }
-    let groups = panels.div_ceil(GROUP);
-    let part = rows.div_ceil((threads * 4).div_ceil(groups.max(1))).max(LEAST_ROWS);
-    let blocks = rows.div_ceil(part);
-    let room = GROUP * LANES * geometry.length;
-    let ready = SharedOutput::new(ready);
-    run(&|panels| panels.div_ceil(GROUP) * blocks, &|(operands, target), task, thread| {
-        let (panel, row) = (task / blocks * GROUP, task % blocks * part);
-        let (rows, panels) = (part.min(rows - row), GROUP.min(operands.weights.panels() - panel));
-        if affine::takes(operands) {
-            affine::multiply_at(dot, *operands, row, rows, panel, panels, *target);
-            return;
-        }
-        // SAFETY: each thread has its own part, and thread indices are below the pool's number of
-        // threads.
-        let ready = unsafe { ready.part(thread * room, room) };
-        #[cfg(target_arch = "x86_64")]
-        if dot == DotLevel::Amx
-            && amx::takes(operands)
-            && let Some(amx) = crate::simd::amx::Amx::detect()
-        {
-            // SAFETY: the layout includes the rows that are read beyond the last one.
-            unsafe { amx::multiply(amx, *operands, row, rows, panel, panels, ready, *target) };
-            return;
-        }
-        #[cfg(target_arch = "aarch64")]
-        if dot == DotLevel::NeonI8mm
-            && i8mm::takes(operands)
-            && let Some(i8mm) = crate::simd::i8mm::NeonI8mm::detect()
-        {
-            i8mm::multiply(i8mm, *operands, row, rows, panel, panels, ready, *target);
-            return;
-        }
-        multiply_at(dot, *operands, row, rows, panel, panels, ready, *target);
-    });
+
+    /// Multiplies many rows. A task is some rows by a group of panels, which are unpacked first.
+    fn many(&self, dot: DotLevel, geometry: Geometry, ready: &mut [i8]) {
+        let rows = self.rows;
+        let groups = self.panels.div_ceil(GROUP);
+        let part = rows.div_ceil((self.threads() * 4).div_ceil(groups.max(1))).max(LEAST_ROWS);
+        let parts = rows.div_ceil(part);
+        let room = GROUP * LANES * geometry.length;
+        let ready = SharedOutput::new(ready);
+        self.run(&|panels| panels.div_ceil(GROUP) * parts, &|operands, target, task, thread| {
+            let (panel, row) = (task / parts * GROUP, task % parts * part);
+            let panels = (panel, GROUP.min(operands.weights.panels() - panel));
+            let rows = (row, part.min(rows - row));
+            // SAFETY: each thread has its own part, and thread indices are below the pool's number
+            // of threads.
+            let ready = unsafe { ready.part(thread * room, room) };
+            #[cfg(target_arch = "x86_64")]
+            if dot == DotLevel::Amx
+                && amx::takes(operands)
+                && let Some(amx) = crate::simd::amx::Amx::detect()
+            {
+                // SAFETY: the layout includes the rows that are read beyond the last one.
+                unsafe { amx::multiply(amx, *operands, rows.0, rows.1, panels.0, panels.1, ready, target) };
+                return;
+            }
+            #[cfg(target_arch = "aarch64")]
+            if dot == DotLevel::NeonI8mm
+                && i8mm::takes(operands)
+                && let Some(i8mm) = crate::simd::i8mm::NeonI8mm::detect()
+            {
+                i8mm::multiply(i8mm, *operands, rows.0, rows.1, panels.0, panels.1, ready, target);
+                return;
+            }
+            multiply_at(dot, *operands, rows, panels, ready, target);
+        });
+    }
 }
 
-/// Operands shared by all tasks of a product.
-#[derive(Clone, Copy)]
-pub struct Operands<'a> {
-    weights: Tiles<'a>,
-    geometry: Geometry,
-    rows: Rows<'a>,
-    bias: Option<&'a [f32]>,
-    bounds: Option<[f32; 2]>,
-}
-
-dispatch_dot! {
-    fn stream_at => stream(operands: Operands<'_>, streams: Streams, rows: usize, panel: usize, panels: usize, target: Target<'_>)
-}
-
-/// Multiplies a few rows by a run of panels, whose weights are read in place.
-#[inline(always)]
-fn stream<D: Dot>(
-    d: D,
+/// Multiplies a few rows by `panels`, a first panel and a number of panels, whose weights are read
+/// in place.
+fn stream_at(
+    dot: DotLevel,
     operands: Operands<'_>,
     streams: Streams,
     rows: usize,
-    panel: usize,
-    panels: usize,
+    panels: (usize, usize),
     target: Target<'_>,
 ) {
     match operands.weights.kind {
-        IntegerType::I8 => tile::stream::<D, tile::I8>(d, operands, streams, rows, panel, panels, target),
-        IntegerType::I4 => tile::stream::<D, tile::I4>(d, operands, streams, rows, panel, panels, target),
-        IntegerType::I2 => tile::stream::<D, tile::I2>(d, operands, streams, rows, panel, panels, target),
+        IntegerType::I8 => i8s::stream_at(dot, operands, streams, rows, panels, target),
+        IntegerType::I6 => i6s::stream_at(dot, operands, streams, rows, panels, target),
+        IntegerType::I5 => i5s::stream_at(dot, operands, streams, rows, panels, target),
+        IntegerType::I4 => i4s::stream_at(dot, operands, streams, rows, panels, target),
+        IntegerType::I2 => i2s::stream_at(dot, operands, streams, rows, panels, target),
     }
 }
 
-dispatch_dot! {
-    fn multiply_at => multiply(
-        operands: Operands<'_>, row: usize, rows: usize, panel: usize, panels: usize, ready: &mut [i8], target: Target<'_>,
-    )
-}
-
-/// Multiplies many rows by a group of panels, whose weights are unpacked first.
-#[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "operands and the block of work")]
-fn multiply<D: Dot>(
-    d: D,
+/// Multiplies `rows`, a first row and a number of rows, by a group of panels, whose weights are
+/// unpacked first.
+fn multiply_at(
+    dot: DotLevel,
     operands: Operands<'_>,
-    row: usize,
-    rows: usize,
-    panel: usize,
-    panels: usize,
+    rows: (usize, usize),
+    panels: (usize, usize),
     ready: &mut [i8],
     target: Target<'_>,
 ) {
+    macro_rules! with {
+        ($stored:ident, $form:ident) => {{
+            $stored::make_ready_at(dot, operands, panels, ready);
+            $form::multiply_at(dot, operands, rows, panels, ready, target);
+        }};
+    }
     match operands.weights.kind {
-        IntegerType::I8 if operands.rows.raised => {
-            if const { D::RAISES } {
-                tile::multiply::<D, tile::Raised>(d, operands, row, rows, panel, panels, &[], target);
-            } else {
-                unreachable!("rows are raised where `DotLevel::raises` says so");
+        IntegerType::I8 if operands.rows.raised => raised::multiply_at(dot, operands, rows, panels, target),
+        IntegerType::I8 => with!(i8s, signed),
+        IntegerType::I6 => with!(i6s, six_bits),
+        IntegerType::I5 => with!(i5s, five_bits),
+        IntegerType::I4 => with!(i4s, five_bits),
+        IntegerType::I2 => with!(i2s, five_bits),
+    }
+}
+
+/// Defines `$name::stream_at(dot, …)`, which multiplies a few rows by weights of one stored type,
+/// and `$name::make_ready_at(dot, …)`, which unpacks the weights of a group of panels.
+///
+/// Each type has its own functions. Without optimisation, the stack frame of a function includes
+/// the tiles of all types that it can run.
+macro_rules! of_types {
+    ($($name:ident: $stored:ident;)*) => { $(
+        mod $name {
+            use super::stored::$stored as Element;
+            use super::{Operands, Streams, Target, many, stream};
+            use crate::simd::dot::Dot;
+
+            #[inline(always)]
+            fn stream<D: Dot>(
+                d: D,
+                operands: Operands<'_>,
+                streams: Streams,
+                rows: usize,
+                (panel, panels): (usize, usize),
+                target: Target<'_>,
+            ) {
+                stream::stream::<D, Element>(d, operands, streams, rows, panel, panels, target);
+            }
+
+            #[inline(always)]
+            fn make_ready<D: Dot>(
+                d: D,
+                operands: Operands<'_>,
+                (panel, panels): (usize, usize),
+                ready: &mut [i8],
+            ) {
+                many::make_ready::<D, Element>(d, operands, panel, panels, ready);
+            }
+
+            crate::simd::dot::dispatch_dot! {
+                pub(super) fn stream_at => stream(
+                    operands: Operands<'_>, streams: Streams, rows: usize, panels: (usize, usize),
+                    target: Target<'_>,
+                )
+            }
+
+            crate::simd::dot::dispatch_dot! {
+                pub(super) fn make_ready_at => make_ready(
+                    operands: Operands<'_>, panels: (usize, usize), ready: &mut [i8],
+                )
             }
         }
-        IntegerType::I8 => {
-            tile::make_ready::<D, tile::I8>(d, operands, panel, panels, ready);
-            tile::multiply::<D, tile::Ready<false>>(d, operands, row, rows, panel, panels, ready, target);
+    )* };
+}
+of_types! {
+    i8s: I8;
+    i6s: I6;
+    i5s: I5;
+    i4s: I4;
+    i2s: I2;
+}
+
+/// Defines `$name::multiply_at(dot, …)`, which multiplies many rows by unpacked operands. All types
+/// whose operands have the same [sums](stored::Form::SUMS) use the same function.
+macro_rules! of_operands {
+    ($($name:ident: $sums:literal;)*) => { $(
+        mod $name {
+            use super::stored::Ready;
+            use super::{Operands, Target, many};
+            use crate::simd::dot::Dot;
+
+            #[inline(always)]
+            fn multiply<D: Dot>(
+                d: D,
+                operands: Operands<'_>,
+                (row, rows): (usize, usize),
+                (panel, panels): (usize, usize),
+                ready: &[i8],
+                target: Target<'_>,
+            ) {
+                many::multiply::<D, Ready<$sums>>(d, operands, row, rows, panel, panels, ready, target);
+            }
+
+            crate::simd::dot::dispatch_dot! {
+                pub(super) fn multiply_at => multiply(
+                    operands: Operands<'_>, rows: (usize, usize), panels: (usize, usize), ready: &[i8],
+                    target: Target<'_>,
+                )
+            }
         }
-        IntegerType::I4 => {
-            tile::make_ready::<D, tile::I4>(d, operands, panel, panels, ready);
-            tile::multiply::<D, tile::Ready<true>>(d, operands, row, rows, panel, panels, ready, target);
+    )* };
+}
+of_operands! {
+    signed: 1;
+    six_bits: 2;
+    five_bits: 4;
+}
+
+/// Signed bytes by rows that are raised.
+mod raised {
+    use super::stored::Raised;
+    use super::{Operands, Target, many};
+    use crate::simd::dot::Dot;
+
+    #[inline(always)]
+    fn multiply<D: Dot>(
+        d: D,
+        operands: Operands<'_>,
+        (row, rows): (usize, usize),
+        (panel, panels): (usize, usize),
+        target: Target<'_>,
+    ) {
+        if const { D::RAISES } {
+            many::multiply::<D, Raised>(d, operands, row, rows, panel, panels, &[], target);
+        } else {
+            unreachable!("rows are raised where `DotLevel::raises` says so");
         }
-        IntegerType::I2 => {
-            tile::make_ready::<D, tile::I2>(d, operands, panel, panels, ready);
-            tile::multiply::<D, tile::Ready<true>>(d, operands, row, rows, panel, panels, ready, target);
-        }
+    }
+
+    crate::simd::dot::dispatch_dot! {
+        pub(super) fn multiply_at => multiply(
+            operands: Operands<'_>, rows: (usize, usize), panels: (usize, usize), target: Target<'_>,
+        )
     }
 }
 

@@ -14,17 +14,34 @@ const TIE: f32 = 1e-4;
 /// Approximate cost of a value, in multiply-adds.
 const COST: u64 = 4;
 
-/// Quantises each row of `x [rows, inputs]`. Computes `scales[r] = max(max|x|, 1e-30) · (1/127)`
-/// and `q = round(x / scale)`, ties to even, within −127 and 127, all in f32. If the geometry is
-/// scaled, each block of a row is quantised separately, and `scales` is `[rows, blocks]`.
+/// Quantised rows (see [`quantise_rows`]).
+#[derive(Clone, Copy)]
+pub struct Rows<'a> {
+    /// `[rows, length]`
+    pub q: &'a [i8],
+    /// `[rows, units]`
+    pub sums: &'a [i32],
+    /// `[rows]`, or `[rows, units]` if the geometry is scaled.
+    pub scales: &'a [f32],
+    /// `[rows, units]` if weights have minimums, otherwise empty.
+    pub totals: &'a [f32],
+    /// Whether `q` is stored plus 128, as unsigned bytes.
+    pub raised: bool,
+}
+
+/// Quantises each row of `x [rows, inputs]`. Computes `scale = max(max|x|, 1e-30) · (1/127)` and `q
+/// = round(x / scale)`, ties to even, within −127 and 127, all in f32. If the geometry is scaled,
+/// each block of a row is quantised separately, and every unit gets the scale of its block.
 ///
-/// `q` receives rows of `geometry.length` with blocks padded with zeros. `sums` receives the sum of
-/// `q` of every block of every row. A NaN or an infinity makes the scale NaN, so products of its
+/// `q` receives rows of `geometry.length` with units padded with zeros, and `scales` as many scales
+/// for each row as [`Geometry::scales`] returns. `sums` receives the sum of `q` of every unit of
+/// every row. Unless it is empty, `totals` receives these sums in f32, multiplied by the unit's
+/// scale if the geometry is scaled. A NaN or an infinity makes the scale NaN, so products of its
 /// row are NaN. With `raised`, all of `q` is stored plus 128, as unsigned bytes.
 ///
 /// # Panics
 /// When a length does not fit the dimensions.
-#[allow(clippy::too_many_arguments, reason = "operands and three results")]
+#[allow(clippy::too_many_arguments, reason = "operands and four results")]
 pub fn quantise_rows(
     level: Level,
     pool: &Pool,
@@ -35,18 +52,21 @@ pub fn quantise_rows(
     q: &mut [i8],
     sums: &mut [i32],
     scales: &mut [f32],
+    totals: &mut [f32],
 ) {
-    let Geometry { inputs, blocks, length, .. } = geometry;
+    let Geometry { inputs, units, length, .. } = geometry;
     assert!(x.len() >= rows * inputs && q.len() >= rows * length, "values shorter than the rows");
     let each = geometry.scales();
-    assert!(scales.len() >= rows * each && sums.len() >= rows * blocks, "fewer scales or sums than rows");
-    let (q, sums, scales) = (SharedOutput::new(q), SharedOutput::new(sums), SharedOutput::new(scales));
+    assert!(scales.len() >= rows * each && sums.len() >= rows * units, "fewer scales or sums than rows");
+    let some = if totals.is_empty() { 0 } else { units };
+    let (q, sums) = (SharedOutput::new(q), SharedOutput::new(sums));
+    let (scales, totals) = (SharedOutput::new(scales), SharedOutput::new(totals));
     let body = |row: usize| {
         // SAFETY: every task has its own row.
-        let (q, sums, scales) = unsafe {
-            (q.part(row * length, length), sums.part(row * blocks, blocks), scales.part(row * each, each))
-        };
-        quantise_at(level, &x[row * inputs..][..inputs], geometry, raised, q, sums, scales);
+        let (q, sums) = unsafe { (q.part(row * length, length), sums.part(row * units, units)) };
+        // SAFETY: as above.
+        let (scales, totals) = unsafe { (scales.part(row * each, each), totals.part(row * some, some)) };
+        quantise_at(level, &x[row * inputs..][..inputs], geometry, raised, q, sums, scales, totals);
     };
     if pool.worth(COST * rows as u64 * inputs as u64) && rows > 1 {
         // Rows are short, so a task has several.
@@ -59,11 +79,13 @@ pub fn quantise_rows(
 
 dispatch! {
     fn quantise_at => quantise(
-        x: &[f32], geometry: Geometry, raised: bool, q: &mut [i8], sums: &mut [i32], scales: &mut [f32],
+        x: &[f32], geometry: Geometry, raised: bool,
+        q: &mut [i8], sums: &mut [i32], scales: &mut [f32], totals: &mut [f32],
     )
 }
 
 #[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "operands and four results")]
 fn quantise<S: Simd>(
     s: S,
     x: &[f32],
@@ -72,37 +94,52 @@ fn quantise<S: Simd>(
     q: &mut [i8],
     sums: &mut [i32],
     scales: &mut [f32],
+    totals: &mut [f32],
 ) {
-    let mut step = 0.0;
-    if !geometry.scaled {
-        let (largest, poison) = match S::REGISTERS {
-            Registers::Many => extremes::<S, 4>(s, x),
-            _ => extremes::<S, 1>(s, x),
+    let Geometry { unit, stride, scaled, per_row_scale, .. } = geometry;
+    let (mut step, mut scale) = (0.0, 0.0);
+    if !scaled {
+        (step, scale) = match S::REGISTERS {
+            Registers::Many => scale_of::<S, 4>(s, x),
+            _ => scale_of::<S, 1>(s, x),
         };
-        step = s.reduce_max(largest) * (1.0 / MOST);
-        scales[0] = step + s.reduce_add(poison);
+        scales[0] = scale;
     }
-    for (index, block) in x.chunks(geometry.block).enumerate() {
-        if geometry.scaled {
-            let (largest, poison) = extremes::<S, 1>(s, block);
-            step = s.reduce_max(largest) * (1.0 / MOST);
-            scales[index] = step + s.reduce_add(poison);
+    for (index, values) in x.chunks(unit).enumerate() {
+        if scaled {
+            if index.is_multiple_of(per_row_scale) {
+                let block = &x[index * unit..];
+                (step, scale) = scale_of::<S, 1>(s, &block[..block.len().min(unit * per_row_scale)]);
+            }
+            scales[index] = scale;
         }
-        sums[index] = steps_of(s, block, step, &mut q[index * geometry.stride..][..geometry.places(index)]);
+        let sum = steps_of(s, values, step, &mut q[index * stride..][..geometry.places(index)]);
+        sums[index] = sum;
+        if let Some(total) = totals.get_mut(index) {
+            *total = if scaled { scale * sum as f32 } else { sum as f32 };
+        }
     }
     if raised {
         q.iter_mut().for_each(|q| *q ^= i8::MIN);
     }
 }
 
-/// Writes the quantised values of a block, padded with zeros, and returns their sum.
+/// Returns the step of a row or block, and its scale, which is NaN if a value is not finite.
 #[inline(always)]
-fn steps_of<S: Simd>(s: S, block: &[f32], step: f32, q: &mut [i8]) -> i32 {
+fn scale_of<S: Simd, const CHAINS: usize>(s: S, x: &[f32]) -> (f32, f32) {
+    let (largest, poison) = extremes::<S, CHAINS>(s, x);
+    let step = s.reduce_max(largest) * (1.0 / MOST);
+    (step, step + s.reduce_add(poison))
+}
+
+/// Writes the quantised values of a unit, padded with zeros, and returns their sum.
+#[inline(always)]
+fn steps_of<S: Simd>(s: S, unit: &[f32], step: f32, q: &mut [i8]) -> i32 {
     let (divisor, reciprocal) = (s.splat(step), s.splat(1.0 / step));
     // The sums are integers below 2²⁴ in magnitude and therefore exact in f32: at most 2¹⁶ values
     // of 127 in sixteen lanes.
     let mut sum = s.splat(0.0);
-    for (chunk, q) in block.chunks(LANES).zip(q.chunks_exact_mut(LANES)) {
+    for (chunk, q) in unit.chunks(LANES).zip(q.chunks_exact_mut(LANES)) {
         // SAFETY: the chunk has `len` ≤ 16 values, lanes beyond are zero, and `q` has sixteen
         // places.
         unsafe {
@@ -146,44 +183,59 @@ fn extremes<S: Simd, const CHAINS: usize>(s: S, x: &[f32]) -> (S::V, S::V) {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_shim_testing::bits;
+
     use super::*;
 
     #[test]
-    fn rows_have_their_scale_and_blocks_their_sum() {
+    fn rows_have_their_scales_and_units_their_sums() {
         let (rows, inputs) = (3, 45);
         let mut x: Vec<f32> = (0..rows * inputs).map(|i| ((i * 29) % 71) as f32 / 10.0 - 3.0).collect();
         x[inputs..2 * inputs].fill(0.0);
-        let whole = [None, Some(20), Some(16)].map(|size| Geometry::new(inputs, size));
-        let scaled = [16, 32].map(|size| Geometry::scaled(inputs, size, None).expect("whole steps"));
-        for geometry in whole.into_iter().chain(scaled) {
+        // Blocks of rows, and blocks of weights.
+        let whole = [(None, None), (None, Some(20)), (None, Some(16))];
+        let scaled = [(Some(16), None), (Some(32), None), (Some(32), Some(16)), (Some(16), Some(32))];
+        for (block, size) in whole.into_iter().chain(scaled) {
+            let geometry = Geometry::of(inputs, block, size).expect("blocks that suit");
             for level in Level::available() {
                 let mut q = vec![99i8; rows * geometry.length];
-                let mut sums = vec![99; rows * geometry.blocks];
+                let mut sums = vec![99; rows * geometry.units];
                 let mut scales = vec![f32::NAN; rows * geometry.scales()];
+                let mut totals = vec![f32::NAN; rows * geometry.units];
                 let pool = Pool::eager(2);
-                quantise_rows(level, &pool, &x, geometry, rows, true, &mut q, &mut sums, &mut scales);
+                let (q, sums, scales) = (&mut q, &mut sums, &mut scales);
+                quantise_rows(level, &pool, &x, geometry, rows, true, q, sums, scales, &mut []);
                 let raised = q.clone();
-                quantise_rows(level, &pool, &x, geometry, rows, false, &mut q, &mut sums, &mut scales);
-                for row in 0..rows {
-                    let x = &x[row * inputs..][..inputs];
-                    let size = if geometry.scaled { geometry.block } else { inputs };
-                    let of = |part: &[f32]| {
+                quantise_rows(level, &pool, &x, geometry, rows, false, q, sums, scales, &mut totals);
+                for (row, x) in x.chunks(inputs).enumerate() {
+                    let scale_of = |k: usize| {
+                        let part = x.chunks(block.unwrap_or(inputs)).nth(k / block.unwrap_or(inputs));
+                        let part = part.expect("an input of the row");
                         part.iter().fold(1e-30f32, |most, value| most.max(value.abs())) * (1.0 / 127.0)
                     };
-                    let wanted: Vec<f32> = x.chunks(size).map(of).collect();
-                    let found = &scales[row * wanted.len()..][..wanted.len()];
-                    assert!(found.iter().zip(&wanted).all(|(a, b)| a.to_bits() == b.to_bits()));
                     let mut expected = vec![0i8; geometry.length];
-                    let mut totals = vec![0i32; geometry.blocks];
+                    let mut sum = vec![0i32; geometry.units];
                     for (k, value) in x.iter().enumerate() {
-                        let step = (value / wanted[k / size]).round_ties_even() as i8;
-                        expected[k / geometry.block * geometry.stride + k % geometry.block] = step;
-                        totals[k / geometry.block] += i32::from(step);
+                        let step = (value / scale_of(k)).round_ties_even() as i8;
+                        expected[geometry.place(k)] = step;
+                        sum[k / geometry.unit] += i32::from(step);
                     }
-                    assert_eq!(q[row * geometry.length..][..geometry.length], expected, "{}", level.name());
+                    let firsts = (0..geometry.units).map(|unit| unit * geometry.unit);
+                    let of_units: Vec<f32> = firsts.map(scale_of).collect();
+                    let total = |(sum, scale): (&i32, &f32)| match block {
+                        Some(_) => *scale * *sum as f32,
+                        None => *sum as f32,
+                    };
+                    let total: Vec<f32> = sum.iter().zip(&of_units).map(total).collect();
+                    let each = geometry.scales();
+                    let how = format!("{block:?}, {size:?}, {}", level.name());
+                    assert_eq!(bits(&scales[row * each..][..each]), bits(&of_units[..each]), "{how}");
+                    assert_eq!(q[row * geometry.length..][..geometry.length], expected, "{how}");
                     let plus = expected.iter().map(|q| q.wrapping_add(-128)).collect::<Vec<i8>>();
-                    assert_eq!(raised[row * geometry.length..][..geometry.length], plus);
-                    assert_eq!(sums[row * geometry.blocks..][..geometry.blocks], totals);
+                    assert_eq!(raised[row * geometry.length..][..geometry.length], plus, "{how}");
+                    let units = row * geometry.units..(row + 1) * geometry.units;
+                    assert_eq!(sums[units.clone()], sum, "{how}");
+                    assert_eq!(bits(&totals[units]), bits(&total), "{how}");
                 }
             }
         }
@@ -195,11 +247,19 @@ mod tests {
             for level in Level::available() {
                 let mut x = [1.0f32; 40];
                 x[33] = wrong;
-                let geometry = Geometry::new(20, None);
+                let geometry = Geometry::of(20, None, None).expect("no blocks");
                 let (mut q, mut sums, mut scales) = ([0i8; 64], [0; 2], [0.0; 2]);
-                quantise_rows(level, &Pool::eager(1), &x, geometry, 2, false, &mut q, &mut sums, &mut scales);
+                let (pool, to) = (Pool::eager(1), (&mut q, &mut sums, &mut scales));
+                quantise_rows(level, &pool, &x, geometry, 2, false, to.0, to.1, to.2, &mut []);
                 assert!(scales[0].is_finite() && scales[1].is_nan(), "{wrong}, {}", level.name());
                 assert!(q.iter().all(|q| *q != i8::MIN));
+                // A scale for every 16 of 20 values: only the blocks with the wrong value are NaN.
+                let geometry = Geometry::of(20, Some(16), None).expect("whole steps");
+                let (mut sums, mut scales, mut totals) = ([0; 4], [0.0; 4], [0.0; 4]);
+                let to = (&mut q, &mut sums, &mut scales, &mut totals);
+                quantise_rows(level, &pool, &x, geometry, 2, false, to.0, to.1, to.2, to.3);
+                assert_eq!(scales.map(f32::is_nan), [false, false, true, false]);
+                assert_eq!(totals.map(f32::is_nan), [false, false, true, false]);
             }
         }
     }

@@ -12,7 +12,8 @@
 //! `0.06 · √K` standard deviations of the results, and the largest of V results is about
 //! `√(2 ln V)` standard deviations above the mean. With one row and 262,144 roughly normal weight
 //! rows, 3.5 of a thousand second parts were read at K = 640, and 5.7 at K = 1536 (one
-//! measurement).
+//! measurement). The results of a trained model are often closer to each other, and then most
+//! second parts are read, one by one. Computing all results is faster in that case ([`Head`]).
 //!
 //! First parts are stored in panels of sixteen outputs. Every 32 inputs of a panel are five vectors
 //! of 64 bytes, with bytes 4·i to 4·i + 3 of each for output i. Four vectors contain the low four
@@ -21,14 +22,16 @@
 //! stored row by row, in the format of [`Dot::thirds`], because only few of them are read, far
 //! apart.
 
+mod head;
 mod search;
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicU32;
 
-use self::search::{Best, Phase, Search, length, search_at};
+pub use self::head::Head;
+use self::search::{Best, Phase, Search, keep_largest, length, search_at};
 use super::results::value;
-use super::tile::{FEWER_STREAMS, STREAMS, ahead};
+use super::streams::{FEWER_STREAMS, STREAMS, ahead};
 use super::{Geometry, Streams, bytes_of, integers_of, quantise_rows};
 use crate::kernels::math::softcap;
 use crate::pool::{Pool, SharedOutput};
@@ -79,6 +82,12 @@ impl Split<'_> {
     /// Checks whether matrices with this many inputs can be split.
     pub const fn takes(inputs: u64) -> bool {
         inputs > 0 && inputs.is_multiple_of(STEP as u64) && inputs <= LONGEST as u64
+    }
+
+    /// Returns how many of the largest results of each row are found, or `None` if all results are
+    /// written.
+    pub fn wanted(&self, largest: Option<NonZeroUsize>) -> Option<usize> {
+        largest.map(NonZeroUsize::get).filter(|wanted| *wanted <= MOST && *wanted < self.outputs)
     }
 
     /// Checks the dimensions and the lengths of weights and scales.
@@ -187,7 +196,8 @@ pub fn scratch_values(inputs: usize, rows: usize, threads: usize) -> Option<usiz
 ///
 /// With `largest = k`, only the k largest results of each row are written, and all other places
 /// receive [`f32::MIN`]. Among equal results the lower index wins. The choice depends only on the
-/// operands of the row, not on other rows. All results of a row that is not finite are NaN.
+/// operands of the row, not on other rows. All results of a row that is not finite are NaN. `head`
+/// selects how the largest results are found.
 ///
 /// # Panics
 /// When a length does not fit the dimensions, or the dimensions cannot be split.
@@ -196,6 +206,7 @@ pub fn split_linear(
     level: Level,
     dot: DotLevel,
     streams: Streams,
+    head: Head,
     pool: &Pool,
     x: &[f32],
     split: Split<'_>,
@@ -213,27 +224,30 @@ pub fn split_linear(
     let (room, lists) = rest.split_at_mut(layout.list - layout.upper);
     let (q, lists) = (bytes_of(q), integers_of(lists));
     let (room, lists) = (SharedOutput::new(room), SharedOutput::new(lists));
+    let find = split.wanted(largest).map(|wanted| (wanted, head));
     for first in (0..rows).step_by(ROWS) {
         let rows = ROWS.min(rows - first);
         let (mut sums, mut scales) = ([0; ROWS], [0.0; ROWS]);
         let x = &x[first * inputs..];
-        quantise_rows(level, pool, x, Geometry::new(inputs, None), rows, false, q, &mut sums, &mut scales);
+        let whole = Geometry::of(inputs, None, None).expect("few inputs");
+        quantise_rows(level, pool, x, whole, rows, false, q, &mut sums, &mut scales, &mut []);
         let all: [Row<'_>; ROWS] = std::array::from_fn(|row| {
             let row = row.min(rows - 1);
             let (q, sum, scale) = (&q[row * inputs..][..inputs], sums[row], scales[row]);
             Row { split, q, sum, scale, cap, streams }
         });
         let out = SharedOutput::new(&mut out[first * outputs..][..rows * outputs]);
-        some_rows(dot, pool, &all[..rows], largest, room, lists, out);
+        some_rows(dot, pool, &all[..rows], find, room, lists, out);
     }
 }
 
-/// Processes at most [`ROWS`] rows.
+/// Processes at most [`ROWS`] rows. With `find`, only that many of the largest results of each row
+/// are written.
 fn some_rows(
     dot: DotLevel,
     pool: &Pool,
     rows: &[Row<'_>],
-    largest: Option<NonZeroUsize>,
+    find: Option<(usize, Head)>,
     room: SharedOutput<'_, f32>,
     lists: SharedOutput<'_, i32>,
     out: SharedOutput<'_, f32>,
@@ -245,17 +259,10 @@ fn some_rows(
         true => pool.run_indexed(tasks, body),
         false => (0..tasks).for_each(|task| body(task, 0)),
     };
-    let wanted = largest.map_or(outputs, NonZeroUsize::get);
-    if wanted > MOST || wanted >= outputs {
+    let Some((wanted, head)) = find else {
         return run(tasks, &|task, _| complete_at(dot, rows, task, out));
-    }
-    let bars = [const { AtomicU32::new(0) }; ROWS];
-    let search = Search {
-        rows,
-        lengths: std::array::from_fn(|row| length(&rows[row.min(rows.len() - 1)])),
-        bars: &bars,
-        wanted,
     };
+    let bars = [const { AtomicU32::new(0) }; ROWS];
     let list = |thread: usize, row: usize| {
         // SAFETY: each thread has its own part, and thread indices are below the pool's number of
         // threads.
@@ -264,23 +271,34 @@ fn some_rows(
     for thread in 0..pool.threads() {
         (0..rows.len()).for_each(|row| list(thread, row)[0] = 0);
     }
-    let step = |phase: Phase, first: usize, end: usize| {
-        run(end - first, &|task, thread| {
-            // SAFETY: as above.
-            let (room, lists) = unsafe {
-                let lists = lists.part(thread * rows.len() * LIST, rows.len() * LIST);
-                (room.part(thread * ROOM, ROOM), lists)
-            };
-            search_at(dot, &search, phase, first + task, room, lists, out);
-        });
+    let lists_of = |thread: usize| {
+        // SAFETY: as above.
+        unsafe { lists.part(thread * rows.len() * LIST, rows.len() * LIST) }
     };
-    // The most promising results of some tasks come first. They raise the bar for the other tasks,
-    // which finish while their bounds are in cache. If only one result is wanted, a part of the
-    // tasks is enough.
-    let early = if wanted == 1 { tasks.div_ceil(EARLY) } else { tasks };
-    step(Phase::Begin, 0, early);
-    step(Phase::Both, early, tasks);
-    step(Phase::End, 0, early);
+    match head {
+        Head::All => run(tasks, &|task, thread| {
+            complete_at(dot, rows, task, out);
+            keep_largest(rows, &bars, wanted, task, lists_of(thread), out);
+        }),
+        Head::Bounds => {
+            let lengths = std::array::from_fn(|row| length(&rows[row.min(rows.len() - 1)]));
+            let search = Search { rows, lengths, bars: &bars, wanted };
+            let step = |phase: Phase, first: usize, end: usize| {
+                run(end - first, &|task, thread| {
+                    // SAFETY: as above.
+                    let room = unsafe { room.part(thread * ROOM, ROOM) };
+                    search_at(dot, &search, phase, first + task, room, lists_of(thread), out);
+                });
+            };
+            // The most promising results of some tasks come first. They raise the bar for the other
+            // tasks, which finish while their bounds are in cache. If only one result is wanted, a
+            // part of the tasks is enough.
+            let early = if wanted == 1 { tasks.div_ceil(EARLY) } else { tasks };
+            step(Phase::Begin, 0, early);
+            step(Phase::Both, early, tasks);
+            step(Phase::End, 0, early);
+        }
+    }
     for row in 0..rows.len() {
         let mut best = Best::of(list(0, row), wanted);
         for thread in 1..pool.threads() {

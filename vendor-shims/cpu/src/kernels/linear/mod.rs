@@ -32,6 +32,8 @@ pub struct Panels<'a> {
     pub data: PanelData<'a>,
     /// Scales of integers.
     pub scales: Scales<'a>,
+    /// Stored integer that represents zero. Other than 0 only with [`Scales::Blocks`].
+    pub zero: i32,
     /// Number of inputs, K.
     pub inputs: usize,
     /// Number of outputs, N. The last panel is padded with zeros.
@@ -60,59 +62,55 @@ pub enum Scales<'a> {
     None,
     /// One scale per output.
     PerOutput(&'a [f32]),
-    /// One scale per `size` steps of k: sixteen binary16 per panel and block. Only with
+    /// A scale for every `size` steps of k: sixteen per panel and block, followed by sixteen
+    /// minimums if `minimum` is true. A weight is `(stored − zero) · scale − minimum`. Only with
     /// [`PanelData::I8`] and [`PanelData::I4`].
-    PerBlock {
+    Blocks {
         /// Steps of k that share a scale.
         size: usize,
-        /// Panel after panel, block after block.
-        values: &'a [[u16; LANES]],
-    },
-    /// An affine map per `size` steps of k, `(stored − zero) · scale − minimum`: sixteen scales per
-    /// panel and block, followed by sixteen minimums if `minimum` is true. Only with
-    /// [`PanelData::I8`] and [`PanelData::I4`].
-    Affine {
-        /// Steps of k that share a map.
-        size: usize,
-        /// Stored value that represents zero.
-        zero: i32,
         /// Whether there are minimums.
         minimum: bool,
         /// Panel after panel, block after block.
-        values: Maps<'a>,
+        numbers: Numbers<'a>,
     },
 }
 
-/// Numbers of affine maps in their stored type, sixteen outputs each.
+/// Scales and minimums of blocks in their stored type, sixteen outputs each.
 #[derive(Clone, Copy, Debug)]
-pub enum Maps<'a> {
+pub enum Numbers<'a> {
     /// binary16 bits
     F16(&'a [[u16; LANES]]),
     /// binary32
     F32(&'a [[f32; LANES]]),
+    /// Products of a binary16, which a group of blocks shares, and a signed byte of each block, as
+    /// in GGUF's K-types. Only for integer products.
+    ///
+    /// A panel is a sequence of groups. A group is the sixteen binary16 factors of the scales, the
+    /// factors of the minimums (if there are any), sixteen bytes for the scales of each block, then
+    /// sixteen bytes for the minimums of each block.
+    Small {
+        /// Sixteen bytes each: half of the factors, or the bytes of a block.
+        pieces: &'a [[u16; LANES / 2]],
+        /// Blocks of a group. The last group of a panel may have fewer.
+        group: usize,
+    },
 }
 
-impl Maps<'_> {
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Maps::F16(values) => values.len(),
-            Maps::F32(values) => values.len(),
+impl Numbers<'_> {
+    /// Checks whether there are as many numbers as these panels need, each of `blocks` blocks.
+    pub(crate) fn suffice(&self, panels: usize, blocks: usize, minimum: bool) -> bool {
+        let times = panels * if minimum { 2 } else { 1 };
+        match *self {
+            Numbers::F16(numbers) => numbers.len() >= times * blocks,
+            Numbers::F32(numbers) => numbers.len() >= times * blocks,
+            Numbers::Small { group: 0, .. } => false,
+            Numbers::Small { pieces, group } => pieces.len() >= times * Numbers::pieces(blocks, group),
         }
     }
 
-    /// Loads the numbers of sixteen outputs at `index`.
-    ///
-    /// # Panics
-    /// When there are fewer.
-    #[inline(always)]
-    pub(crate) fn load<S: Simd>(self, s: S, index: usize) -> S::V {
-        // SAFETY: an element has sixteen numbers.
-        unsafe {
-            match self {
-                Maps::F16(values) => s.load_f16(values[index].as_ptr()),
-                Maps::F32(values) => s.load(values[index].as_ptr()),
-            }
-        }
+    /// Returns the pieces of the scales of a panel's blocks, or of their minimums.
+    pub(crate) const fn pieces(blocks: usize, group: usize) -> usize {
+        blocks + 2 * blocks.div_ceil(group)
     }
 }
 
@@ -120,27 +118,14 @@ impl Scales<'_> {
     /// Returns the steps of k of a block, or `None` without blocks.
     pub fn block(&self) -> Option<usize> {
         match *self {
-            Scales::PerBlock { size, .. } | Scales::Affine { size, .. } => Some(size),
+            Scales::Blocks { size, .. } => Some(size),
             Scales::None | Scales::PerOutput(_) => None,
         }
     }
 
-    /// Returns the scales of blocks in panels of `inputs` steps, in the form that tiles read.
-    fn blocks(self, inputs: usize) -> Blocks {
-        match self {
-            Scales::PerBlock { size, values } => {
-                Blocks { half: values.as_ptr(), stride: inputs.div_ceil(size), size, ..Blocks::NONE }
-            }
-            Scales::Affine { size, zero, minimum, values } => {
-                let (stride, zero) = (inputs.div_ceil(size), zero as f32);
-                let blocks = Blocks { minimum, zero, stride, size, ..Blocks::NONE };
-                match values {
-                    Maps::F16(values) => Blocks { half: values.as_ptr(), ..blocks },
-                    Maps::F32(values) => Blocks { single: values.as_ptr(), is_single: true, ..blocks },
-                }
-            }
-            Scales::None | Scales::PerOutput(_) => Blocks::NONE,
-        }
+    /// Checks whether blocks have minimums.
+    pub fn has_minimums(&self) -> bool {
+        matches!(self, Scales::Blocks { minimum: true, .. })
     }
 }
 
@@ -158,26 +143,45 @@ impl PanelData<'_> {
 }
 
 impl Panels<'_> {
-    fn check_blocks(&self, size: usize, found: usize) {
-        let blocks = matches!(self.data, PanelData::I8(_) | PanelData::I4(_));
-        assert!(blocks && size > 0, "scales of other blocks");
-        let panels = self.outputs.div_ceil(LANES);
-        assert!(found >= panels * self.inputs.div_ceil(size), "fewer scales than blocks");
+    /// Returns the scales of blocks, in the form that tiles read.
+    fn blocks(&self) -> Blocks {
+        let Scales::Blocks { size, minimum, numbers } = self.scales else { return Blocks::NONE };
+        let (stride, zero) = (self.inputs.div_ceil(size), self.zero as f32);
+        let blocks = Blocks { minimum, zero, stride, size, ..Blocks::NONE };
+        match numbers {
+            Numbers::F16(numbers) => Blocks { half: numbers.as_ptr(), ..blocks },
+            Numbers::F32(numbers) => Blocks { single: numbers.as_ptr(), is_single: true, ..blocks },
+            Numbers::Small { .. } => unreachable!("numbers of panels are not products"),
+        }
+    }
+
+    /// Checks whether blocks have zero points, minimums or binary32 scales.
+    fn is_affine(&self) -> bool {
+        match self.scales {
+            Scales::Blocks { minimum, numbers, .. } => {
+                minimum || self.zero != 0 || matches!(numbers, Numbers::F32(_))
+            }
+            Scales::None | Scales::PerOutput(_) => false,
+        }
     }
 
     /// Checks the lengths of weights and scales.
     ///
     /// # Panics
-    /// When there are fewer weights or scales than the dimensions require.
+    /// When there are fewer weights or scales than the dimensions require, or scales of other
+    /// blocks.
     fn check(&self) {
         let panels = self.outputs.div_ceil(LANES);
         assert!(self.data.steps() >= panels * self.inputs, "fewer weights than panels");
         match self.scales {
             Scales::None => {}
             Scales::PerOutput(scales) => assert!(scales.len() >= self.outputs, "fewer scales than outputs"),
-            Scales::PerBlock { size, values } => self.check_blocks(size, values.len()),
-            Scales::Affine { size, minimum, values, .. } => {
-                self.check_blocks(size, values.len() / if minimum { 2 } else { 1 });
+            Scales::Blocks { size, minimum, numbers } => {
+                let blocks = matches!(self.data, PanelData::I8(_) | PanelData::I4(_));
+                let plain = !matches!(numbers, Numbers::Small { .. });
+                assert!(blocks && plain && size > 0, "scales of other blocks");
+                let found = numbers.suffice(panels, self.inputs.div_ceil(size), minimum);
+                assert!(found, "fewer scales than blocks");
             }
         }
     }
@@ -337,17 +341,18 @@ fn task_at(
             $name::run(level, x, $steps.as_ptr().cast(), weights, finish, (row, rows), (panel, panels), out)
         };
     }
-    match (weights.data, weights.scales) {
-        (PanelData::F32(steps), _) => with!(f32s, steps),
-        (PanelData::Bf16(steps), _) => with!(bf16s, steps),
-        (PanelData::F16(steps), _) => with!(f16s, steps),
-        (PanelData::I8(steps), Scales::PerBlock { .. }) => with!(i8_blocks, steps),
-        (PanelData::I8(steps), Scales::Affine { .. }) => with!(i8_affine, steps),
-        (PanelData::I8(steps), _) => with!(i8s, steps),
-        (PanelData::I4(steps), Scales::PerBlock { .. }) => with!(i4_blocks, steps),
-        (PanelData::I4(steps), Scales::Affine { .. }) => with!(i4_affine, steps),
-        (PanelData::I4(steps), _) => with!(i4s, steps),
-        (PanelData::I2(steps), _) => with!(i2s, steps),
+    let (affine, blocks) = (weights.is_affine(), weights.scales.block().is_some());
+    match weights.data {
+        PanelData::F32(steps) => with!(f32s, steps),
+        PanelData::Bf16(steps) => with!(bf16s, steps),
+        PanelData::F16(steps) => with!(f16s, steps),
+        PanelData::I8(steps) if affine => with!(i8_affine, steps),
+        PanelData::I8(steps) if blocks => with!(i8_blocks, steps),
+        PanelData::I8(steps) => with!(i8s, steps),
+        PanelData::I4(steps) if affine => with!(i4_affine, steps),
+        PanelData::I4(steps) if blocks => with!(i4_blocks, steps),
+        PanelData::I4(steps) => with!(i4s, steps),
+        PanelData::I2(steps) => with!(i2s, steps),
     }
 }
 
@@ -370,14 +375,14 @@ fn block<S: Simd, E: Element>(
     out: SharedOutput<'_, f32>,
 ) {
     let Panels { inputs, outputs, scales, .. } = weights;
+    // The number of scales was checked together with the lengths.
+    let blocks = weights.blocks().panel(panel);
     let column = panel * LANES;
     let columns = (panels * LANES).min(outputs - column);
     // SAFETY: `linear` checked the lengths, and `row + rows` and `panel + panels` stay within them.
     let (source, weights) = unsafe { (x.as_ptr().add(row * inputs), steps.add(panel * inputs)) };
     // SAFETY: as above, and no other task writes these rows of these columns.
     let target = unsafe { out.pointer().add(row * outputs + column) };
-    // The number of scales was checked together with the lengths.
-    let blocks = scales.blocks(inputs).panel(panel);
     // The rows of one tile read their weights once, from front to back. More rows reuse a block
     // while it is in cache.
     let step_limit = if rows <= HIGHEST { inputs } else { K_BLOCK };

@@ -68,7 +68,7 @@ pub fn mat_mul(
             if pool.worth(b_size as u64) { pool.run(panels, &body) } else { (0..panels).for_each(body) }
         }
         let data = PanelData::F32(packed.as_chunks().0);
-        let weights = Panels { data, scales: Scales::None, inputs: k, outputs: n };
+        let weights = Panels { data, scales: Scales::None, zero: 0, inputs: k, outputs: n };
         let rows = &a[a_at * a_size..(a_at + 1) * a_size];
         linear(
             level,

@@ -35,7 +35,7 @@ fn values(count: usize, seed: u64) -> Vec<f32> {
 }
 
 fn float_panels<'a>(data: PanelData<'a>, inputs: usize, outputs: usize) -> Panels<'a> {
-    Panels { data, scales: Scales::None, inputs, outputs }
+    Panels { data, scales: Scales::None, zero: 0, inputs, outputs }
 }
 
 proptest! {
@@ -174,7 +174,7 @@ proptest! {
                 let scale = scales[index % outputs];
                 *sum = bias.as_ref().map_or(*sum * scale, |bias| sum.mul_add(scale, bias[index % outputs]));
             }
-            let panels = Panels { data, scales: Scales::PerOutput(&scales), inputs, outputs };
+            let panels = Panels { data, scales: Scales::PerOutput(&scales), zero: 0, inputs, outputs };
             same_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
         }
         // With scales per block, the result has the bits of the decoded weights.
@@ -189,8 +189,8 @@ proptest! {
             }).collect();
             let expected = twin(&x, &decoded, bias.as_deref(), rows, inputs, outputs);
             let scales = block_panels(&scales, blocks, outputs);
-            let scales = Scales::PerBlock { size: block, values: &scales };
-            let panels = Panels { data: integers.data(&bytes), scales, inputs, outputs };
+            let scales = Scales::Blocks { size: block, minimum: false, numbers: Numbers::F16(&scales) };
+            let panels = Panels { data: integers.data(&bytes), scales, zero: 0, inputs, outputs };
             same_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
             // Affine maps give the same bits too.
             for (zero, minimum, half) in [(0, false, false), (-8, true, false), (-8, true, true), (3, false, true)] {
@@ -216,9 +216,9 @@ proptest! {
                     })
                 }).collect();
                 let narrow: Vec<[u16; LANES]> = lying.iter().map(|vector| vector.map(narrow_f16)).collect();
-                let values = if half { Maps::F16(&narrow) } else { Maps::F32(&lying) };
-                let scales = Scales::Affine { size: block, zero, minimum, values };
-                let panels = Panels { data: integers.data(&bytes), scales, inputs, outputs };
+                let numbers = if half { Numbers::F16(&narrow) } else { Numbers::F32(&lying) };
+                let scales = Scales::Blocks { size: block, minimum, numbers };
+                let panels = Panels { data: integers.data(&bytes), scales, zero, inputs, outputs };
                 same_everywhere(&x, panels, bias.as_deref(), rows, &expected)?;
             }
         }
@@ -263,28 +263,28 @@ fn every_kernel_fits_half_of_the_stack() {
         let [i8s, i4s, i2s] =
             [PanelType::I8, PanelType::I4, PanelType::I2].map(|kind| Integers::new(kind, inputs, outputs, 2));
         let bytes = [&i8s, &i4s, &i2s].map(Integers::bytes);
+        let numbers = Numbers::F16(&block_scales);
         let (of_output, of_block) =
-            (Scales::PerOutput(&scales), Scales::PerBlock { size: block, values: &block_scales });
-        let affine =
-            Scales::Affine { size: block, zero: 0, minimum: false, values: Maps::F16(&block_scales) };
+            (Scales::PerOutput(&scales), Scales::Blocks { size: block, minimum: false, numbers });
+        // Blocks with a zero point have kernels of their own.
         let all = [
-            (PanelData::F32(p32.as_chunks().0), Scales::None),
-            (PanelData::Bf16(p16.as_chunks().0), Scales::None),
-            (PanelData::F16(p16.as_chunks().0), Scales::None),
-            (i8s.data(&bytes[0]), of_output),
-            (i8s.data(&bytes[0]), of_block),
-            (i8s.data(&bytes[0]), affine),
-            (i4s.data(&bytes[1]), of_output),
-            (i4s.data(&bytes[1]), of_block),
-            (i4s.data(&bytes[1]), affine),
-            (i2s.data(&bytes[2]), of_output),
+            (PanelData::F32(p32.as_chunks().0), Scales::None, 0),
+            (PanelData::Bf16(p16.as_chunks().0), Scales::None, 0),
+            (PanelData::F16(p16.as_chunks().0), Scales::None, 0),
+            (i8s.data(&bytes[0]), of_output, 0),
+            (i8s.data(&bytes[0]), of_block, 0),
+            (i8s.data(&bytes[0]), of_block, 3),
+            (i4s.data(&bytes[1]), of_output, 0),
+            (i4s.data(&bytes[1]), of_block, 0),
+            (i4s.data(&bytes[1]), of_block, 3),
+            (i2s.data(&bytes[2]), of_output, 0),
         ];
-        for (data, scales) in all {
+        for (data, scales, zero) in all {
             for rows in [1, 7, 20] {
                 let x = values(rows * inputs, 3);
                 for level in Level::available() {
                     let mut out = vec![f32::NAN; rows * outputs];
-                    let panels = Panels { data, scales, inputs, outputs };
+                    let panels = Panels { data, scales, zero, inputs, outputs };
                     linear(level, &Pool::eager(1), &x, panels, Finish::default(), rows, &mut out);
                     assert!(out.iter().all(|value| !value.is_nan()), "{}", level.name());
                 }

@@ -127,6 +127,9 @@ pub unsafe trait Dot: Copy + Send + Sync {
     unsafe fn thirds(self, source: *const u8) -> [Self::Bytes; 2];
     /// Adds 16 to each byte of `small` (within 0 and 15) whose byte in `bits` has bit `part` set.
     fn raise(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes;
+    /// Adds 16 times field `part` of each byte of `bits` to the same byte of `small` (within 0 and
+    /// 15). A field has two bits, from bit `2 · part` on.
+    fn deepen(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes;
     /// Whether [`Dot::dot_raised`] is available, because the instruction multiplies unsigned by
     /// signed bytes.
     const RAISES: bool = false;
@@ -140,8 +143,37 @@ pub unsafe trait Dot: Copy + Send + Sync {
         let _ = (sums, w, q);
         unreachable!("a product of unsigned and signed bytes")
     }
-    /// Computes [`Dot::dot`] of bytes within 0 and 31.
+    /// Computes [`Dot::dot`] of bytes within 0 and 63.
     fn dot_small(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums;
+    /// Whether [`Dot::dot_four_small`] and [`Dot::dot_two_small`] need fewer instructions than
+    /// single products, because they add products in sixteen bits first.
+    const GROUPS: bool = false;
+    /// Computes [`Dot::dot_small`] of four operands, whose bytes are within 0 and 31, and of all
+    /// sixteen bytes of a step.
+    ///
+    /// # Safety
+    /// See [`Dot::step`].
+    #[inline(always)]
+    unsafe fn dot_four_small(self, sums: Self::Sums, w: [Self::Bytes; 4], step: Self::Step) -> Self::Sums {
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.dot_two_small(self.dot_two_small(sums, [w[0], w[1]], step, 0), [w[2], w[3]], step, 2) }
+    }
+    /// Computes [`Dot::dot_small`] of two operands, whose bytes are within 0 and 63, and of the
+    /// eight bytes of a step from byte `4 · first` on.
+    ///
+    /// # Safety
+    /// See [`Dot::step`]. `first` must be 0 or 2.
+    #[inline(always)]
+    unsafe fn dot_two_small(
+        self,
+        sums: Self::Sums,
+        w: [Self::Bytes; 2],
+        step: Self::Step,
+        first: usize,
+    ) -> Self::Sums {
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.dot_small_at(self.dot_small_at(sums, w[0], step, first), w[1], step, first + 1) }
+    }
     /// Computes `sums[i] + Σ w[4i + j] · q[4i + j]`, wrapping, of bytes within 0 and 31 and
     /// unconverted signed bytes, none of them −128.
     fn dot_each(self, sums: Self::Sums, w: Self::Bytes, q: Self::Bytes) -> Self::Sums;
@@ -196,6 +228,9 @@ pub enum DotLevel {
     /// Like [`DotLevel::NeonDot`], with products of pairs of rows for many rows.
     #[cfg(target_arch = "aarch64")]
     NeonI8mm,
+    /// Plain Rust with the register tiles and the offset of AVX-512 VNNI.
+    #[cfg(test)]
+    Wide,
 }
 
 impl DotLevel {
@@ -232,6 +267,12 @@ impl DotLevel {
         levels
     }
 
+    /// Returns every level that tests can run, the simulated one last.
+    #[cfg(test)]
+    pub fn every() -> Vec<DotLevel> {
+        [DotLevel::available(), vec![DotLevel::Wide]].concat()
+    }
+
     /// Returns the fastest level of this processor that uses no wider registers than `level`.
     pub fn within(level: Level) -> DotLevel {
         let fits = |dot: &DotLevel| match dot {
@@ -242,6 +283,8 @@ impl DotLevel {
             DotLevel::Avx512Vnni | DotLevel::Amx => level == Level::Avx512,
             #[cfg(target_arch = "aarch64")]
             DotLevel::Neon | DotLevel::NeonDot | DotLevel::NeonI8mm => level != Level::Scalar,
+            #[cfg(test)]
+            DotLevel::Wide => false,
         };
         DotLevel::available().into_iter().rfind(fits).unwrap_or(DotLevel::Scalar)
     }
@@ -278,6 +321,8 @@ impl DotLevel {
             DotLevel::Avx512Vnni => Avx512Vnni::RAISES,
             #[cfg(target_arch = "x86_64")]
             DotLevel::AvxVnni => AvxVnni::RAISES,
+            #[cfg(test)]
+            DotLevel::Wide => true,
             _ => false,
         }
     }
@@ -311,6 +356,8 @@ impl DotLevel {
             DotLevel::NeonDot => "neon-dot",
             #[cfg(target_arch = "aarch64")]
             DotLevel::NeonI8mm => "neon-i8mm",
+            #[cfg(test)]
+            DotLevel::Wide => "wide",
         }
     }
 }
@@ -351,6 +398,10 @@ macro_rules! dispatch_dot {
             {
                 { with!(NeonDot, NeonDot, "neon,dotprod"); }
                 { with!(Neon, NeonWiden, "neon"); }
+            }
+            #[cfg(test)]
+            if level == $crate::simd::dot::DotLevel::Wide {
+                return $kernel($crate::simd::Wide, $($argument),*);
             }
             let _ = level;
             $kernel($crate::simd::Scalar, $($argument),*)

@@ -87,15 +87,30 @@ unsafe fn four_at(mut sum: int32x4_t, w: int8x16_t, q: int8x16_t, index: usize) 
 #[inline(always)]
 unsafe fn widened(sum: int32x4_t, w: int8x16_t, q: int8x16_t) -> int32x4_t {
     // SAFETY: the caller guarantees Advanced SIMD.
+    unsafe { grouped(sum, [w], [q]) }
+}
+
+/// Computes [`widened`] of `N` operands, whose products are added in sixteen bits. Their magnitudes
+/// are at most 4 · 31 · 127 = 15,748, 2 · 63 · 127 = 16,002, or 128 · 127 for one operand.
+///
+/// # Safety
+/// The processor must have Advanced SIMD.
+#[inline(always)]
+unsafe fn grouped<const N: usize>(sum: int32x4_t, w: [int8x16_t; N], q: [int8x16_t; N]) -> int32x4_t {
+    // SAFETY: the caller guarantees Advanced SIMD.
     unsafe {
-        let low = vpaddlq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(q)));
-        let high = vpaddlq_s16(vmull_s8(vget_high_s8(w), vget_high_s8(q)));
-        vaddq_s32(sum, vpaddq_s32(low, high))
+        let mut low = vmull_s8(vget_low_s8(w[0]), vget_low_s8(q[0]));
+        let mut high = vmull_s8(vget_high_s8(w[0]), vget_high_s8(q[0]));
+        for at in 1..N {
+            low = vmlal_s8(low, vget_low_s8(w[at]), vget_low_s8(q[at]));
+            high = vmlal_s8(high, vget_high_s8(w[at]), vget_high_s8(q[at]));
+        }
+        vaddq_s32(sum, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)))
     }
 }
 
 macro_rules! quarters {
-    ($token:ident, $dot:ident $(, by element $element:ident)?) => {
+    ($token:ident, $dot:ident $(, by element $element:ident)? $(, grouped $grouped:ident)?) => {
         // SAFETY: the private field leaves `detect` as the only constructor, and the tests compare
         // every method with the scalar form.
         unsafe impl Dot for $token {
@@ -211,7 +226,24 @@ macro_rules! quarters {
                         6 => vshrq_n_u8::<2>(bits),
                         _ => vshrq_n_u8::<3>(bits),
                     };
-                    vorrq_u8(small[at], vandq_u8(shifted, vdupq_n_u8(16)))
+                    // The selected bits of `small` are zero.
+                    vbslq_u8(vdupq_n_u8(16), shifted, small[at])
+                };
+                [one(0), one(1), one(2), one(3)]
+            }
+            #[inline(always)]
+            fn deepen(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes {
+                // SAFETY: `self` proves Advanced SIMD.
+                let one = |at: usize| unsafe {
+                    let bits = bits[at];
+                    let shifted = match part {
+                        0 => vshlq_n_u8::<4>(bits),
+                        1 => vshlq_n_u8::<2>(bits),
+                        2 => bits,
+                        _ => vshrq_n_u8::<2>(bits),
+                    };
+                    // The selected bits of `small` are zero.
+                    vbslq_u8(vdupq_n_u8(48), shifted, small[at])
                 };
                 [one(0), one(1), one(2), one(3)]
             }
@@ -265,9 +297,57 @@ macro_rules! quarters {
                     step: Self::Step,
                     index: usize,
                 ) -> Self::Sums {
-                    // SAFETY: guaranteed by the caller. A byte of at most 31 is the same when
+                    // SAFETY: guaranteed by the caller. A byte of at most 63 is the same when
                     // signed.
                     unsafe { self.dot_at(sums, w, step, index) }
+                }
+            )?
+            $(
+                const GROUPS: bool = true;
+                #[inline(always)]
+                unsafe fn dot_four_small(
+                    self,
+                    sums: Self::Sums,
+                    w: [Self::Bytes; 4],
+                    step: Self::Step,
+                ) -> Self::Sums {
+                    // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the step.
+                    unsafe {
+                        let q = [
+                            self.quad_at(step, 0),
+                            self.quad_at(step, 1),
+                            self.quad_at(step, 2),
+                            self.quad_at(step, 3),
+                        ];
+                        let one = |at: usize| {
+                            let signed = [
+                                vreinterpretq_s8_u8(w[0][at]),
+                                vreinterpretq_s8_u8(w[1][at]),
+                                vreinterpretq_s8_u8(w[2][at]),
+                                vreinterpretq_s8_u8(w[3][at]),
+                            ];
+                            $grouped(sums[at], signed, q)
+                        };
+                        [one(0), one(1), one(2), one(3)]
+                    }
+                }
+                #[inline(always)]
+                unsafe fn dot_two_small(
+                    self,
+                    sums: Self::Sums,
+                    w: [Self::Bytes; 2],
+                    step: Self::Step,
+                    first: usize,
+                ) -> Self::Sums {
+                    // SAFETY: `self` proves Advanced SIMD, and the caller guarantees the step.
+                    unsafe {
+                        let q = [self.quad_at(step, first), self.quad_at(step, first + 1)];
+                        let one = |at: usize| {
+                            let signed = [vreinterpretq_s8_u8(w[0][at]), vreinterpretq_s8_u8(w[1][at])];
+                            $grouped(sums[at], signed, q)
+                        };
+                        [one(0), one(1), one(2), one(3)]
+                    }
                 }
             )?
             #[inline(always)]
@@ -284,7 +364,7 @@ macro_rules! quarters {
             }
             #[inline(always)]
             fn dot_small(self, sums: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
-                // A byte of at most 31 is the same when signed.
+                // A byte of at most 63 is the same when signed.
                 self.dot(sums, w, q)
             }
             #[inline(always)]
@@ -326,4 +406,4 @@ macro_rules! quarters {
     };
 }
 quarters!(NeonDot, four, by element four_at);
-quarters!(NeonWiden, widened);
+quarters!(NeonWiden, widened, grouped grouped);

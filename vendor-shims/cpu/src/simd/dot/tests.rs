@@ -44,6 +44,13 @@ fn trace<D: Dot>(d: D, bytes: &[u8; VECTOR], q: &[i8; 4], start: i32, out: &mut 
         out.extend(d.lanes(d.dot_small(d.splat(start), raised, quad)).map(|sum| sum as u32));
         out.extend(d.lanes(d.dot_each(d.splat(start), raised, each)).map(|sum| sum as u32));
     }
+    for part in 0..4 {
+        let deep = d.deepen(d.field(w, 4, part % 2), w, part);
+        out.extend(d.lanes(d.dot_small(d.splat(start), deep, quad)).map(|sum| sum as u32));
+        // SAFETY: sixty-four places.
+        unsafe { d.store(copy.as_mut_ptr(), deep) };
+        out.extend(copy.map(u32::from));
+    }
     let mut values = [0.0f32; 16];
     // SAFETY: sixteen places.
     unsafe { d.values().store(values.as_mut_ptr(), d.widen(sums)) };
@@ -62,6 +69,16 @@ fn trace<D: Dot>(d: D, bytes: &[u8; VECTOR], q: &[i8; 4], start: i32, out: &mut 
             let small = d.dot_small_at(d.splat(start), d.field(w, 4, index % 2), step, index);
             out.extend(d.lanes(small).map(|sum| sum as u32));
         }
+    }
+    let four = [0, 1, 2, 3].map(|part| d.raise(d.field(w, 4, part % 2), w, part));
+    // SAFETY: the sixteen bytes outlive the step.
+    let four = unsafe { d.dot_four_small(d.splat(start), four, d.step(sixteen.as_ptr())) };
+    out.extend(d.lanes(four).map(|sum| sum as u32));
+    for first in [0, 2] {
+        let two = [first, first + 1].map(|part| d.deepen(d.field(w, 4, part % 2), w, part));
+        // SAFETY: the sixteen bytes outlive the step.
+        let two = unsafe { d.dot_two_small(d.splat(start), two, d.step(sixteen.as_ptr()), first) };
+        out.extend(d.lanes(two).map(|sum| sum as u32));
     }
     let scales = std::array::from_fn(|lane| f64::from(bytes[lane]) * 1e-3 - 0.1);
     let bias = std::array::from_fn(|lane| f64::from(bytes[lane + 16]));
@@ -82,7 +99,7 @@ dispatch_dot! { fn trace_at => trace(bytes: &[u8; VECTOR], q: &[i8; 4], start: i
 fn same_everywhere(bytes: &[u8; VECTOR], q: &[i8; 4], start: i32) {
     let mut expected = Vec::new();
     trace(Scalar, bytes, q, start, &mut expected);
-    for level in DotLevel::available() {
+    for level in DotLevel::every() {
         let mut got = Vec::new();
         trace_at(level, bytes, q, start, &mut got);
         assert_eq!(got, expected, "{} of {bytes:?} and {q:?} from {start}", level.name());
@@ -122,6 +139,33 @@ fn scalar_products_are_what_they_say() {
     // lowest on.
     assert_eq!((lane(2), lane(3)), (1000 + 1 + 20 - 1500 + 10, 1000 + 8 - 1500 + 6));
     assert_eq!((lane(4), lane(7)), (1000 + 1 + 20 - 300 + 2, 1000 + 2 - 300));
+}
+
+#[test]
+fn scalar_fields_of_two_bits_and_groups_of_products_are_what_they_say() {
+    let small: [u8; VECTOR] = std::array::from_fn(|at| at as u8 % 16);
+    let bits: [u8; VECTOR] = std::array::from_fn(|at| (at * 37 % 256) as u8);
+    let deep = [0, 1, 2, 3].map(|part| Scalar.deepen(small, bits, part));
+    for (part, deep) in deep.iter().enumerate() {
+        for (at, byte) in deep.iter().enumerate() {
+            let field = [bits[at] & 3, (bits[at] / 4) & 3, (bits[at] / 16) & 3, bits[at] / 64][part];
+            assert_eq!(*byte, at as u8 % 16 + 16 * field);
+        }
+    }
+    let q: [i8; 16] = std::array::from_fn(|at| (at as i8 - 8) * 15);
+    let lane = |w: &[[u8; VECTOR]], q: &[i8], lane: usize| -> i32 {
+        let term = |at: usize| i32::from(w[at / 4][4 * lane + at % 4]) * i32::from(q[at]);
+        (0..4 * w.len()).map(term).sum()
+    };
+    // SAFETY: the sixteen bytes outlive the step.
+    let step = unsafe { Scalar.step(q.as_ptr()) };
+    let raised = [4, 5, 6, 7].map(|part| Scalar.raise(small, bits, part));
+    // SAFETY: as above.
+    let four = unsafe { Scalar.dot_four_small([5; LANES], raised, step) };
+    assert_eq!(four, std::array::from_fn(|at| 5 + lane(&raised, &q, at)));
+    // SAFETY: as above.
+    let two = unsafe { Scalar.dot_two_small([5; LANES], [deep[2], deep[3]], step, 2) };
+    assert_eq!(two, std::array::from_fn(|at| 5 + lane(&deep[2..], &q[8..], at)));
 }
 
 #[test]

@@ -124,6 +124,20 @@ unsafe impl Dot for Avx512Vnni {
         }
     }
     #[inline(always)]
+    fn deepen(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes {
+        // SAFETY: `self` proves AVX-512.
+        unsafe {
+            // Bits shifted in from a neighbouring byte are masked off.
+            let shifted = match part {
+                0 => _mm512_slli_epi16::<4>(bits),
+                1 => _mm512_slli_epi16::<2>(bits),
+                2 => bits,
+                _ => _mm512_srli_epi16::<2>(bits),
+            };
+            _mm512_or_si512(small, _mm512_and_si512(shifted, _mm512_set1_epi8(48)))
+        }
+    }
+    #[inline(always)]
     unsafe fn quad(self, source: *const i8) -> Self::Quad {
         // SAFETY: `self` proves AVX-512, and the caller guarantees the memory read.
         unsafe { _mm512_set1_epi32(source.cast::<i32>().read_unaligned()) }
@@ -194,9 +208,10 @@ unsafe impl Dot for Avx512Vnni {
 #[derive(Clone, Copy, Debug)]
 pub struct Halves(__m256i, __m256i);
 
-/// Implements [`Dot`] for the two tokens with 256-bit registers, which only differ in the product.
+/// Implements [`Dot`] for the two tokens with 256-bit registers, which only differ in products.
+/// `$gather` adds pairs of sixteen-bit values to sums.
 macro_rules! halves {
-    ($token:ident, $offset:literal, $flip:literal, |$sum:ident, $w:ident, $q:ident| $dot:expr, $small:expr $(, raised $raised:expr)?) => {
+    ($token:ident, $offset:literal, $flip:literal, |$sum:ident, $w:ident, $q:ident| $dot:expr, $small:expr $(, raised $raised:expr)? $(, grouped $gather:ident)?) => {
         // SAFETY: the private field leaves `detect` as the only constructor, and the tests compare
         // every method with the scalar form.
         unsafe impl Dot for $token {
@@ -319,6 +334,23 @@ macro_rules! halves {
                 }
             }
             #[inline(always)]
+            fn deepen(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes {
+                // SAFETY: `self` proves AVX2.
+                unsafe {
+                    // Bits shifted in from a neighbouring byte are masked off.
+                    let one = |small: __m256i, bits: __m256i| {
+                        let shifted = match part {
+                            0 => _mm256_slli_epi16::<4>(bits),
+                            1 => _mm256_slli_epi16::<2>(bits),
+                            2 => bits,
+                            _ => _mm256_srli_epi16::<2>(bits),
+                        };
+                        _mm256_or_si256(small, _mm256_and_si256(shifted, _mm256_set1_epi8(48)))
+                    };
+                    Halves(one(small.0, bits.0), one(small.1, bits.1))
+                }
+            }
+            #[inline(always)]
             unsafe fn quad(self, source: *const i8) -> Self::Quad {
                 // SAFETY: `self` proves AVX2, and the caller guarantees the memory read.
                 unsafe { _mm256_set1_epi32(source.cast::<i32>().read_unaligned()) }
@@ -353,6 +385,58 @@ macro_rules! halves {
                 let one = |$sum: __m256i, $w: __m256i| unsafe { $small };
                 Halves(one(sums.0, w.0), one(sums.1, w.1))
             }
+            $(
+                const GROUPS: bool = true;
+                #[inline(always)]
+                unsafe fn dot_four_small(
+                    self,
+                    sums: Self::Sums,
+                    w: [Self::Bytes; 4],
+                    step: Self::Step,
+                ) -> Self::Sums {
+                    // SAFETY: `self` proves the instructions, and the caller guarantees the step.
+                    unsafe {
+                        let (first, second) = (self.quad_at(step, 0), self.quad_at(step, 1));
+                        let (third, fourth) = (self.quad_at(step, 2), self.quad_at(step, 3));
+                        let one = |sum: __m256i, w: [__m256i; 4]| {
+                            let pairs = _mm256_add_epi16(
+                                _mm256_add_epi16(
+                                    _mm256_maddubs_epi16(w[0], first),
+                                    _mm256_maddubs_epi16(w[1], second),
+                                ),
+                                _mm256_add_epi16(
+                                    _mm256_maddubs_epi16(w[2], third),
+                                    _mm256_maddubs_epi16(w[3], fourth),
+                                ),
+                            );
+                            $gather(sum, pairs)
+                        };
+                        let [a, b, c, d] = w;
+                        Halves(one(sums.0, [a.0, b.0, c.0, d.0]), one(sums.1, [a.1, b.1, c.1, d.1]))
+                    }
+                }
+                #[inline(always)]
+                unsafe fn dot_two_small(
+                    self,
+                    sums: Self::Sums,
+                    w: [Self::Bytes; 2],
+                    step: Self::Step,
+                    first: usize,
+                ) -> Self::Sums {
+                    // SAFETY: `self` proves the instructions, and the caller guarantees the step.
+                    unsafe {
+                        let (left, right) = (self.quad_at(step, first), self.quad_at(step, first + 1));
+                        let one = |sum: __m256i, a: __m256i, b: __m256i| {
+                            let pairs = _mm256_add_epi16(
+                                _mm256_maddubs_epi16(a, left),
+                                _mm256_maddubs_epi16(b, right),
+                            );
+                            $gather(sum, pairs)
+                        };
+                        Halves(one(sums.0, w[0].0, w[1].0), one(sums.1, w[0].1, w[1].1))
+                    }
+                }
+            )?
             #[inline(always)]
             fn dot_each(self, sums: Self::Sums, w: Self::Bytes, q: Self::Bytes) -> Self::Sums {
                 // SAFETY: `self` proves the instructions.
@@ -433,11 +517,14 @@ unsafe fn gather(sum: __m256i, pairs: __m256i) -> __m256i {
     unsafe { _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))) }
 }
 
-// |w| ≤ 128 and |q| ≤ 127, so two products are at most 32512 and cannot saturate. Small products are at most 2 · 31 · 127.
+// |w| ≤ 128 and |q| ≤ 127, so two products are at most 32,512 in magnitude and cannot saturate.
+// Four pairs of small products are at most 4 · 2 · 31 · 127 = 31,496, and two pairs at most
+// 2 · 2 · 63 · 127 = 32,004.
 halves!(
     Avx2Pairs,
     0,
     0,
     |sum, w, q| gather(sum, _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(q, w))),
-    gather(sum, _mm256_maddubs_epi16(w, q))
+    gather(sum, _mm256_maddubs_epi16(w, q)),
+    grouped gather
 );

@@ -139,6 +139,41 @@ fn search<D: Dot>(
     }
 }
 
+/// Keeps the largest results of a task whose results are all in `out`, and replaces them with the
+/// least finite number. `lists` contains the list of each row, one after the other. `bars` contains
+/// for each row the [`key`] of a result that as many results as wanted reach.
+pub(super) fn keep_largest(
+    rows: &[Row<'_>],
+    bars: &[AtomicU32; ROWS],
+    wanted: usize,
+    task: usize,
+    lists: &mut [i32],
+    out: SharedOutput<'_, f32>,
+) {
+    for (index, (row, list)) in rows.iter().zip(lists.chunks_exact_mut(LIST)).enumerate() {
+        let results = outputs_of(row.split, index, task, out);
+        if !row.scale.is_finite() {
+            results.fill(f32::NAN);
+            continue;
+        }
+        let mut best = Best::of(list, wanted);
+        let mut least = value_of(bars[index].load(Ordering::Relaxed));
+        for (group, results) in results.chunks(LANES).enumerate() {
+            // NaN counts as reaching the bar.
+            if results.iter().fold(true, |below, result| below & (*result < least)) {
+                continue;
+            }
+            for (lane, result) in results.iter().enumerate() {
+                let output = task * CHUNK + group * LANES + lane;
+                if let Some(last) = best.add(*result, output as u32) {
+                    least = value_of(bars[index].fetch_max(last, Ordering::Relaxed).max(last));
+                }
+            }
+        }
+        results.fill(f32::MIN);
+    }
+}
+
 /// Computes exact results of all outputs of a task whose bounds reach the bar, except for the one
 /// that [`Phase::Begin`] already computed.
 #[inline(always)]
