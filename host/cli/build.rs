@@ -14,6 +14,7 @@ fn main() {
     let mut gathered = Gathered { workspace, lists: String::new() };
     let shims = root.join("vendor-shims");
     let vocabulary = root.join("host/vocabulary");
+    let amounts = root.join("planner/amounts");
     gathered.list("SHIM_IN_C", &[(shims.join("template/c"), ""), (shims.join("abi/include"), "")], &[]);
     gathered.list(
         "SHIM_IN_RUST",
@@ -21,8 +22,9 @@ fn main() {
             (shims.join("template/rust/src"), "src/"),
             (shims.join("abi/src"), "abi/src/"),
             (vocabulary.join("src"), "vocabulary/src/"),
+            (amounts.join("src"), "amounts/src/"),
         ],
-        &[(shims.join("abi"), "abi/"), (vocabulary.clone(), "vocabulary/")],
+        &[(shims.join("abi"), "abi/"), (vocabulary, "vocabulary/"), (amounts.clone(), "amounts/")],
     );
     let planner = root.join("planner");
     gathered.list(
@@ -30,9 +32,10 @@ fn main() {
         &[
             (root.join("plugins/example-policy/src"), "src/"),
             (planner.join("src"), "sdk/src/"),
+            (amounts.join("src"), "amounts/src/"),
             (root.join("wit"), "wit/"),
         ],
-        &[(planner, "sdk/")],
+        &[(planner, "sdk/"), (amounts, "amounts/")],
     );
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
     fs::write(out.join("begin.rs"), gathered.lists).expect("the build's own folder");
@@ -95,8 +98,9 @@ fn alone(manifest: &str, workspace: &str) -> String {
             }
             None => line,
         };
-        // The vocabulary crate is next to the package that depends on it.
+        // These crates are next to the packages that depend on them.
         let line = line.replace("\"host/vocabulary\"", "\"../vocabulary\"");
+        let line = line.replace("\"planner/amounts\"", "\"../amounts\"");
         if kept {
             text.push_str(&line);
             text.push('\n');

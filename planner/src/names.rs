@@ -1,12 +1,14 @@
 //! Stable kebab-case names of the members of closed lists, and texts of amounts, for reasons and
 //! messages.
 
+use shardwright_amounts::significant;
+#[doc(inline)]
+pub use shardwright_amounts::{
+    against_goal, apart, bytes, count, goal, micronats, microseconds, nearest_goal, quantity,
+};
+pub(crate) use shardwright_amounts::{is_narrow, time_in, times_apart, within};
+
 use crate::{Entry, EntryKind, ErrorClass, Provenance};
-
-mod amounts;
-
-pub use amounts::{against_goal, apart, bytes, goal, micronats, microseconds, nearest_goal, quantity};
-pub(crate) use amounts::{factor, is_narrow, percent, percent_at_most, time_in, times_apart, within};
 
 /// A member of a closed list with a stable name.
 pub trait Named {
@@ -66,8 +68,33 @@ pub fn entry(entry: Entry) -> String {
     }
 }
 
-/// Formats a count with its noun: `1 shard`, `2 shards`.
-pub fn count(count: u64, noun: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {noun}{plural}")
+/// Formats a part of a whole in whole percent: `19 %`, `less than 1 %`.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    let whole = u128::from(whole.max(1));
+    match (u128::from(part) * 100 + whole / 2) / whole {
+        0 if part > 0 => "less than 1 %".to_owned(),
+        percent => format!("{percent} %"),
+    }
+}
+
+/// Formats a part of a whole in percent, rounded up: `20 %`.
+pub(crate) fn percent_at_most(part: u64, whole: u64) -> String {
+    format!("{} %", (u128::from(part) * 100).div_ceil(whole.max(1).into()))
+}
+
+/// Formats how many times as large as another value, which is not 0, a value is: `9.1x`.
+pub(crate) fn factor(value: u64, other: u64) -> String {
+    format!("{}x", significant(value.into(), other.into(), 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_and_factors_have_no_digits_that_estimates_lack() {
+        assert_eq!([percent(192, 1000), percent(1, 1000), percent(0, 9)], ["19 %", "less than 1 %", "0 %"]);
+        assert_eq!([percent_at_most(192, 1000), percent_at_most(1, 1000)], ["20 %", "1 %"]);
+        assert_eq!([factor(9136, 1000), factor(100, 10), factor(5, 2)], ["9.1x", "10x", "2.5x"]);
+    }
 }

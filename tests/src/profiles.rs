@@ -19,5 +19,6 @@ pub fn chip(name: &str) -> Chip {
         name: name.to_owned(),
         aliases: profile["aliases"].as_array().expect("aliases").iter().map(text).collect(),
         facts: facts.map(|fact| (text(&fact["name"]), text(&fact["value"]))).collect(),
+        shim: Some(text(&profile["shim"])),
     }
 }

@@ -10,7 +10,12 @@ use crate::BuiltShard;
 /// Returns the chip of a profile with all its facts. A shim receives only the facts that it reads.
 pub fn chip_of(profile: &Profile) -> Chip {
     let facts = profile.facts.iter().map(|fact| (fact.name.clone(), fact.value.clone()));
-    Chip { name: profile.name.clone(), aliases: profile.aliases.clone(), facts: facts.collect() }
+    Chip {
+        name: profile.name.clone(),
+        aliases: profile.aliases.clone(),
+        facts: facts.collect(),
+        shim: Some(profile.shim.clone()),
+    }
 }
 
 /// Adds to the help of a shim's error which profile the user has to correct.

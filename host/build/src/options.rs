@@ -18,7 +18,6 @@ use shardwright_vocabulary::{
 };
 use shardwright_worker::{Isolation, Shims};
 
-use crate::planners::is_here;
 use crate::{MeasuredTimes, PlanSource, StatedDraft, drafts};
 
 /// Formats that a plan may choose.
@@ -483,12 +482,10 @@ pub(crate) enum LossGoal {
 
 impl PlanOptions {
     /// Returns the options completed by a profile: its planner if the user names none, and its
-    /// goals if the user states none. Also returns the planner and goals that come from the
-    /// profile, in words. Planning reports a missing planner, so it is left out.
+    /// goals if the user states none. Also returns the goals that come from the profile, in words.
     pub(crate) fn completed_by(&self, profile: &Profile) -> (Self, Vec<String>) {
         let (mut options, mut taken) = (self.clone(), Vec::new());
         if let (None, Some(planner)) = (&self.planner, &profile.planner) {
-            taken.extend(is_here(planner, &self.planners).then(|| format!("planner {planner}")));
             options.planner = Some(planner.clone());
             (options.planner_by_name, options.planner_of_profile) = (true, true);
         }

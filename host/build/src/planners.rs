@@ -11,7 +11,7 @@ use shardwright_planning::sandbox::Planner;
 use shardwright_planning::sandbox::{CompiledCache, EngineKind, Sandbox};
 use shardwright_planning::session::PlanningSession;
 use shardwright_trust::{SecretKey, Trust};
-use shardwright_vocabulary::{Error, ErrorKind, Watch};
+use shardwright_vocabulary::{At, Error, ErrorKind, Watch};
 
 use crate::{PlanOptions, Result};
 
@@ -89,8 +89,8 @@ pub(crate) fn planning_session(
                 // A profile names a planner, and a bundle the one that it was compiled with. Both
                 // may be missing here. A planner that the user names must be present.
                 Err(error) if !options.planner_by_name => return Err(error),
-                Err(error) if options.strict => return Err(missing(named, &error).into()),
-                Err(error) => Err(missing(named, &error)),
+                Err(error) if options.strict => return Err(missing(named, error).into()),
+                Err(error) => Err(missing(named, error)),
             };
             if let Ok(planner) = &asked {
                 check_settings(planner, &options.recorded.planner_options)?;
@@ -106,13 +106,9 @@ pub(crate) fn planning_session(
 }
 
 /// Returns the error of a planner that a profile or a bundle names and that was not found.
-fn missing(named: &str, error: &Error) -> PlannerError {
+fn missing(named: &str, error: Error) -> PlannerError {
     let generic = "`--planner generic` uses the built-in planner";
     let help = error.help().map_or_else(|| generic.to_owned(), |help| format!("{help}; {generic}"));
-    let error = match error.kind() {
-        ErrorKind::Argument => Error::missing("not found in the planner directories"),
-        _ => error.clone(),
-    };
     PlannerError {
         planner: named.to_owned(),
         version: None,
@@ -138,19 +134,15 @@ pub fn find_planner(named: &str, directories: &[PathBuf]) -> Result<PlannerEntry
     if path.exists() || named.contains(std::path::MAIN_SEPARATOR) || path.extension().is_some() {
         return Ok(PlannerEntry::from_path(path));
     }
-    planner_named(named, directories)
+    planner_named(named, directories).at(format_args!("planner `{named}`"))
 }
 
-/// Finds a planner by name in one of the directories, never by path.
+/// Finds a planner by name in one of the directories, never by path. An error does not name the
+/// planner.
 pub fn planner_named(named: &str, directories: &[PathBuf]) -> Result<PlannerEntry> {
     let registry =
         directories.iter().fold(PlannerRegistry::new(), |registry, dir| registry.with_directory(dir));
     registry.find(named)
-}
-
-/// Returns whether a name is that of the built-in planner or of one planner in the directories.
-pub(crate) fn is_here(named: &str, directories: &[PathBuf]) -> bool {
-    named == builtin::NAME || planner_named(named, directories).is_ok()
 }
 
 pub struct PlannerTools {
@@ -289,7 +281,9 @@ mod tests {
         let beside = PlanOptions { planners: vec![folder.path().to_owned()], ..named("generic") };
         assert!(session(&named("generic")).unwrap().is_built_in());
         assert!(session(&beside).unwrap().is_built_in(), "a file does not replace the built-in planner");
-        assert_eq!(session(&named("nowhere")).unwrap_err().kind(), ErrorKind::Argument);
+        let error = session(&named("nowhere")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Missing);
+        assert_eq!(error.to_string(), "planner `nowhere`: not found in the planner directories");
         let of_profile = PlanOptions { planner_by_name: true, planner_of_profile: true, ..named("nowhere") };
         let replaced = session(&of_profile).unwrap();
         assert!(!replaced.is_built_in());
@@ -315,7 +309,7 @@ mod tests {
         for named in [shown.as_str(), "odd.wasm", "./odd", "../odd", "Cargo.toml"] {
             assert!(find_planner(named, directories).is_ok());
             let error = planner_named(named, directories).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Argument, "{error}");
+            assert_eq!(error.message(), "not found in the planner directories", "{error}");
         }
     }
 }

@@ -32,6 +32,8 @@ use wanted::Wanted;
 pub(crate) struct Preparation {
     /// The user's options, completed by the profile.
     options: PlanOptions,
+    /// The goals that come from the profile, in words.
+    goals: Vec<String>,
     pub(crate) profile: Profile,
     shims: Shims,
     pub(crate) offers: Vec<TargetOffer>,
@@ -94,6 +96,7 @@ impl Preparation {
         passing.extend(skipped.iter().cloned());
         Ok(Preparation {
             options: chosen.options,
+            goals: chosen.goals,
             profile: chosen.chip.profile,
             shims: chosen.shims,
             offers: offers.each,

@@ -31,7 +31,8 @@ const ENTRIES_LOOKED_AT: usize = 4096;
 ///
 /// If the writer is dropped or its process ends, the added files stay. The next writer on the same
 /// directory finds them by content, and by key through [`recall`], which avoids producing them
-/// again. Unreferenced files are removed at the end.
+/// again. Unreferenced files are removed at the end. A writer that is dropped before any file was
+/// added removes its journal and its folders, and the directory if it created it.
 ///
 /// Only one process can write at a time. A reader that has the bundle open meanwhile keeps its
 /// mapped files, but other files may disappear.
@@ -40,8 +41,10 @@ const ENTRIES_LOOKED_AT: usize = 4096;
 /// [`recall`]: BundleWriter::recall
 pub struct BundleWriter {
     layout: Layout,
-    _lock: Lock,
     journal: Journal,
+    // Dropped before the lock, so that no other writer has begun by then.
+    _leftovers: Leftovers,
+    _lock: Lock,
     /// The previous manifest, if the bundle was complete.
     previous: Option<Manifest>,
     /// Files whose bytes this writer has seen.
@@ -77,6 +80,7 @@ impl BundleWriter {
         let lock = Lock::take(directory)?;
         let layout = Layout::of(directory);
         claim(&layout)?;
+        let leftovers = Leftovers { layout: layout.clone(), made };
         let journal = Journal::open(&layout.journal())?;
         sync_directory(directory)?;
 
@@ -90,7 +94,8 @@ impl BundleWriter {
         }
         let previous = Store::Directory(layout.clone()).read_manifest(&Trust::off());
         let previous = previous.ok().map(|checked| checked.manifest);
-        Ok(BundleWriter { layout, _lock: lock, journal, previous, added: HashSet::new() })
+        let added = HashSet::new();
+        Ok(BundleWriter { layout, journal, _leftovers: leftovers, _lock: lock, previous, added })
     }
 
     /// Returns the target directory.
@@ -360,6 +365,45 @@ impl Drop for Lock {
         // Closing is not enough: a process that another thread is starting at this moment has a
         // copy of the handle, and with it the lock. If unlocking fails, closing must suffice.
         let _ = self.0.unlock();
+    }
+}
+
+/// Removes the traces of a writer that is dropped before any file was added, so that a directory
+/// without a bundle is not mistaken for an unfinished one.
+struct Leftovers {
+    layout: Layout,
+    /// Whether the writer created the directory.
+    made: bool,
+}
+
+impl Leftovers {
+    /// Removes empty folders and, if the directory then contains only the journal, the journal.
+    fn remove(&self) -> Result<()> {
+        let Leftovers { layout, made } = self;
+        for folder in [layout.staging(), layout.files()] {
+            match fs::remove_dir(folder) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                _ => {}
+            }
+        }
+        let journal = layout.journal();
+        let is_journal = |entry: fs::DirEntry| {
+            entry.path() == journal && entry.file_type().is_ok_and(|kind| kind.is_file())
+        };
+        if fs::read_dir(&layout.directory)?.all(|entry| entry.is_ok_and(is_journal)) {
+            remove_file(&journal)?;
+            if *made {
+                fs::remove_dir(&layout.directory)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Leftovers {
+    fn drop(&mut self) {
+        // The folder of files of a bundle, finished or not, is not empty and ends the removal.
+        let _ = self.remove();
     }
 }
 

@@ -2,10 +2,11 @@
 
 mod target;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use shardwright::{FormatChoice, PlanMeasuring, Preference, PromptLength, WeightFormat, WeightRounding};
 use shardwright_hub::HubId;
 use shardwright_trust::{Kind, LeastRelease, PublicKey};
@@ -26,6 +27,35 @@ pub struct Arguments {
     pub verbose: u8,
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Arguments {
+    /// Parses a command line. A negative number after an option is its value, not an unknown
+    /// option, so that the error states which values are accepted.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the command line is invalid, or requests help or the version.
+    pub fn read<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>) -> Result<Self, clap::Error> {
+        let matches = with_negative_values(Arguments::command()).try_get_matches_from(words)?;
+        Arguments::from_arg_matches(&matches)
+    }
+}
+
+/// Names of values with a unit. A negative one, such as `-3GB`, is not a number for clap.
+const AMOUNTS: [&str; 2] = ["SIZE", "TIME"];
+
+/// Lets the values of options begin with `-`, as far as they are numbers or amounts.
+fn with_negative_values(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|option| {
+        if option.is_positional() || !option.get_action().takes_values() {
+            return option;
+        }
+        let names = option.get_value_names().unwrap_or_default();
+        let is_amount = names.iter().any(|name| AMOUNTS.contains(&name.as_str()));
+        option.allow_negative_numbers(true).allow_hyphen_values(is_amount)
+    });
+    command.mut_subcommands(with_negative_values)
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -397,7 +427,7 @@ pub struct ExecutionArguments {
     #[arg(long, value_enum)]
     pub on: Option<Executor>,
     /// Number of threads of the CPU engine. Default: the number of cores.
-    #[arg(short = 't', long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(short = 't', long, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Option<u32>,
     /// Work of shims that runs in a separate process.
     ///
@@ -634,28 +664,28 @@ pub struct RunArguments {
     pub control_tokens_in_text: bool,
     /// Largest number of tokens to generate, thoughts included. Default: the checkpoint's limit, or
     /// 512 without one.
-    #[arg(help_heading = "Sampling", short = 'n', long, allow_negative_numbers = true, value_parser = tokens)]
+    #[arg(help_heading = "Sampling", short = 'n', long, value_parser = tokens)]
     pub max_tokens: Option<u32>,
     /// Always choose the most likely token.
     #[arg(help_heading = "Sampling", long, conflicts_with_all = ["temperature", "top_k", "top_p", "min_p"])]
     pub greedy: bool,
     /// Sampling temperature. Default: the checkpoint's setting.
-    #[arg(help_heading = "Sampling", long, allow_negative_numbers = true, value_parser = temperature)]
+    #[arg(help_heading = "Sampling", long, value_parser = temperature)]
     pub temperature: Option<f32>,
     /// Sample only from this many of the most likely tokens. Default: the checkpoint's setting.
-    #[arg(help_heading = "Sampling", long, allow_negative_numbers = true)]
+    #[arg(help_heading = "Sampling", long)]
     pub top_k: Option<u32>,
     /// Sample only from the most likely tokens that together reach this probability. Default: the
     /// checkpoint's setting.
-    #[arg(help_heading = "Sampling", long, allow_negative_numbers = true, value_parser = top_p)]
+    #[arg(help_heading = "Sampling", long, value_parser = top_p)]
     pub top_p: Option<f32>,
     /// Drop tokens that are less likely than this fraction of the most likely token's probability.
     /// Default: the checkpoint's setting, or 0.
-    #[arg(help_heading = "Sampling", long, allow_negative_numbers = true, value_parser = min_p)]
+    #[arg(help_heading = "Sampling", long, value_parser = min_p)]
     pub min_p: Option<f32>,
     /// Penalty for tokens that are already in the text: positive logits are divided by this number,
     /// negative ones multiplied. Default: the checkpoint's setting, or 1.
-    #[arg(help_heading = "Sampling", long, allow_negative_numbers = true, value_parser = repetition_penalty)]
+    #[arg(help_heading = "Sampling", long, value_parser = repetition_penalty)]
     pub repetition_penalty: Option<f32>,
     /// Seed of the random numbers. Default: 0.
     #[arg(help_heading = "Sampling", long)]
@@ -770,7 +800,7 @@ pub struct SensitivityArguments {
     pub text: Option<PathBuf>,
     /// Stop after this number of minutes, once the current loss is measured. Default: stop when all
     /// losses are measured.
-    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = minutes)]
+    #[arg(long, value_name = "NUMBER", value_parser = minutes)]
     pub minutes: Option<f64>,
     /// Chip whose formats are measured, by the name or an alias of its profile. Default: the
     /// formats of the CPU.
@@ -788,7 +818,7 @@ pub struct SensitivityArguments {
     #[arg(long, value_name = "nearest|compensated", value_parser = rounding)]
     pub rounding: Option<WeightRounding>,
     /// Number of threads of the CPU engine. Default: the number of cores.
-    #[arg(short = 't', long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(short = 't', long, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Option<u32>,
     /// Work of shims that runs in a separate process.
     #[arg(long, value_enum, default_value_t = Isolation::Automatic)]
@@ -842,7 +872,7 @@ pub struct TuneArguments {
     pub compiled_from: Option<PathBuf>,
     /// Start no new trial after this number of minutes. Default: continue until the planner
     /// proposes no untimed plan.
-    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = minutes)]
+    #[arg(long, value_name = "NUMBER", value_parser = minutes)]
     pub minutes: Option<f64>,
     #[command(flatten)]
     pub drafts: PlannedDrafts,
@@ -1332,21 +1362,23 @@ fn preference(text: &str) -> Result<Preference, String> {
 /// Quality goals by name, in thousandths of a nat per token.
 const QUALITIES: [(&str, u32); 3] = [("near-lossless", 5), ("good", 150), ("small", 300)];
 
+/// Largest accepted quality goal, in thousandths of a nat per token. An equal chance for each of
+/// 262,144 tokens loses at most 12,477.
+const QUALITY_MAX: u32 = 1_000_000;
+
 /// Largest accepted number of minutes: a year.
 const MINUTES_MAX: f64 = 366.0 * 24.0 * 60.0;
 
 fn minutes(text: &str) -> Result<f64, String> {
-    let minutes: f64 = text.parse().map_err(|_| "a number of minutes such as `10` or `0.5`".to_owned())?;
-    match (0.0..=MINUTES_MAX).contains(&minutes) {
-        true => Ok(minutes),
-        false => Err(format!("0 to {MINUTES_MAX} minutes")),
-    }
+    let minutes = text.parse().ok().filter(|minutes: &f64| (0.0..=MINUTES_MAX).contains(minutes));
+    minutes.ok_or_else(|| format!("expected 0 to {MINUTES_MAX} minutes, such as 10 or 0.5"))
 }
 
 fn quality(text: &str) -> Result<u32, String> {
     let named = QUALITIES.iter().find(|(name, _)| *name == text).map(|(_, millinats)| *millinats);
-    named.or_else(|| text.parse().ok()).ok_or_else(|| {
-        "expected near-lossless, good, small, or a whole number of thousandths of a nat per token".to_owned()
+    let number = || text.parse().ok().filter(|millinats: &u32| *millinats <= QUALITY_MAX);
+    named.or_else(number).ok_or_else(|| {
+        format!("expected near-lossless, good, small, or whole thousandths of a nat from 0 to {QUALITY_MAX}")
     })
 }
 
@@ -1367,7 +1399,7 @@ fn size(text: &str) -> Result<u64, String> {
     // Below the first number that f64 cannot distinguish from its neighbours.
     match bytes.is_finite() && (1.0..9e15).contains(&bytes) {
         true => Ok(bytes as u64),
-        false => Err("expected a size such as 3GB, 1.5GiB or 900MB, or a number of bytes".to_owned()),
+        false => Err("expected 1 byte to 9 PB, such as 3GB, 1.5GiB, 900MB or a number of bytes".to_owned()),
     }
 }
 
@@ -1384,7 +1416,7 @@ fn time(text: &str) -> Result<Duration, String> {
     // From a microsecond to a day.
     match (1e-6..=86_400.0).contains(&seconds) {
         true => Ok(Duration::from_secs_f64(seconds)),
-        false => Err("expected a time such as 500ms or 2s".to_owned()),
+        false => Err("expected 1us to 24 hours with the unit us, ms or s, such as 500ms or 2s".to_owned()),
     }
 }
 
@@ -1401,7 +1433,7 @@ fn prompt_length(text: &str) -> Result<PromptLength, String> {
 /// Parses tokens per second. The time of a token is derived from it, so the minimum is one per day.
 fn tokens_per_second(text: &str) -> Result<f64, String> {
     let value = text.parse().ok().filter(|value: &f64| (1.0 / 86_400.0..=1e6).contains(value));
-    value.ok_or_else(|| "expected a number of tokens a second, such as 20".to_owned())
+    value.ok_or_else(|| "expected tokens per second, such as 20, from one a day to 1000000".to_owned())
 }
 
 fn name_and_text(text: &str) -> Result<(String, String), String> {
@@ -1482,8 +1514,6 @@ fn name_and_number(text: &str) -> Result<(String, u64), String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -1537,15 +1567,60 @@ mod tests {
             ("run x --image y", "--prompt"),
             ("run x --prompt y --soft-tokens 70", "--image"),
             ("run x --threads 0", "--threads"),
+            ("run x --threads -1", "-1 is not in 1..=256"),
             ("shim list --planners x", "--planners"),
             ("shim list --trust x", "--trust"),
             ("inspect x --planners y", "--planners"),
             ("planner check generic --shims x", "--shims"),
         ] {
             let words = std::iter::once("shardwright").chain(line.split(' '));
-            let error = Arguments::try_parse_from(words).unwrap_err();
+            let error = Arguments::read(words).unwrap_err();
             assert!(error.use_stderr() && error.to_string().contains(word), "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn wrong_goals_are_answered_with_the_accepted_values() {
+        let size = (["-1", "-1GB", "0", "1e16", "--strict"], "1 byte to 9 PB");
+        let whole = "is not in 1..=4294967295";
+        for (option, (wrong, accepted)) in [
+            ("--size", size),
+            ("--memory", size),
+            ("--device-memory", size),
+            ("--quality", (["-1", "0.5", "best", "1000001", "1000000000000"], "0 to 1000000")),
+            ("--tokens-per-second", (["-1", "0", "fast", "1e7", "1000000000000"], "one a day to 1000000")),
+            ("--first-token", (["-1", "-1s", "0", "500", "1000000000000s"], "1us to 24 hours")),
+            ("--context", (["-1", "0", "-4096", "4294967296", "1000000000000"], whole)),
+        ] {
+            for value in wrong {
+                let error = Arguments::read(["shardwright", "plan", "x", option, value]).unwrap_err();
+                let text = error.to_string();
+                let begin = format!("error: invalid value '{value}' for '{option} <");
+                assert!(text.starts_with(&begin) && text.contains(accepted), "{option} {value}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_negative_number_is_never_an_unknown_option() {
+        let root = Arguments::command();
+        let (mut commands, mut options) = (Vec::new(), 0);
+        paths(&root, &[], &mut commands);
+        for path in &commands {
+            let mut command = &root;
+            for name in &path[1..] {
+                command = command.find_subcommand(name).expect("a command");
+            }
+            let valued = command.get_arguments().filter(|option| option.get_action().takes_values());
+            for option in valued.filter_map(clap::Arg::get_long) {
+                let words = path.iter().cloned().chain([format!("--{option}"), "-1".to_owned()]);
+                let refused = Arguments::read(words).err().map(|error| error.kind());
+                let unknown = Some(clap::error::ErrorKind::UnknownArgument);
+                assert_ne!(refused, unknown, "{path:?} --{option}");
+                options += 1;
+            }
+        }
+        assert!(options > 100, "{options} options");
     }
 
     /// A folder with the subcommand's name is a checkpoint if it is written as a path.

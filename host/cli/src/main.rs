@@ -18,8 +18,6 @@ mod views;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::Parser;
-
 use crate::arguments::Arguments;
 use crate::limits::Work;
 
@@ -47,7 +45,7 @@ fn main() -> ExitCode {
 const PANICKED: u8 = 101;
 
 fn work_from(started: Instant) -> ExitCode {
-    let mut arguments = match Arguments::try_parse() {
+    let mut arguments = match Arguments::read(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => return outcome::usage(&error, std::env::args_os()),
     };

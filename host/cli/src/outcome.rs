@@ -1,7 +1,9 @@
 //! Exit codes and how errors are printed.
 
+use std::error::Error as _;
 use std::ffi::OsString;
 use std::io::Write;
+use std::num::{IntErrorKind, ParseIntError};
 use std::process::ExitCode;
 
 use clap::CommandFactory;
@@ -173,6 +175,22 @@ fn meant(name: &str) -> Option<String> {
 /// The hint at the end of the argument parser's errors.
 const PARSER_HELP: &str = "For more information, try '--help'.";
 
+/// The help that replaces it.
+const OPTIONS_HELP: &str = "run `shardwright COMMAND --help` for its options";
+
+/// Returns the parser's message. If a value is not a whole number, it states which values are.
+fn parser_message(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let reason = error.source().and_then(|source| source.downcast_ref::<ParseIntError>());
+    match reason {
+        Some(reason) if *reason.kind() == IntErrorKind::PosOverflow => {
+            text.replace(&reason.to_string(), "expected a smaller number")
+        }
+        Some(reason) => text.replace(&reason.to_string(), "expected a whole number from 0 up"),
+        None => text,
+    }
+}
+
 /// Returns the format that the arguments request, even if other arguments are wrong.
 pub fn format_of(arguments: &[OsString]) -> Format {
     let is_json = arguments.iter().any(|argument| argument == "--format=json")
@@ -185,11 +203,12 @@ pub fn format_of(arguments: &[OsString]) -> Format {
 pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.collect();
     if format_of(&arguments) == Format::Json && error.use_stderr() {
-        let text = error.to_string();
+        let text = parser_message(error);
         let text = text.trim_end().trim_end_matches(PARSER_HELP);
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let message = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        let help = lines.collect::<Vec<_>>().join("; ");
+        let help = Some(lines.collect::<Vec<_>>().join("; ")).filter(|help| !help.is_empty());
+        let help = help.unwrap_or_else(|| OPTIONS_HELP.to_owned());
         let failure = Failure::Refused { kind: ErrorKind::Argument, message, help };
         return exit(Err(failure), Format::Json);
     }
@@ -203,10 +222,10 @@ pub fn usage(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> 
     }
     if error.use_stderr() {
         // The parser's message, with the same ending as all errors of this program.
-        let text = error.render().to_string();
+        let text = parser_message(error);
         if let Some(text) = text.trim_end().strip_suffix(PARSER_HELP) {
             text.trim_end().lines().for_each(say);
-            say("help: run `shardwright COMMAND --help` for its options");
+            say(&format!("help: {OPTIONS_HELP}"));
             return ExitCode::from(code(ErrorKind::Argument));
         }
     }

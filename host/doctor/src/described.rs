@@ -104,7 +104,7 @@ impl DescribedMachine {
 }
 
 impl DescribedMachine {
-    fn judged(&self, shard: &ShardEntry) -> ShardStanding {
+    fn judged(&self, variant: &Variant, shard: &ShardEntry) -> ShardStanding {
         let by = &shard.compiled_by;
         let absent = |hindered, reason: String, help: Option<String>| ShardStanding {
             standing: Standing::Absent,
@@ -115,7 +115,12 @@ impl DescribedMachine {
             help,
         };
         let Some(shim) = self.shims.iter().find(|shim| shim.name == by.shim) else {
-            let help = "put the shim into a directory of shims on that machine".to_owned();
+            // A machine with another chip may need another shim.
+            let is_other = !self.chips.is_empty() && !self.chips.iter().any(|chip| variant.is_for(chip));
+            let help = match is_other && by.shim == shard.target.shim && shard.target.name == variant.soc {
+                true => format!("compile the checkpoint for {} too", self.chips.join(" or ")),
+                false => "put the shim into a directory of shims on that machine".to_owned(),
+            };
             return absent(false, format!("shim `{}` is missing there", by.shim), Some(help));
         };
         if let Some(error) = &shim.error {
@@ -163,8 +168,8 @@ impl DescribedMachine {
 }
 
 impl Machine for DescribedMachine {
-    fn stands(&mut self, _: &Bundle, _: &Variant, shard: &ShardEntry) -> Result<ShardStanding> {
-        Ok(self.judged(shard))
+    fn stands(&mut self, _: &Bundle, variant: &Variant, shard: &ShardEntry) -> Result<ShardStanding> {
+        Ok(self.judged(variant, shard))
     }
 
     fn chip(&self) -> Option<&Chip> {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use shardwright_files::room;
 use shardwright_planning::registry::{PlannerFile, PlannerRegistry};
+use shardwright_vocabulary::Error;
 
 use crate::report::Problem;
 use shardwright::SearchPath;
@@ -72,22 +73,23 @@ pub(crate) fn planners(directories: &[PathBuf], problems: &mut Vec<Problem>) -> 
     let mut found = vec![FoundFile { name: "generic".to_owned(), kind: "built-in".to_owned(), path: None }];
     let registry =
         directories.iter().fold(PlannerRegistry::new(), |registry, path| registry.with_directory(path));
+    let mut problem = |error: Error| problems.push(Problem::of(&error, error.help().map(str::to_owned)));
     match registry.list() {
-        Ok(entries) => found.extend(entries.into_iter().map(|entry| {
-            FoundFile {
-                name: entry.name,
-                kind: match entry.file {
-                    PlannerFile::Wasm => "component",
-                    PlannerFile::Pack => "pack",
+        Ok(entries) => {
+            entries.iter().filter_map(|entry| entry.expect_pack().err()).for_each(problem);
+            found.extend(entries.into_iter().map(|entry| {
+                FoundFile {
+                    name: entry.name,
+                    kind: match entry.file {
+                        PlannerFile::Wasm => "component",
+                        PlannerFile::Pack => "pack",
+                    }
+                    .to_owned(),
+                    path: Some(entry.path.display().to_string()),
                 }
-                .to_owned(),
-                path: Some(entry.path.display().to_string()),
-            }
-        })),
-        Err(error) => {
-            let help = error.help().map(str::to_owned);
-            problems.push(Problem::of(&error, help));
+            }));
         }
+        Err(error) => problem(error),
     }
     found
 }
@@ -177,8 +179,16 @@ const VARIABLES: [(&str, &str); 15] = [
     ("SHARDWRIGHT_WORKER", "the worker program"),
     ("SHARDWRIGHT_WORKER_MEMORY", "memory limit of a worker, such as `20GiB`"),
     ("SHARDWRIGHT_WORKER_RUN_SECONDS", "time limit of a run in a worker, in seconds (default: 120)"),
-    ("SHARDWRIGHT_QNN_LIB", "Qualcomm's library for the shim `qnn`"),
-    ("SHARDWRIGHT_NEURON_LIB", "MediaTek's library, or a simulator of it, for the shim `neuron`"),
+    (
+        "SHARDWRIGHT_QNN_LIB",
+        "Qualcomm's library for the shim `qnn`, a file or a folder (default: next to the shim, then the \
+         loader's path)",
+    ),
+    (
+        "SHARDWRIGHT_NEURON_LIB",
+        "MediaTek's library, or a simulator of it, for the shim `neuron`, a file or a folder (default: next \
+         to the shim, then the loader's path)",
+    ),
     ("SHARDWRIGHT_NEURON_LOWERING", "default of the option `lowering` of the shim `neuron`"),
     ("SHARDWRIGHT_NEURON_SIMULATOR", "configuration of the simulator of MediaTek's library"),
     ("SHARDWRIGHT_LOG", "log filter without `-v`"),
@@ -225,5 +235,24 @@ mod tests {
         let found = planners(&[first.path().into(), second.path().into()], &mut problems);
         assert_eq!((found.len(), problems.len()), (1, 1));
         assert!(problems[0].what.contains("even") && problems[0].help.is_some());
+    }
+
+    #[test]
+    fn a_pack_that_its_name_does_not_load_is_a_problem() {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = shardwright_planning::builtin::PACK;
+        for (name, bytes) in
+            [("generic", whole), ("renamed", whole), ("cut", &whole[..999]), ("text", b"a planner")]
+        {
+            std::fs::write(folder.path().join(format!("{name}.pack")), bytes).unwrap();
+        }
+        let mut problems = Vec::new();
+        let found = planners(&[folder.path().into()], &mut problems);
+        assert_eq!((found.len(), problems.len()), (5, 3), "{problems:?}");
+        let words =
+            ["cut.pack: ", "contains planner `generic`, not `renamed`", "text.pack: not a planner pack"];
+        for (problem, words) in problems.iter().zip(words) {
+            assert!(problem.what.contains(words) && problem.help.is_some(), "{problem:?}");
+        }
     }
 }

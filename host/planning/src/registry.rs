@@ -88,7 +88,8 @@ impl PlannerRegistry {
     ///
     /// # Errors
     ///
-    /// Fails if there is no such planner, or if the planners cannot be listed.
+    /// Fails if there is no such planner, or if the planners cannot be listed. The error does not
+    /// name the planner.
     pub fn find(&self, name: &str) -> Result<PlannerEntry> {
         let mut entries = self.list()?;
         if let Some(position) = entries.iter().position(|entry| entry.name == name) {
@@ -99,7 +100,7 @@ impl PlannerRegistry {
             [] => "the planner directories are empty: give the path of a `.wasm` or `.pack` file".to_owned(),
             known => format!("available planners: {}", known.join(", ")),
         };
-        Err(Error::argument(format!("no planner `{name}`")).with_help(help))
+        Err(Error::missing("not found in the planner directories").with_help(help))
     }
 }
 
@@ -162,7 +163,7 @@ impl PlannerEntry {
                 true => shipped::load(&self.name, &bytes, sandbox, cache, cancelled),
                 false => self.open_pack(&bytes, trust),
             };
-            return self.expect_name(planner?);
+            return self.named(planner?);
         }
         let wasm =
             crate::read_capped(&self.path, sandbox.bounds().wasm_bytes).map_err(|kind| self.error(kind))?;
@@ -172,7 +173,7 @@ impl PlannerEntry {
             None => Ok(()),
         });
         named.map_err(|error| self.error(PlannerErrorKind::Trust(error)))?;
-        self.expect_name(sandbox.load_until(&crate::file_name(&self.path), &wasm, cache, cancelled)?)
+        self.named(sandbox.load_until(&crate::file_name(&self.path), &wasm, cache, cancelled)?)
     }
 
     /// Opens the planner without compiling, as a host without a compiler must. Supports only packs.
@@ -181,7 +182,7 @@ impl PlannerEntry {
             PlannerFile::Wasm => Err(self.error(PlannerErrorKind::NoCompiler)),
             PlannerFile::Pack => {
                 let bytes = self.read_pack()?;
-                self.expect_name(match shipped::is_shipped(&bytes) {
+                self.named(match shipped::is_shipped(&bytes) {
                     true => shipped::open(&self.name, &bytes)?,
                     false => self.open_pack(&bytes, trust)?,
                 })
@@ -189,15 +190,36 @@ impl PlannerEntry {
         }
     }
 
+    /// Checks that the file of a pack is a pack and is named after its planner, without loading it.
+    /// The name in a component is unknown until it is loaded, so components are not checked.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the pack cannot be read, is damaged, or contains a planner of another name.
+    pub fn expect_pack(&self) -> Result<()> {
+        match self.file {
+            PlannerFile::Wasm => Ok(()),
+            PlannerFile::Pack => {
+                let manifest = pack::inspect(&self.read_pack()?).at(self.path.display())?;
+                self.expect_name(&manifest.planner)
+            }
+        }
+    }
+
     /// Refuses a planner that was found by a name other than its own, such as a renamed file.
-    fn expect_name(&self, planner: Planner) -> Result<Planner, PlannerError> {
-        let own = &planner.description().name;
-        if !self.by_name || *own == self.name {
-            return Ok(planner);
+    fn expect_name(&self, own: &str) -> Result<()> {
+        if !self.by_name || own == self.name {
+            return Ok(());
         }
         let message = format!("{} contains planner `{own}`, not `{}`", self.path.display(), self.name);
         let help = format!("name the file after its planner `{own}`, or give the path of the file");
-        Err(self.error(Error::incompatible(message).with_help(help).into()))
+        Err(Error::incompatible(message).with_help(help))
+    }
+
+    /// Returns the planner unless [`expect_name`](Self::expect_name) refuses it.
+    fn named(&self, planner: Planner) -> Result<Planner, PlannerError> {
+        self.expect_name(&planner.description().name).map_err(|error| self.error(error.into()))?;
+        Ok(planner)
     }
 
     fn read_pack(&self) -> Result<Vec<u8>, PlannerError> {

@@ -296,20 +296,18 @@ fn verdict(request: &Request, plan: &CheckedPlan, memory: &[PhaseMemory], times:
     let on_device = memory.iter().filter(|phase| phase.phase != Phase::Compile);
     let largest = on_device.max_by_key(|phase| phase.held_bytes);
     let held_bytes = largest.map_or(0, |phase| phase.held_bytes);
-    let asked_bytes = request.goals.memory_bytes;
     let device_bytes = chip.and_then(|chip| chip.device_memory);
-    let exceeds = |most: Option<u64>| most.is_some_and(|most| held_bytes > most);
     let is_slow = |time: TimeCost, most: Option<u64>| {
         let verdict = most.map(|most| time.verdict(most));
         matches!(verdict, Some(GoalVerdict::Unlikely | GoalVerdict::Missed))
     };
     let goals = &request.goals;
     Verdict {
-        fits: match (exceeds(asked_bytes) || exceeds(device_bytes), device_bytes, elsewhere.is_empty()) {
-            (true, ..) => Fits::No,
-            (false, None, _) => Fits::Unknown,
-            (false, Some(_), true) => Fits::Whole,
-            (false, Some(_), false) => Fits::InPart,
+        fits: match device_bytes {
+            None => Fits::Unknown,
+            Some(most) if held_bytes > most => Fits::No,
+            Some(_) if elsewhere.is_empty() => Fits::Whole,
+            Some(_) => Fits::InPart,
         },
         elsewhere,
         too_slow: is_slow(times.token, goals.token_microseconds)
@@ -317,7 +315,7 @@ fn verdict(request: &Request, plan: &CheckedPlan, memory: &[PhaseMemory], times:
         largest: largest.map(|phase| phase.phase),
         held_bytes,
         mapped_bytes: largest.map_or(0, |phase| phase.mapped_bytes),
-        asked_bytes,
+        asked_bytes: goals.memory_bytes,
         device_bytes,
     }
 }

@@ -1,7 +1,7 @@
 //! The chip that a bundled shard was compiled for, among the devices that a shim has here.
 
-use shardwright_bundle::{Bundle, ShardEntry};
-use shardwright_shims::{Heads, ShimError, ShimInstance};
+use shardwright_bundle::{Bundle, ShardEntry, Variant};
+use shardwright_shims::{Chip, Heads, ShimError, ShimInstance};
 use shardwright_vocabulary::{Device, DeviceKind, Error, ErrorKind, Result, TargetKind};
 
 /// Returns the heads of a shard's artefact. The bytes are verified against the manifest before they
@@ -23,6 +23,11 @@ pub fn know_chip(instance: &ShimInstance, heads: &Heads) -> Result<()> {
         Some(chip) => Ok(instance.know(chip)?),
         None => Ok(()),
     }
+}
+
+/// Checks whether a variant is for a chip, by any of the chip's names.
+pub(crate) fn is_for(variant: &Variant, chip: &Chip) -> bool {
+    chip.aliases.iter().chain([&chip.name]).any(|name| variant.is_for(name))
 }
 
 /// Returns devices of the shim that compiled a shard: the devices of this machine, and the devices

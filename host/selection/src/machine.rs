@@ -4,7 +4,7 @@ use shardwright_bundle::{Bundle, ShardEntry, Variant};
 use shardwright_shims::{Chip, Heads, ShimInstance};
 use shardwright_vocabulary::{Compatibility, Device, DeviceKind, Result, TargetKind};
 
-use crate::compiled_for::{devices_for, heads_of, know_chip, only_compiles};
+use crate::compiled_for::{devices_for, heads_of, is_for, know_chip, only_compiles};
 use crate::standing::{ShardStanding, Standing};
 
 /// A machine, or a description of one.
@@ -35,8 +35,15 @@ impl<'o> OpenShims<'o> {
     }
 
     fn asked(&mut self, heads: &Heads, variant: &Variant, shard: &ShardEntry) -> Result<ShardStanding> {
-        let instance = (self.open)(shard)?;
         let by = &shard.compiled_by;
+        // The shim of another chip cannot read the profile of the named chip.
+        if let Some(chip) = self.other_chip(variant, shard)
+            && let Some(own) = chip.shim.as_ref().filter(|own| **own != by.shim)
+        {
+            let reason = format!("shim `{}` does not support {}, whose shim is `{own}`", by.shim, chip.name);
+            return Ok(ShardStanding::absent(&by.device, reason, Some(compile_for(&chip.name))));
+        }
+        let instance = (self.open)(shard)?;
         know_chip(&instance, heads)?;
         let devices = self.devices(&instance, variant, shard)?;
         if let Some(own) = devices.iter().find(|device| device.name == by.device) {
@@ -53,14 +60,24 @@ impl<'o> OpenShims<'o> {
             }
             first.get_or_insert(stands);
         }
-        Ok(first.unwrap_or_else(|| none_here(by, &devices)))
+        Ok(first.unwrap_or_else(|| none_here(by, &devices, self.other_chip(variant, shard))))
     }
 
-    fn devices(&self, instance: &ShimInstance, variant: &Variant, shard: &ShardEntry) -> Result<Vec<Device>> {
+    /// Returns the chip that the user named, if it replaces the chip of a shard's device.
+    fn named_chip(&self, variant: &Variant, shard: &ShardEntry) -> Option<&Chip> {
         // A stand-in for a chip, such as the CPU shim, has devices of its own. A further target of
         // the variant is not the chip that the user named.
         let is_chip = shard.compiled_by.shim == shard.target.shim && shard.target.name == variant.soc;
-        match self.chip.as_ref().filter(|_| is_chip && shard.target.kind != TargetKind::Cpu) {
+        self.chip.as_ref().filter(|_| is_chip && shard.target.kind != TargetKind::Cpu)
+    }
+
+    /// Like [`named_chip`](Self::named_chip), if the variant is not for that chip.
+    fn other_chip(&self, variant: &Variant, shard: &ShardEntry) -> Option<&Chip> {
+        self.named_chip(variant, shard).filter(|chip| !is_for(variant, chip))
+    }
+
+    fn devices(&self, instance: &ShimInstance, variant: &Variant, shard: &ShardEntry) -> Result<Vec<Device>> {
+        match self.named_chip(variant, shard) {
             Some(chip) => {
                 instance.know(chip)?;
                 Ok(instance.devices(Some(&chip.name))?)
@@ -96,27 +113,41 @@ fn judged(
         let refused = ShardStanding::refused(&device.name, device.kind, error.to_string(), help);
         return Ok(ShardStanding { standing: Standing::Offline, ..refused });
     }
-    let again = || Some("compile the checkpoint again with this machine's shims".to_owned());
+    let again = || match (&standing, &device.soc) {
+        (Standing::Sibling, Some(soc)) => compile_for(soc),
+        _ => "compile the checkpoint again with this machine's shims".to_owned(),
+    };
     Ok(match instance.compatibility(&device.name, heads)? {
         Compatibility::Optimal => ShardStanding::runs(standing, &device.name, device.kind, None),
         Compatibility::Recompile(reason) => {
             ShardStanding::runs(standing, &device.name, device.kind, Some(reason))
         }
         Compatibility::NotMine(reason) | Compatibility::Unsupported(reason) => {
-            let refused = ShardStanding::refused(&device.name, device.kind, reason, again());
+            let refused = ShardStanding::refused(&device.name, device.kind, reason, Some(again()));
             // On a device of another chip, a refusal is normal.
             ShardStanding { hindered: standing == Standing::Own, ..refused }
         }
     })
 }
 
-/// Returns the result for a shim without a device that the shard could run on.
-fn none_here(by: &shardwright_vocabulary::ShimIdentity, devices: &[Device]) -> ShardStanding {
+/// Returns the advice for a chip without a variant.
+fn compile_for(soc: &str) -> String {
+    format!("compile the checkpoint for `{soc}` too")
+}
+
+/// Returns the result for a shim without a device that the shard could run on. `other` is the chip
+/// that the user named, if the variant is for another one.
+fn none_here(
+    by: &shardwright_vocabulary::ShimIdentity,
+    devices: &[Device],
+    other: Option<&Chip>,
+) -> ShardStanding {
     let reason = format!("shim `{}` has no device `{}` here", by.shim, by.device);
     let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
-    let help = match names.as_slice() {
-        [] => "the shim has no devices here".to_owned(),
-        names => format!("available devices: {}", names.join(", ")),
+    let help = match (other, names.as_slice()) {
+        (Some(chip), _) => compile_for(&chip.name),
+        (None, []) => "the shim has no devices here".to_owned(),
+        (None, names) => format!("available devices: {}", names.join(", ")),
     };
     ShardStanding::absent(&by.device, reason, Some(help))
 }

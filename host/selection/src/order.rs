@@ -4,6 +4,7 @@ use serde::Serialize;
 use shardwright_bundle::{Bundle, ChainEntry, ShardEntry, Variant};
 use shardwright_vocabulary::{DeviceKind, Pass, Result, TargetKind};
 
+use crate::compiled_for::is_for;
 use crate::machine::Machine;
 use crate::standing::{ShardStanding, Standing};
 
@@ -203,10 +204,7 @@ fn is_on_a_chip(chain: &ChainEntry, shards: &[ShardStanding]) -> bool {
 
 /// Checks whether the variant is for the chip that was named for the machine.
 fn is_named(variant: &Variant, machine: &dyn Machine) -> bool {
-    machine.chip().is_some_and(|chip| {
-        let mut names = chip.aliases.iter().chain([&chip.name]);
-        names.any(|name| variant.is_for(name))
-    })
+    machine.chip().is_some_and(|chip| is_for(variant, chip))
 }
 
 /// Returns how well the first chain of a variant would suit if its device accepted it, or `None` if

@@ -19,6 +19,10 @@ pub struct Chip {
     pub aliases: Vec<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub facts: BTreeMap<String, String>,
+    /// Name of the shim that supports the chip, or `None` if it is unknown. It is not passed to
+    /// shims and not stored in artefacts.
+    #[serde(skip)]
+    pub shim: Option<String>,
 }
 
 /// A fact that a shim reads.

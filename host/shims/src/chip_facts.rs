@@ -37,7 +37,7 @@ pub(crate) fn read_by(schemas: &[FactSchema], shim: &str, chip: &Chip) -> Result
         })?;
         facts.insert(fact.name.clone(), value.clone());
     }
-    Ok(Chip { name: chip.name.clone(), aliases: chip.aliases.clone(), facts })
+    Ok(Chip { name: chip.name.clone(), aliases: chip.aliases.clone(), facts, shim: None })
 }
 
 /// Converts an error that names a fact to an error about the profile.
@@ -84,7 +84,12 @@ mod tests {
 
     fn chip(facts: &[(&str, &str)]) -> Chip {
         let facts = facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Chip { name: "chip".to_owned(), aliases: vec!["other".to_owned()], facts: facts.collect() }
+        Chip {
+            name: "chip".to_owned(),
+            aliases: vec!["other".to_owned()],
+            facts: facts.collect(),
+            ..Chip::default()
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //!
 //! **Not its job.** This crate makes no decisions and does not talk to devices. Profiles fill these
 //! types, shims report them, planners read them, and the plan check compares a plan with them. It
-//! depends only on serde, so that every crate may use it, shims included.
+//! depends only on serde and `shardwright-amounts`, so that every crate may use it, shims included.
 //!
 //! Every name is written in kebab-case and is stable: it appears in profiles, requests, bundles and
 //! on the command line. `Display` writes that name, and `FromStr` and serde read it:

@@ -365,6 +365,7 @@ mod tests {
                     name: "mt6989".to_owned(),
                     aliases: vec!["Dimensity 9300".to_owned()],
                     facts: [("platform".to_owned(), "mt6989".to_owned())].into(),
+                    shim: None,
                 },
             },
             Ask::Devices { soc: Some("mt6989".to_owned()) },

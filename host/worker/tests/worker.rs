@@ -1150,7 +1150,8 @@ fn a_worker_ends_with_its_host_whatever_it_is_doing() {
 
 fn chip(facts: &[(&str, &str)]) -> Chip {
     let facts = facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    Chip { name: "mt1".to_owned(), aliases: vec!["One".to_owned()], facts: facts.collect() }
+    let (name, aliases) = ("mt1".to_owned(), vec!["One".to_owned()]);
+    Chip { name, aliases, facts: facts.collect(), shim: None }
 }
 
 /// In this process and in a worker, before and after that worker was lost.

@@ -910,7 +910,7 @@ fn goals_hold_or_are_refused_with_the_nearest() {
     assert!(narrow.shards.iter().map(|shard| shard.cost.artefact_bytes).sum::<u64>() <= 4000);
     let refused = plan(&size(100)).unwrap_err();
     assert_eq!(refused.kind, RefusalKind::OverSize);
-    assert!(refused.message.contains("the goal for the size is 100 bytes"), "{}", refused.message);
+    assert!(refused.message.contains("the goal for the size is 100 B"), "{}", refused.message);
 
     // If two goals contradict each other, the refusal names the one whose removal gives a plan.
     let mut both = with(|goals| goals.set(Bound::TokenMicroseconds(400)));

@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(
             because(&whole, "npu: a hedge with ops ≤ 599"),
             "8 layers have 803 operations here and 1600 by the count of the reported limit 1000; its chain \
-             needs 20200 bytes more, because chains do not share weights"
+             needs 19.7 KiB more, because chains do not share weights"
         );
         // The host plans the hedge like this: its limit replaces the reported one.
         let hedge = chip(8).fact("npu", PER_LAYER, "200").limit("npu", OPS, 599).option(OPTION, "off");
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(hedges(&one).len(), 0);
         assert!(layers(&one).len() > 1 && layers(&one).iter().all(|layers| *layers <= 5), "{one:?}");
         let why = because(&one, "npu: ops ≤ 599 instead of a hedge");
-        assert!(why.ends_with("the size goal has no room for another 20200 bytes"), "{why}");
+        assert!(why.ends_with("the size goal has no room for another 19.7 KiB"), "{why}");
     }
 
     fn refused(shard: u32, class: ErrorClass) -> Feedback {

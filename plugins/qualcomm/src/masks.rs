@@ -147,7 +147,7 @@ mod tests {
         let slower = request(|rows| 2000 + 10 * u64::from(rows), &[128, 64]);
         let alone = request(u64::from, &[128]);
         for (request, rows, why) in [
-            (&even, 64, "its mask has 589824 bytes"),
+            (&even, 64, "its mask has 576.0 KiB"),
             (&slower, 128, "with prefill_64@512 the first token would take"),
             (&alone, 128, "no smaller prefill is offered"),
         ] {

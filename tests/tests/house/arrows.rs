@@ -217,15 +217,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Opens files for all crates that read user-supplied paths.
     ("shardwright-files", &["shardwright-vocabulary"]),
     // Plain data that all other crates share. Shims get it through the contract.
-    ("shardwright-vocabulary", &[]),
+    ("shardwright-vocabulary", &["shardwright-amounts"]),
     ("shardwright-graph", &["shardwright-vocabulary"]),
-    ("shardwright-planner", &[]),
+    // Texts of amounts in reports and reasons.
+    ("shardwright-amounts", &[]),
+    ("shardwright-planner", &["shardwright-amounts"]),
     ("shardwright-planner-build", &["shardwright-vocabulary"]),
     ("shardwright-planner-generic", &["shardwright-planner"]),
     ("shardwright-planner-mediatek", &["shardwright-planner"]),
     ("shardwright-planner-qualcomm", &["shardwright-planner"]),
     ("shardwright-planner-even", &["shardwright-planner"]),
-    ("shardwright-planner-policy", &["shardwright-planner"]),
+    ("shardwright-planner-example-policy", &["shardwright-planner"]),
     ("shardwright-shim-abi", &["shardwright-vocabulary"]),
     ("shardwright-neuron-adapter", &[]),
     ("shardwright-neuron-files", &["shardwright-neuron-adapter"]),

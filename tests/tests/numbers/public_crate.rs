@@ -282,7 +282,7 @@ fn what_cannot_be_is_refused_by_kind() {
         ("no such chip", ErrorKind::Missing, options().soc("abacus").open(&demo)),
         ("a chip that is not here", ErrorKind::Missing, options().soc("mt6989").open(&demo)),
         ("a limit nothing meets", ErrorKind::Planning, options().limit("ops", 1).open(&demo)),
-        ("no such planner", ErrorKind::Argument, options().planner("oracle").open(&demo)),
+        ("no such planner", ErrorKind::Missing, options().planner("oracle").open(&demo)),
         ("a key that is none", ErrorKind::Argument, options().trust_key("xyz").open(&demo)),
         (
             "no shims",

@@ -121,6 +121,19 @@ fn it_survives_shims_that_crash_lie_or_are_none() {
     }
 }
 
+/// A file in a planner directory must have the name of its planner.
+#[test]
+fn a_planner_that_is_listed_can_be_named() {
+    let report = shardwright(["doctor"]).json();
+    let names = list(&report, "planners").iter().map(|planner| planner["name"].as_str().expect("a name"));
+    let names: Vec<&str> = names.collect();
+    assert!(names.contains(&"example-policy") && names.contains(&"even"), "{names:?}");
+    for name in names {
+        let plan = shardwright(["plan", "--no-measure", TEXT_FIXTURES[0], "--planner", name]).json();
+        assert_eq!(plan["planner"]["name"], name, "{plan}");
+    }
+}
+
 /// Environment variables for builds, tests and recording calls, which users of the program do not
 /// need.
 const NOT_A_USERS: [&str; 4] = [

@@ -112,16 +112,24 @@ fn a_wrong_command_line_ends_with_help() {
         (&["run", "--nonsense"][..], "--nonsense", "help: "),
         (&["plan"], "CHECKPOINT", "help: "),
         (&["plann"], "unknown command `plann`", "help: did you mean `plan`?"),
+        (&["plan", "x", "--size", "-1"], "expected 1 byte to 9 PB", "help: run `shardwright COMMAND"),
+        (&["plan", "x", "--context", "many"], "expected a whole number from 0 up", "help: "),
     ] {
         let stderr = shardwright(arguments).refuses_with(2, &[says]);
         assert!(stderr.lines().last().is_some_and(|line| line.starts_with(help)), "{stderr}");
     }
-    for arguments in [&["run", "--nonsense", "--format", "json"][..], &["run", "--format=json"]] {
+    for arguments in [
+        &["run", "--nonsense", "--format", "json"][..],
+        &["run", "--format=json"],
+        &["plan", "x", "--size", "0", "--format=json"],
+    ] {
         let outcome = shardwright(arguments).outcome();
         assert_eq!((outcome.code, &*outcome.stdout), (Some(2), ""), "{}", outcome.stderr);
         let report: Value = serde_json::from_str(&outcome.stderr).expect("JSON");
         assert_eq!(report["error"]["kind"], "argument", "{report}");
-        assert!(report["error"]["message"].as_str().is_some_and(|text| text.len() > 10), "{report}");
+        for name in ["message", "help"] {
+            assert!(report["error"][name].as_str().is_some_and(|text| text.len() > 10), "{report}");
+        }
     }
 }
 

@@ -102,7 +102,7 @@ fn a_policy_in_javascript_asks_the_built_in_solver() {
             shardwright(["plan", "--no-measure", DEMO_MODEL, "--soc", "sm8850", "--on", "cpu", "--planner"]);
         run.argument(planner).arguments(FORMATS.iter().flat_map(|formats| ["--formats", *formats])).json()
     };
-    let (own, rust) = (plan(&joined), plan(&program::folder().join("planners/policy.wasm")));
+    let (own, rust) = (plan(&joined), plan(&program::folder().join("planners/example-policy.wasm")));
     assert_eq!(cuts(&own), cuts(&rust));
     let formats = |plan: &Value| -> Vec<String> {
         let shards = plan["shards"].as_array().expect("shards").iter();

@@ -142,7 +142,8 @@ fn a_planner_dropped_into_a_folder_plans() {
 
     fs::remove_file(&file).expect("removed");
     let (code, stderr) = plan(Path::new("third"), 2).refuses();
-    assert!(code == 2 && stderr.contains("no planner `third`"), "{code}: {stderr}");
+    let said = "planner `third`: not found in the planner directories";
+    assert!(code == 3 && stderr.contains(said), "{code}: {stderr}");
 }
 
 #[test]
@@ -188,7 +189,8 @@ fn a_recorded_request_can_be_replayed_on_a_planner() {
     let older = replay().json();
     assert_eq!((&older["name"], &older["chosen"]), (&"generic".into(), &"default".into()), "{older}");
     fs::write(&request, text.replace(recorded, ",\"planner\":\"third\"}")).expect("written");
-    replay().refuses_with(3, &["request.json: its planner `third` was not found", "`--planner`"]);
+    let missing = "request.json: its planner `third`: not found in the planner directories";
+    replay().refuses_with(3, &[missing, "`--planner`"]);
 }
 
 /// The request is written before the planner runs, so that a refusal can be replayed.

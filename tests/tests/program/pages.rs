@@ -151,7 +151,7 @@ const BY_HAND: &[(&str, Deed)] = &[
         fs::copy(checkpoint.only_header().file(WEIGHTS), folder.join("model").join(WEIGHTS)).expect("copied");
     }),
     ("shardwright planner check my-planner.wasm", |folder| {
-        let built = program::folder().join("planners/policy.wasm");
+        let built = program::folder().join("planners/example-policy.wasm");
         fs::copy(built, folder.join("my-planner.wasm")).expect("the example planner was built");
     }),
 ];

@@ -291,16 +291,30 @@ fn a_profile_states_goals_and_a_planner() {
     let own = plan().arguments(["--size", "60MB"]).json();
     assert_eq!(goal(&own), None, "a goal of the user's stands for all of the profile's: {own}");
 
-    // A missing planner is replaced, and one notice reports that. Under `--strict` it is an error.
-    write("nowhere", None);
-    let replaced = plan().json();
-    assert_eq!(replaced["planner"]["name"], "generic", "{replaced}");
-    let missing = "planner `nowhere`: not found in the planner directories";
-    let notices = replaced["notices"].as_array().expect("notices").iter();
-    let notices: Vec<&str> = notices.filter_map(|notice| notice["text"].as_str()).collect();
-    let named: Vec<&str> = notices.iter().copied().filter(|text| text.contains("nowhere")).collect();
-    assert_eq!(named, [format!("{missing}; the built-in planner took over")], "{notices:?}");
-    plan().argument("--strict").refuses_with(3, &[missing, "`--planner generic` uses the built-in planner"]);
+    // A planner that cannot be used is replaced, and one notice reports that. Under `--strict` it
+    // is an error.
+    let planners = tempfile::tempdir().expect("a temporary folder");
+    fs::write(planners.path().join("damaged.pack"), b"a planner").expect("written");
+    let even = program::folder().join("planners/even.wasm");
+    fs::copy(even, planners.path().join("renamed.wasm")).expect("copied");
+    for (name, code, says) in [
+        ("nowhere", 3, "planner `nowhere`: not found in the planner directories"),
+        ("damaged", 4, "not a planner pack"),
+        ("renamed", 6, "contains planner `even`, not `renamed`"),
+    ] {
+        write(name, None);
+        let plan = || plan().argument("--planners").argument(planners.path());
+        let replaced = plan().json();
+        assert_eq!(replaced["planner"]["name"], "generic", "{replaced}");
+        let notices = replaced["notices"].as_array().expect("notices").iter();
+        let notices: Vec<&str> = notices.filter_map(|notice| notice["text"].as_str()).collect();
+        let named: Vec<&str> = notices.iter().copied().filter(|text| text.contains(name)).collect();
+        let [text] = named[..] else { panic!("not one notice about {name}: {notices:?}") };
+        assert!(text.contains(says) && text.ends_with("; the built-in planner took over"), "{text}");
+        let stderr = plan().argument("--strict").refuses_with(code, &[says]);
+        let is_missing = stderr.contains("`--planner generic` uses the built-in planner");
+        assert!(is_missing || name != "nowhere", "{stderr}");
+    }
 
     // A path is refused: a profile from elsewhere must not name a file of this machine.
     write("../planner.wasm", None);

@@ -9,11 +9,15 @@ pub use shardwright_shim_npu::library::LibraryError;
 /// Result of the functions of this crate that call the library.
 pub type Result<T> = std::result::Result<T, NeuronError>;
 
+/// Advice if no library was found. Places next to the program are not searched.
+const HOW_TO_NAME_IT: &str =
+    "set SHARDWRIGHT_NEURON_LIB to a Neuron adapter, or put libneuron_adapter.so next to the shim";
+
 /// An error of the vendor's library.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NeuronError {
     /// No library was found in the searched places, or the loader rejects it.
-    #[error("{}", .0.of_vendor("MediaTek", "set SHARDWRIGHT_NEURON_LIB to a Neuron adapter"))]
+    #[error("{}", .0.of_vendor("MediaTek", HOW_TO_NAME_IT))]
     Library(#[from] LibraryError),
     /// The file is a library, but not a Neuron adapter.
     #[error("{} is not a Neuron adapter: it has no symbol `{symbol}`", path.display())]
@@ -230,7 +234,7 @@ mod tests {
             (
                 NeuronError::Library(LibraryError::NotFound { tried: vec!["x: not set".to_owned(); 3] }),
                 invalid,
-                &["set SHARDWRIGHT_NEURON_LIB"][..],
+                &["set SHARDWRIGHT_NEURON_LIB", "or put libneuron_adapter.so next to the shim"][..],
             ),
             (
                 NeuronError::Library(LibraryError::NotLoadable { path: path(), reason: "bad".to_owned() }),

@@ -13,12 +13,15 @@ use std::path::PathBuf;
 /// Result of functions of this crate that call the library.
 pub type Result<T> = std::result::Result<T, QnnError>;
 
+/// Advice if no library was found. Places next to the program are not searched.
+const HOW_TO_NAME_IT: &str = "set SHARDWRIGHT_QNN_LIB to libQnnHtp.so, or put it next to the shim";
+
 /// Error of a call into the vendor's library, or of its preparation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QnnError {
     /// No library in the places searched, or a library that cannot be loaded.
-    #[error("{}", .0.of_vendor("Qualcomm", "set SHARDWRIGHT_QNN_LIB to libQnnHtp.so or its folder"))]
+    #[error("{}", .0.of_vendor("Qualcomm", HOW_TO_NAME_IT))]
     Library(#[from] LibraryError),
     /// A library, but not a QNN library.
     #[error("{} is not a QNN library: it has no symbol `{symbol}`", path.display())]

@@ -151,8 +151,7 @@ pub fn versions(
     }
     let turns = Turns::new()?;
     let workshop = Workshop { options: options.to_vec(), ..Workshop::new(workspace, folder()?)? };
-    let earlier =
-        Workshop { workspace, folder: workshop.folder.clone(), program, options: options.to_vec() };
+    let earlier = Workshop { workspace, folder: workshop.folder.clone(), program, options: options.to_vec() };
     workshop.settle(model)?;
     let mut theirs = |work: &Work| Ok(vec![earlier.run(model, work, THREADS)?.speed]);
     let report = turns.beside(&workshop, model, (USUAL, THREADS), &mut theirs)?;

@@ -31,7 +31,8 @@ impl Preparation {
         refused_plans: usize,
         more: Vec<Notice>,
     ) -> Result<PlanReport> {
-        let mut notices = self.notices.clone();
+        let mut notices: Vec<Notice> = self.defaults(planned).into_iter().collect();
+        notices.extend(self.notices.iter().cloned());
         if let Some(error) = &planned.fallback {
             notices.push(Notice::fallback(format!("{error}; the built-in planner took over")));
         }
@@ -86,7 +87,17 @@ impl Preparation {
         Ok(PlanReport { soc_title: Some(self.profile.title.clone()), notices, ..report })
     }
 
-    /// Returns a notice if the plan loses more than is usual without a goal, because the other goals
+    /// Returns a notice with the planner and the goals that come from the profile. A planner that
+    /// did not decide, because it is missing or failed, is left out.
+    fn defaults(&self, planned: &Planned) -> Option<Notice> {
+        let own = self.options.planner.as_ref().filter(|_| self.options.planner_of_profile);
+        let own = own.filter(|own| **own == planned.by.name).map(|own| format!("planner {own}"));
+        let defaults: Vec<String> = own.into_iter().chain(self.goals.iter().cloned()).collect();
+        let (profile, defaults) = (&self.profile.name, defaults.join(", "));
+        (!defaults.is_empty()).then(|| Notice::making(format!("defaults from profile {profile}: {defaults}")))
+    }
+
+    /// Returns a notice if the plan loses more than is usual without a goal, because other goals
     /// need that.
     fn beyond_usual_loss(&self, report: &PlanReport) -> Option<Notice> {
         let option = self.request.options.iter().find(|option| option.name == USUAL_QUALITY_OPTION)?;

@@ -14,6 +14,8 @@ use crate::{Executor, PlanOptions, PlanSource, Result};
 pub(super) struct Chosen {
     /// The user's options, completed by the profile.
     pub(super) options: PlanOptions,
+    /// The goals that come from the profile, in words.
+    pub(super) goals: Vec<String>,
     pub(super) chip: FoundProfile,
     /// The fallbacks of the chip's profile.
     pub(super) further: Vec<FoundProfile>,
@@ -34,7 +36,7 @@ impl Chosen {
         let profiles = profiles.trusting(trust.clone());
         let chip = profiles.find(options.soc.as_deref().unwrap_or(GENERIC))?;
         let further = if options.alone { Vec::new() } else { profiles.fallbacks(&chip)? };
-        let (options, taken) = options.completed_by(&chip.profile);
+        let (options, goals) = options.completed_by(&chip.profile);
         check(source.graph(), &chip.profile, &options)?;
         let shims = options.shims_by(&trust)?;
 
@@ -43,11 +45,7 @@ impl Chosen {
         passing.extend(skipped_profiles(&profiles, options.strict)?);
         let ignored = source.ignored().iter();
         notices.lasting.extend(ignored.map(|field| Notice::fallback(field.to_string())));
-        if !taken.is_empty() {
-            let (name, taken) = (&chip.profile.name, taken.join(", "));
-            notices.lasting.push(Notice::making(format!("defaults from profile {name}: {taken}")));
-        }
-        Ok(Chosen { options, chip, further, shims, trust })
+        Ok(Chosen { options, goals, chip, further, shims, trust })
     }
 }
 

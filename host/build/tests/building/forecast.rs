@@ -210,7 +210,7 @@ fn a_model_that_embeds_has_one_time_and_one_phase_of_running() {
 }
 
 #[test]
-fn a_verdict_says_what_runs_elsewhere_and_what_exceeds_the_memory_asked_for() {
+fn a_verdict_says_what_runs_elsewhere_and_what_exceeds_the_memory_of_the_device() {
     let graph = fixture("qwen3");
     let mut offers = [offer("chip", PrimitiveCount::default()), offer("cpu", PrimitiveCount::default())];
     offers[0].summary.device_memory = Some(1 << 40);
@@ -231,14 +231,14 @@ fn a_verdict_says_what_runs_elsewhere_and_what_exceeds_the_memory_asked_for() {
     assert_eq!(whole.verdict.fits, Fits::Whole);
     assert!(buffers(&split) >= buffers(&whole) + 16 * graph.hidden * 4);
 
-    // The plan is within the goal, but buffers and logits are not.
+    // The plan is within the goal, which does not bound buffers and logits.
     let shards = checked(&request, plan(&request, &[]));
     let planned: u64 = shards.shards().iter().map(|shard| shard.cost.context_bytes()).sum();
     request.goals.memory_bytes = Some(planned);
-    assert_eq!(forecast(&graph, &request, plan(&request, &[])).verdict.fits, Fits::No);
-    request.goals.memory_bytes = Some(whole.verdict.held_bytes);
-    assert_eq!(forecast(&graph, &request, plan(&request, &[])).verdict.fits, Fits::Whole);
-    // The device bounds the memory too.
+    let bounded = forecast(&graph, &request, plan(&request, &[])).verdict;
+    assert_eq!((bounded.fits, bounded.asked_bytes), (Fits::Whole, Some(planned)));
+    assert!(bounded.held_bytes > planned, "{bounded:?}");
+    // The device bounds them.
     request.targets[0].device_memory = Some(whole.verdict.held_bytes - 1);
     assert_eq!(forecast(&graph, &request, plan(&request, &[])).verdict.fits, Fits::No);
     request.targets[0].device_memory = None;

@@ -226,13 +226,13 @@ fn links_and_pipes_in_the_way_of_a_writer_are_refused_and_left_alone() {
     use std::os::unix::fs::symlink;
     for name in ["files", ".staging", ".unfinished", "bundle.json"] {
         let (parent, directory) = place();
-        drop(BundleWriter::create(&directory).unwrap());
+        BundleWriter::create(&directory).unwrap().add_bytes(b"unfinished").unwrap();
         let other = parent.path().join("other");
         fs::create_dir(&other).unwrap();
         fs::write(other.join(".writing-mine"), "mine").unwrap();
         let path = directory.join(name);
         match name {
-            "files" => fs::remove_dir(&path).unwrap(),
+            "files" => fs::remove_dir_all(&path).unwrap(),
             ".unfinished" => fs::remove_file(&path).unwrap(),
             _ => {}
         }

@@ -34,7 +34,7 @@ fn files_are_identified_by_their_first_bytes() {
 fn directories_are_identified_by_their_content() {
     let (parent, directory) = place();
     assert_eq!(identify(parent.path()).unwrap(), Kind::Unknown);
-    drop(BundleWriter::create(&directory).unwrap());
+    BundleWriter::create(&directory).unwrap().add_bytes(b"unfinished").unwrap();
     assert_eq!(identify(&directory).unwrap(), Kind::UnfinishedBundle);
     write(&directory, RECIPE).unwrap();
     assert_eq!(identify(&directory).unwrap(), Kind::Bundle);

@@ -140,6 +140,38 @@ fn staging_is_kept_until_the_end_and_adopts_its_own_only() {
 }
 
 #[test]
+fn a_writer_without_files_leaves_nothing_behind() {
+    let (_parent, directory) = place();
+    let writer = || BundleWriter::create(&directory).unwrap();
+    for is_there in [false, true] {
+        if is_there {
+            fs::create_dir(&directory).unwrap();
+        }
+        writer().staging().unwrap();
+        assert_eq!(directory.exists(), is_there, "a directory of the caller stays");
+    }
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+
+    // A file in the staging folder, an added file or a bundle keeps everything.
+    let open = writer();
+    let scratch = open.staging().unwrap().join("half-way");
+    fs::write(&scratch, "kept").unwrap();
+    drop(open);
+    drop(writer());
+    assert_eq!(fs::read(&scratch).unwrap(), b"kept");
+    fs::remove_file(&scratch).unwrap();
+    writer().add_bytes(b"kept").unwrap();
+    drop(writer());
+    assert!(directory.join(".unfinished").is_file() && directory.join("files").is_dir());
+    write(&directory, RECIPE).unwrap();
+    let whole = snapshot(&directory);
+    drop(writer());
+    let mut after = snapshot(&directory);
+    after.remove(std::path::Path::new(".unfinished"));
+    assert_eq!(after, whole);
+}
+
+#[test]
 fn a_directory_has_one_writer_at_a_time() {
     let (_parent, directory) = place();
     let writer = BundleWriter::create(&directory).unwrap();

@@ -159,7 +159,7 @@ pub struct TargetArguments {
     pub planner_options: Vec<(String, String)>,
     /// Capacity of the context in tokens. Default: the capacity that the model was trained for, at
     /// most 4096.
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub context: Option<u32>,
     /// Turn every fallback into an error, and every field or file of the model that is unknown or
     /// has no effect. A fallback runs something elsewhere or otherwise than planned, or uses a plan

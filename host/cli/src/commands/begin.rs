@@ -215,7 +215,7 @@ mod tests {
     fn crates_that_are_copied_inherit_nothing() {
         let manifests: Vec<&(&str, &str)> =
             SHIM_IN_RUST.iter().chain(PLANNER).filter(|(path, _)| path.ends_with("Cargo.toml")).collect();
-        assert_eq!(manifests.len(), 3);
+        assert_eq!(manifests.len(), 5);
         for (path, text) in manifests {
             assert!(!text.contains("workspace") && text.contains("version = "), "{path}: {text}");
             assert!(!text.contains("dev-dependencies"), "{path}: {text}");

@@ -22,11 +22,14 @@ pub fn explain(arguments: &ExplainArguments, format: Format) -> Result<Outcome, 
     };
     print_by(&rules, format, &report, views::explained)?;
     if report.selection.candidates.is_empty() {
+        let chip = match about {
+            About::Chip(soc) => format!("`{soc}`"),
+            About::Here | About::Described(_) => "the chip of that machine".to_owned(),
+        };
         return Err(Failure::Refused {
             kind: ErrorKind::Incompatible,
             message: format!("no chain of {} can run there", bundle.display()),
-            help: "compile the checkpoint for that chip too, or for `generic`, which runs anywhere"
-                .to_owned(),
+            help: format!("compile the checkpoint for {chip} too, or for `generic`, which runs anywhere"),
         });
     }
     Ok(Outcome::Done)

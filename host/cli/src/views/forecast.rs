@@ -28,14 +28,20 @@ pub fn verdict(report: &PlanReport) -> String {
     let compared = |most: u64| units::against_goal("memory", held, most);
     let device = verdict.device_bytes.map(|most| units::apart("memory", [held, most]));
     let (needed, asked) = match (verdict.asked_bytes.map(compared), &device) {
-        (Some([needed, asked]), _) => (needed, format!(" in {asked}")),
-        (None, Some([needed, _])) => (needed.clone(), String::new()),
-        (None, None) => (bytes(held), String::new()),
+        (Some([needed, asked]), _) => (needed, Some(asked)),
+        (None, Some([needed, _])) => (needed.clone(), None),
+        (None, None) => (bytes(held), None),
     };
+    // The goal is for artefacts and KV cache, and `held` also has buffers and logits.
+    let (within, beyond) = match verdict.asked_bytes {
+        Some(most) if held > most => (None, asked),
+        _ => (asked, None),
+    };
+    let within = within.map_or_else(String::new, |asked| format!(" in {asked}"));
     let mut line = match verdict.fits {
-        Fits::Whole => format!("fits {soc}{asked}"),
-        Fits::InPart => format!("fits {soc}{asked} in part"),
-        Fits::No => format!("does not fit {soc}{asked}"),
+        Fits::Whole => format!("fits {soc}{within}"),
+        Fits::InPart => format!("fits {soc}{within} in part"),
+        Fits::No => format!("does not fit {soc}"),
         Fits::Unknown => soc.clone(),
     };
     if verdict.too_slow {
@@ -55,10 +61,13 @@ pub fn verdict(report: &PlanReport) -> String {
     }
     let all = held.saturating_add(verdict.mapped_bytes);
     let exceeded = |most: Option<u64>| verdict.fits != Fits::No && most.is_some_and(|most| all > most);
-    if exceeded(verdict.asked_bytes) {
+    if beyond.is_none() && exceeded(verdict.asked_bytes) {
         line += ": more than the goal if they stay in memory";
     } else if exceeded(verdict.device_bytes) {
         line += ": more than that if they stay in memory";
+    }
+    if let Some(asked) = beyond {
+        line += &format!("; the goal of {asked} is for artefacts and KV cache alone");
     }
     if verdict.device_bytes.is_none() {
         line += "; memory unknown for this chip, `--device-memory` sets it";

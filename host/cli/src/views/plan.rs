@@ -351,7 +351,12 @@ pub fn goals(goals: &[GoalReport], detail: Detail) -> String {
         |goal: &&GoalReport| detail.is_full() || !matches!(goal.goal, Goal::Context | Goal::PrefillRows);
     let shown = goals.iter().filter(is_shown).map(|goal| {
         let verdict = goal.verdict.map_or("not known", |verdict| verdict.name());
-        let prediction = goal.prediction().map_or_else(String::new, |prediction| format!(", {prediction}"));
+        let of = match goal.goal {
+            Goal::Memory => " of artefacts and KV cache",
+            Goal::Size => " of artefacts and tables",
+            _ => "",
+        };
+        let prediction = goal.prediction().map_or_else(String::new, |amount| format!(", {amount}{of}"));
         format!("{}: {verdict}{prediction}", goal.bound())
     });
     shown.collect::<Vec<_>>().join("; ")

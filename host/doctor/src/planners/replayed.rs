@@ -155,11 +155,7 @@ fn recorded_planner(name: &str, search: &SearchPath) -> Result<Option<PlannerEnt
     }
     planner_named(name, &search.planners).map(Some).map_err(|error| {
         let help = "name another planner with `--planner`, or the directory of this one with `--planners`";
-        let error = match error.kind() {
-            ErrorKind::Argument => Error::missing(format!("its planner `{name}` was not found")),
-            _ => error,
-        };
-        error.with_help(help)
+        error.at(format_args!("its planner `{name}`")).with_help(help)
     })
 }
 

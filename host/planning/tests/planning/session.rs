@@ -480,8 +480,8 @@ fn planners_dropped_into_a_directory_are_found_and_gone_when_removed() {
         .with_directory(directory.path())
         .with_directory(directory.path().join("does-not-exist"));
     assert_eq!(registry.list().unwrap(), []);
-    let is_unknown =
-        |error: &Error| (error.kind(), error.message()) == (ErrorKind::Argument, "no planner `even`");
+    let missing = "not found in the planner directories";
+    let is_unknown = |error: &Error| (error.kind(), error.message()) == (ErrorKind::Missing, missing);
     let error = registry.find("even").unwrap_err();
     assert!(is_unknown(&error), "{error}");
     assert!(error.help().unwrap().contains("empty"));

@@ -179,13 +179,11 @@ pub enum Speed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fits {
-    /// Every shard runs on the chip, within all limits, the memory of the device and the requested
-    /// memory.
+    /// Every shard runs on the chip, within all limits and the memory of the device.
     Whole,
     /// Some shards run elsewhere.
     InPart,
-    /// A phase needs more than the memory of the device or the requested memory. The plan itself is
-    /// within it, but buffers and logits, which planners do not choose, are not.
+    /// A phase needs more than the memory that an app can use on the device.
     No,
     /// The memory of the device is unknown.
     Unknown,
@@ -205,7 +203,8 @@ pub struct Verdict {
     pub held_bytes: u64,
     /// Bytes that may be mapped in addition.
     pub mapped_bytes: u64,
-    /// The requested maximum of memory.
+    /// The requested maximum of artefacts and KV cache. `held_bytes` also has buffers and logits,
+    /// which planners do not choose, so that it may be more although the plan meets the goal.
     pub asked_bytes: Option<u64>,
     /// Bytes of memory that an app can use on the device, or `None` if unknown.
     pub device_bytes: Option<u64>,

@@ -92,14 +92,20 @@ fn build_changed(name: &str, changes: &[(&str, &str, &str)]) -> PathBuf {
             }
         }
     };
-    let copied = ["host/vocabulary", "vendor-shims/abi", "vendor-shims/template/rust", "tests/features"];
+    let copied = [
+        "planner/amounts",
+        "host/vocabulary",
+        "vendor-shims/abi",
+        "vendor-shims/template/rust",
+        "tests/features",
+    ];
     copied.into_iter().for_each(copy);
     let workspace = std::fs::read_to_string(repository().join("Cargo.toml")).unwrap();
     let start = workspace.find("members = [").unwrap();
     let end = start + workspace[start..].find(']').unwrap() + 1;
     let members = copied.map(|folder| format!("\"{name}/{folder}\"")).join(", ");
     let mut workspace = format!("{}members = [{members}]{}", &workspace[..start], &workspace[end..]);
-    for folder in ["host/vocabulary", "vendor-shims/abi"] {
+    for folder in &copied[..3] {
         workspace =
             workspace.replace(&format!("path = \"{folder}\""), &format!("path = \"{name}/{folder}\""));
     }

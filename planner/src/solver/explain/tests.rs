@@ -155,7 +155,7 @@ fn formats_named_later_are_chosen_for_the_reason_that_decided() {
         request.goals.set(Goal::SizeBytes(2000));
     });
     let size = said(&size.build());
-    says(&size, "in f32/f32/f32 alone: size would be 6080 bytes, the goal is 2000 bytes");
+    says(&size, "in f32/f32/f32 alone: size would be 5.9 KiB, the goal is 2.0 KiB");
     says(&size, "in w8-per-channel/f32/f32 alone: more layers would be in formats listed later");
 }
 
@@ -262,7 +262,7 @@ fn limits_with_the_same_alternative_share_a_reason() {
     let said = said(&request.limit("npu", "artefact-bytes", 4600).build());
     let cut: Vec<&String> = said.iter().filter(|own| own.starts_with("decoder is cut instead")).collect();
     let words = "decoder is cut instead of using fewer operations: the limits weight-bytes and \
-                 artefact-bytes count bytes, not operations: weight-bytes are 8000 bytes in f32/f32/f32";
+                 artefact-bytes count bytes, not operations: weight-bytes are 7.8 KiB in f32/f32/f32";
     assert_eq!(cut, [words], "{said:#?}");
 }
 

@@ -220,6 +220,19 @@ fn the_memory_of_the_device_decides_whether_a_plan_fits() {
     assert_eq!(verdict("mt6989", &["--device-memory", "8MiB"])["fits"], "no");
     let text = plan("mt6989", &["--device-memory", "8MiB"]).succeeds();
     assert!(text.contains("\ndoes not fit mt6989: decode needs "), "{text}");
+    // A goal for memory bounds artefacts and KV cache. The device also needs buffers and logits.
+    let formats = ["--formats", "w8-per-channel/a16-symmetric/a16"];
+    let totals = plan("mt6989", &formats).json()["totals"].clone();
+    let bytes = |total: &Value| total.as_u64().expect("bytes");
+    let goal = (bytes(&totals["artefacts"]["bytes"]) + bytes(&totals["state_bytes"])).to_string();
+    let bounded = || plan("mt6989", &formats).arguments(["--memory", &goal]);
+    let held = bounded().json()["forecast"]["verdict"].clone();
+    assert!(held["fits"] == "whole" && held["held_bytes"].as_u64() > goal.parse().ok(), "{held}");
+    let text = bounded().succeeds().split_whitespace().collect::<Vec<_>>().join(" ");
+    let cache = "artefacts and KV cache";
+    for words in ["fits mt6989: decode needs ", &format!("is for {cache} alone"), &format!(" of {cache}")] {
+        assert!(text.contains(words) && !text.contains("does not fit"), "no `{words}` in {text}");
+    }
     // The profile for any machine states no memory.
     let unknown = verdict("generic", &[]);
     assert_eq!((&unknown["fits"], &unknown["device_bytes"]), (&"unknown".into(), &Value::Null));

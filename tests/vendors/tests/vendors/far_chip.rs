@@ -55,6 +55,7 @@ fn a_shim_without_its_library_is_said_and_the_plan_is_made_without_it() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = shown(&folder.path().join("bundle"));
     refused(chip.planned_by(shardwright(["compile", CHECKPOINT, "-o", &bundle])), 3, &REASON);
+    assert!(!Path::new(&bundle).exists(), "a folder without artefacts is not left behind");
     let emulated = chip.planned_by(generate(CHECKPOINT)).arguments(["--on", "cpu"]).outcome();
     assert_eq!(emulated.code, Some(0), "{}", emulated.stderr);
     // Unneeded libraries are not reported missing.

@@ -118,6 +118,19 @@ fn every_chip_runs_its_variant_whatever_the_order_and_the_form() {
             let passed = report["passed"].as_array().expect("passed");
             let said = passed.iter().map(|passed| passed["reason"].as_str().expect("a reason"));
             assert!(said.clone().any(|reason| reason.contains("mt6989")), "{report}");
+            let helps: Vec<&str> = passed.iter().filter_map(|passed| passed["help"].as_str()).collect();
+            assert!(helps.contains(&"compile the checkpoint for `mt6991` too"), "{report}");
+            // A chip of another vendor. Its profile is not at fault.
+            let report = bench.explains(form, Some("sm8850"));
+            assert_eq!(chosen(&report), ("generic", "primary", "general"), "{report}");
+            let own = report["passed"].as_array().expect("passed").iter();
+            let own: Vec<&Value> = own.filter(|passed| passed["name"] == "primary").collect();
+            assert_eq!(own.len(), 2, "{report}");
+            for passed in own {
+                let reason = "shim `neuron` does not support sm8850, whose shim is `qnn`";
+                let help = "compile the checkpoint for `sm8850` too";
+                assert_eq!((&passed["reason"], &passed["help"]), (&reason.into(), &help.into()), "{report}");
+            }
         }
         assert_eq!(bench.generates(&packed, "mt6993"), expected);
         if turn < 2 {
@@ -320,6 +333,12 @@ fn a_machine_elsewhere_is_asked_about_by_what_its_doctor_wrote() {
         assert_eq!(chosen(&report).0, "generic", "{report}");
         assert!(report["passed"].to_string().contains(word), "no `{word}` in {report}");
     }
+    // A machine with another chip has no use for the shim of this one.
+    let phone = written.to_string().replace(CHIP, "another");
+    let phone = phone.replace(&format!("\"chips\":{}", written["chips"]), "\"chips\":[\"sm8850\"]");
+    std::fs::write(&file, phone).expect("written");
+    let passed = about().json()["passed"].to_string();
+    assert!(passed.contains("compile the checkpoint for sm8850 too"), "{passed}");
     for (text, word) in [
         ("{}", "not a machine description"),
         ("[", "not a machine description"),

@@ -325,9 +325,8 @@ mod tests {
             [(16_usize, 16_usize, 1, 16), (16, 8, 2, 8), (5, 21, 2, 8), (1, 1, 1, 2)]
         {
             let groups = blocks.div_ceil(group);
-            let halves: Vec<f32> = (0..outputs * kinds * groups)
-                .map(|_| widen_f16(narrow_f16(random.f32() - 0.5)))
-                .collect();
+            let halves: Vec<f32> =
+                (0..outputs * kinds * groups).map(|_| widen_f16(narrow_f16(random.f32() - 0.5))).collect();
             let numbers: Vec<f32> = (0..outputs * kinds * blocks)
                 .map(|at| halves[at / blocks * groups + at % blocks / group] * f32::from(random.i8(-127..)))
                 .collect();

@@ -175,9 +175,8 @@ fn weights_that_do_not_suit_their_blocks_are_refused() {
         let x = arena(0, inputs);
         check(inputs, Step::DynamicLinear(step::DynamicLinear { x, rows, block: None, maps }))
     };
-    let in_blocks = |size: u64, form: NumberForm| {
-        PackedScales::Blocks { offset: 1 << 14, size, minimum: true, form }
-    };
+    let in_blocks =
+        |size: u64, form: NumberForm| PackedScales::Blocks { offset: 1 << 14, size, minimum: true, form };
     let small = |group: u64| NumberForm::Small { group };
     let per_output = PackedScales::PerOutput { offset: 1 << 14 };
     for (kind, inputs, size) in [(I8, 33, 32), (I6, 48, 16), (I6, 96, 48), (I5, 96, 32), (I4, 40, 5)] {
@@ -198,8 +197,11 @@ fn weights_that_do_not_suit_their_blocks_are_refused() {
         assert!(error.contains(&format!("{kind:?} with")), "{error}");
     }
     // 224 bytes of numbers: 64 of factors for each of two groups, and 32 for each of three blocks.
-    let at_end = |left: u64| {
-        PackedScales::Blocks { offset: (1 << 15) - left, size: 16, minimum: true, form: small(2) }
+    let at_end = |left: u64| PackedScales::Blocks {
+        offset: (1 << 15) - left,
+        size: 16,
+        minimum: true,
+        form: small(2),
     };
     tiles(I6, 48, at_end(256)).expect("numbers within the section");
     let error = tiles(I6, 48, at_end(192)).expect_err("numbers beyond the section");

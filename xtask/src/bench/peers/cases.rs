@@ -141,9 +141,10 @@ pub fn wanted(names: &[String]) -> Vec<Case> {
 
 /// Returns the types of the files that cases make from the random weights of a model.
 pub fn random_types(model: &str) -> impl Iterator<Item = &'static str> {
-    let made = RANDOM.iter().chain(&PUBLISHED).filter(move |case| {
-        case.model == model && case.weights == Weights::Random
-    });
+    let made = RANDOM
+        .iter()
+        .chain(&PUBLISHED)
+        .filter(move |case| case.model == model && case.weights == Weights::Random);
     made.filter_map(|case| match case.pairing {
         Pairing::Formats(_, File::Quantised(kind)) | Pairing::SameFile(File::Quantised(kind)) => Some(kind),
         _ => None,
@@ -183,16 +184,14 @@ impl Case {
     }
 
     /// Returns the losses of both sides. `formats` are the formats of our bundle. Random weights
-    /// count as those of Gemma 3 270M.
+    /// have the losses of Gemma 3 270M.
     pub fn losses(&self, losses: &Losses, formats: &str) -> [Option<f64>; 2] {
         let model = match self.weights {
             Weights::Random => SMALLEST,
             Weights::Published => self.model,
         };
         match self.pairing {
-            Pairing::Formats(_, file) => {
-                [losses.ours(model, None, formats), losses.peer(model, file.name())]
-            }
+            Pairing::Formats(_, file) => [losses.ours(model, None, formats), losses.peer(model, file.name())],
             Pairing::SameFile(file) => {
                 [losses.ours(model, Some(file.name()), formats), losses.peer(model, file.name())]
             }
@@ -209,9 +208,8 @@ mod tests {
 
     #[test]
     fn names_select_cases() {
-        let count = |names: &[&str]| {
-            wanted(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).len()
-        };
+        let count =
+            |names: &[&str]| wanted(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).len();
         assert_eq!(count(&[]), RANDOM.len() + PUBLISHED.len());
         assert_eq!(wanted(&[PUBLISHED_NAME.to_owned()]), PUBLISHED);
         assert_eq!((count(&["gemma4-e4b"]), count(&["smollm2"]), count(&["llama"])), (1, 2, 0));

@@ -407,7 +407,7 @@ fn every_form_gives_the_bits_of_the_twin() {
     }
 }
 
-/// The same weights are stored in several types, and their numbers in several forms.
+/// Weights are stored in several types, and their numbers in several forms.
 #[test]
 fn repacking_changes_no_bit() {
     let outputs = 5 * LANES + 3;
