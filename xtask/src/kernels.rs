@@ -18,8 +18,10 @@ pub fn test(workspace: &Workspace, ci: bool) -> Result<(), Error> {
     // Uses the features of the other builds, so that shared crates are compiled once.
     command.args(["test", "--locked", "--package", "shardwright-shim-cpu"]);
     command.args(["--package", "shardwright-test-features", "--lib"]);
-    for check in ["debug-assertions", "overflow-checks"] {
-        command.args(["--config", &format!("profile.dev.package.shardwright-shim-cpu.{check}=true")]);
+    // More optimisation takes twice as long to compile, and the suites of the workspace run
+    // optimised kernels.
+    for setting in ["debug-assertions=true", "overflow-checks=true", "opt-level=1"] {
+        command.args(["--config", &format!("profile.dev.package.shardwright-shim-cpu.{setting}")]);
     }
     process::run(&mut command)?;
     // Applications compile the shim with their own settings, which are often without optimisation
