@@ -210,8 +210,8 @@ fn beyond(request: &Request, plan: Plan, usual: u32) -> Plan {
     bounded_by(plan, usual, &rest)
 }
 
-/// Plans without regard to losses, because `refusal` says that no plan has a known loss. If there
-/// is no plan either, returns `refusal`, which also considered weights of two bits.
+/// Plans without regard to losses, because `refusal` says that no plan has a known loss. If that
+/// fails too, returns `refusal`, which also considered weights of two bits.
 fn unweighed(
     request: &Request,
     settings: &Settings,

@@ -88,7 +88,7 @@ impl PlannerRegistry {
     ///
     /// # Errors
     ///
-    /// Fails if there is no such planner, or if the planners cannot be listed. The error does not
+    /// Fails if no file has this name, or if the planners cannot be listed. The error does not
     /// name the planner.
     pub fn find(&self, name: &str) -> Result<PlannerEntry> {
         let mut entries = self.list()?;

@@ -250,7 +250,7 @@ impl Preparation {
             ),
             false => format!(
                 "the checkpoint has integers in blocks, and the plan multiplies them with floats; \
-                 `--formats {rounded}` rounds activations as llama.cpp does and is faster"
+                 `--formats {rounded}` rounds activations as llama.cpp does"
             ),
         }))
     }

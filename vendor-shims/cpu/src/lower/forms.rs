@@ -184,19 +184,10 @@ fn tiles<E: From<Error>>(
     (kind, low): (IntegerType, i32),
     geometry: Geometry,
     outputs: usize,
-    mut give: impl FnMut(&[u8]) -> Result<(), E>,
+    give: impl FnMut(&[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut panel = vec![0u8; geometry.panel_bytes(kind)];
-    let mut rows = vec![0i8; LANES * geometry.inputs];
-    for index in 0..outputs.div_ceil(LANES) {
-        let rows = &mut rows[..LANES.min(outputs - index * LANES) * geometry.inputs];
-        for (lane, row) in rows.chunks_exact_mut(geometry.inputs.max(1)).enumerate() {
-            constant.read_integers(index * LANES + lane, row)?;
-        }
-        pack_tiles(kind, low, geometry, rows, &mut panel);
-        give(&panel)?;
-    }
-    Ok(())
+    let pack = |rows: &[i8], panel: &mut [u8]| pack_tiles(kind, low, geometry, rows, panel);
+    pack_all(constant, (geometry.inputs, outputs), geometry.panel_bytes(kind), pack, give)
 }
 
 /// Writes the first parts of signed bytes, panel by panel.
@@ -204,16 +195,28 @@ fn high_parts<E: From<Error>>(
     constant: &Constant<'_>,
     inputs: usize,
     outputs: usize,
+    give: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let pack = |rows: &[i8], panel: &mut [u8]| pack_high(rows, inputs, panel);
+    pack_all(constant, (inputs, outputs), panel_bytes(inputs), pack, give)
+}
+
+/// Packs the integers of sixteen outputs at a time into a panel of `bytes`, and passes it to
+/// `give`.
+fn pack_all<E: From<Error>>(
+    constant: &Constant<'_>,
+    (inputs, outputs): (usize, usize),
+    bytes: usize,
+    pack: impl Fn(&[i8], &mut [u8]),
     mut give: impl FnMut(&[u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut panel = vec![0u8; panel_bytes(inputs)];
-    let mut rows = vec![0i8; LANES * inputs];
+    let (mut panel, mut rows) = (vec![0u8; bytes], vec![0i8; LANES * inputs]);
     for index in 0..outputs.div_ceil(LANES) {
         let rows = &mut rows[..LANES.min(outputs - index * LANES) * inputs];
-        for (lane, row) in rows.chunks_exact_mut(inputs).enumerate() {
+        for (lane, row) in rows.chunks_exact_mut(inputs.max(1)).enumerate() {
             constant.read_integers(index * LANES + lane, row)?;
         }
-        pack_high(rows, inputs, &mut panel);
+        pack(rows, &mut panel);
         give(&panel)?;
     }
     Ok(())

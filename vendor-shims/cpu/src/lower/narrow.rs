@@ -64,7 +64,7 @@ pub fn number_form(constant: &Constant<'_>, inputs: u64, size: u64) -> Result<Nu
 }
 
 /// Returns a binary16 and a signed byte for each of at most [`MOST`] numbers, so that each number
-/// equals their product. Returns `None` if there is no such binary16. Both zeros are equal.
+/// equals their product. Returns `None` if no binary16 divides them all. Both zeros are equal.
 pub fn factors(numbers: &[f32]) -> Option<(u16, [i8; MOST])> {
     let largest = numbers.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs()));
     let Some(largest) = largest.filter(|largest| *largest != 0.0) else { return Some((0, [0; MOST])) };

@@ -251,7 +251,7 @@ pub(super) unsafe fn finish<S: Simd, const ROWS: usize, const PANELS: usize>(
 
 /// Writes the results of one row and panel: `value · factor + bias`, rounded once. The factor is
 /// the scale of the row, or of the output if blocks of rows have scales. If blocks of the weights
-/// have scales too, there is no factor.
+/// have scales too, the sums include all factors.
 #[inline(always)]
 fn finish_one<S: Simd>(
     s: S,
