@@ -216,6 +216,6 @@ unsafe fn scaled(
     }
     for (at, value) in values.iter().enumerate().take(rows) {
         // SAFETY: the rows and the panel exist.
-        unsafe { finish(f, [[*value]], &operands, row + at, panel, target) };
+        unsafe { finish(d, &[[*value]], &operands, row + at, panel, target) };
     }
 }

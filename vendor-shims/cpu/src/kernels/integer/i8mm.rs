@@ -218,7 +218,7 @@ fn units<const PAIRS: usize>(
     }
     for (at, values) in values.as_flattened().iter().enumerate().take(count) {
         // SAFETY: the rows and the panel exist.
-        unsafe { finish(i8mm.vectors().values(), [[*values]], &operands, first + at, panel, target) };
+        unsafe { finish(i8mm.vectors(), &[[*values]], &operands, first + at, panel, target) };
     }
 }
 

@@ -4,12 +4,12 @@
 use super::geometry::STEP;
 use super::numbers::Cursor;
 use super::results::{
-    Columns, LONG, OF_BOTH, OF_ROWS, OF_WEIGHTS, Target, WHOLE, add_unit, finish, finish_long, mode,
+    Columns, LONG, OF_BOTH, OF_WEIGHTS, Target, WHOLE, add_unit, finish, finish_long, mode,
 };
 use super::stored::{Form, Stored, base_of, load_all, product, products};
 use super::{GROUP, Operands};
 use crate::kernels::math::clamp;
-use crate::simd::dot::{Dot, VECTOR};
+use crate::simd::dot::{Dot, Part, VECTOR};
 use crate::simd::{LANES, Registers, Simd};
 
 /// Inputs of a tile in addition to its operands.
@@ -161,13 +161,13 @@ unsafe fn tile<D: Dot, W: Form, const MODE: u8, const ROWS: usize, const PANELS:
     }
     match MODE {
         WHOLE => finish_whole(d, &lanes, &begin.columns[..PANELS], operands, row, target),
-        LONG => finish_long(f, &totals, operands, row, panel, target),
+        LONG => finish_long(d, &totals, operands, row, panel, target),
         // SAFETY: guaranteed by the caller.
-        _ => unsafe { finish(f, values, &operands, row, panel, target) },
+        _ => unsafe { finish(d, &values, &operands, row, panel, target) },
     }
 }
 
-/// Writes the results of a tile of rows that are one unit each.
+/// Writes the results of a tile of rows that are one unit each. `columns` are those of its panels.
 #[inline(always)]
 fn finish_whole<D: Dot, const ROWS: usize, const PANELS: usize>(
     d: D,
@@ -177,29 +177,41 @@ fn finish_whole<D: Dot, const ROWS: usize, const PANELS: usize>(
     row: usize,
     target: Target<'_>,
 ) {
-    let f = d.values();
-    let scales = &operands.rows.scales[row..row + ROWS];
-    let [low, high] = operands.bounds.unwrap_or([f32::NEG_INFINITY, f32::INFINITY]);
-    let count: usize = columns.iter().map(|columns| columns.count).sum();
-    let first =
-        target.out.address(row * target.stride + columns[0].first, (ROWS - 1) * target.stride + count);
-    // An opaque count stops the compiler from duplicating the end of a tile for every row.
-    for r in 0..std::hint::black_box(ROWS).min(ROWS) {
-        let scale = f64::from(scales[r]);
-        for (p, columns) in columns.iter().enumerate() {
-            let value = d.exact(d.sums(&lanes[r][p]), scale, &columns.scales, &columns.bias);
-            let value = clamp(f, value, low, high);
-            // SAFETY: within the part above, which only the caller's task writes. Panels are
-            // adjacent, and all but the last have sixteen columns.
-            unsafe {
-                let out = first.add(r * target.stride + p * LANES);
-                match columns.count {
-                    LANES => f.store(out, value),
-                    count => f.store_partial(out, count, value),
+    struct Whole<'a> {
+        lanes: &'a [[i32; LANES]],
+        columns: &'a [Columns],
+        operands: Operands<'a>,
+        row: usize,
+        target: Target<'a>,
+    }
+    impl<D: Dot> Part<D> for Whole<'_> {
+        #[inline(always)]
+        fn run(self, d: D) {
+            let Whole { lanes, columns, operands, row, target } = self;
+            let (f, rows) = (d.values(), lanes.len() / columns.len());
+            let [low, high] = operands.bounds.unwrap_or([f32::NEG_INFINITY, f32::INFINITY]);
+            let count: usize = columns.iter().map(|columns| columns.count).sum();
+            let first = row * target.stride + columns[0].first;
+            let first = target.out.address(first, (rows - 1) * target.stride + count);
+            for (r, lanes) in lanes.chunks_exact(columns.len()).enumerate() {
+                let scale = f64::from(operands.rows.scales[row + r]);
+                for (p, (columns, lanes)) in columns.iter().zip(lanes).enumerate() {
+                    let value = d.exact(d.sums(lanes), scale, &columns.scales, &columns.bias);
+                    let value = clamp(f, value, low, high);
+                    // SAFETY: within the part above, which only the caller's task writes. Panels
+                    // are adjacent, and all but the last have sixteen columns.
+                    unsafe {
+                        let out = first.add(r * target.stride + p * LANES);
+                        match columns.count {
+                            LANES => f.store(out, value),
+                            count => f.store_partial(out, count, value),
+                        }
+                    }
                 }
             }
         }
     }
+    d.apart(Whole { lanes: lanes.as_flattened(), columns, operands, row, target });
 }
 
 /// Unpacks and stores the operands of panels `panel..panel + panels`, panel after panel.
@@ -317,7 +329,6 @@ pub fn multiply<D: Dot, W: Form>(
             ($rows:literal, $panels:literal) => {
                 match mode {
                     OF_WEIGHTS => cover!(OF_WEIGHTS, $rows, $panels),
-                    OF_ROWS if const { !W::IN_BLOCKS } => cover!(OF_ROWS, $rows, $panels),
                     _ => cover!(OF_BOTH, $rows, $panels),
                 }
             };

@@ -33,12 +33,11 @@ pub(super) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Starts at the first unit of panels from `panel` on. Without blocks there are no numbers to
-    /// read.
+    /// Starts at the first unit of panels from `panel` on. Without blocks, every scale is 1.
     #[inline(always)]
     pub(super) fn of(operands: &Operands<'a>, panel: usize) -> Cursor<'a> {
         let none = Cursor {
-            numbers: Numbers::F16(&[]),
+            numbers: Numbers::F32(&[[1.0; LANES]]),
             next: 0,
             panel: 0,
             lower: 1,
@@ -68,7 +67,7 @@ impl<'a> Cursor<'a> {
     /// Loads the scales of the next unit of `PANELS` panels.
     ///
     /// # Safety
-    /// The weights must have blocks, and the panels and the unit must exist.
+    /// The panels and the unit must exist.
     #[inline(always)]
     pub(super) unsafe fn scales<S: Simd, const PANELS: usize>(&self, s: S) -> [S::V; PANELS] {
         // SAFETY: guaranteed by the caller.
@@ -78,7 +77,7 @@ impl<'a> Cursor<'a> {
     /// Loads the minimums of the next unit of `PANELS` panels.
     ///
     /// # Safety
-    /// See [`Cursor::scales`]. In addition, the blocks must have minimums.
+    /// See [`Cursor::scales`]. The weights must have blocks with minimums.
     #[inline(always)]
     pub(super) unsafe fn minimums<S: Simd, const PANELS: usize>(&self, s: S) -> [S::V; PANELS] {
         // SAFETY: guaranteed by the caller.

@@ -6,7 +6,7 @@ use super::numbers::Cursor;
 use crate::kernels::linear::Scales;
 use crate::kernels::math::clamp;
 use crate::pool::SharedOutput;
-use crate::simd::dot::Dot;
+use crate::simd::dot::{Dot, Part};
 use crate::simd::{LANES, Simd};
 
 /// Destination of the results.
@@ -26,7 +26,8 @@ pub(super) const LONG: u8 = 1;
 pub(super) const OF_WEIGHTS: u8 = 2;
 /// Mode: blocks of the rows have scales, and weights have a scale per output.
 pub(super) const OF_ROWS: u8 = 3;
-/// Mode: blocks of the weights and of the rows have scales.
+/// Mode: blocks of the weights and of the rows have scales. Kernels that need not tell them apart
+/// use it for [`OF_ROWS`] too, because the scales of weights without blocks are 1 then.
 pub(super) const OF_BOTH: u8 = 4;
 
 pub(super) fn mode(operands: &Operands<'_>) -> u8 {
@@ -83,29 +84,74 @@ impl Columns {
     }
 }
 
+/// Writes the results of a tile of rows that are one unit each, from their exact sums.
+#[inline(always)]
+pub(super) fn finish_whole<D: Dot, const ROWS: usize, const PANELS: usize>(
+    d: D,
+    lanes: &[[[i32; LANES]; PANELS]; ROWS],
+    operands: Operands<'_>,
+    row: usize,
+    panel: usize,
+    target: Target<'_>,
+) {
+    struct Whole<'a> {
+        lanes: &'a [[i32; LANES]],
+        panels: usize,
+        operands: Operands<'a>,
+        row: usize,
+        panel: usize,
+        target: Target<'a>,
+    }
+    impl<D: Dot> Part<D> for Whole<'_> {
+        #[inline(always)]
+        fn run(self, d: D) {
+            for p in 0..self.panels {
+                let columns = Columns::of(self.operands, self.panel + p);
+                for (r, lanes) in self.lanes.chunks_exact(self.panels).enumerate() {
+                    columns.write(d, d.sums(&lanes[p]), self.operands, self.row + r, self.target);
+                }
+            }
+        }
+    }
+    d.apart(Whole { lanes: lanes.as_flattened(), panels: PANELS, operands, row, panel, target });
+}
+
 /// Writes the results of a tile from exact sums that do not fit into 32 bits.
 #[inline(always)]
-pub(super) fn finish_long<F: Simd, const ROWS: usize, const PANELS: usize>(
-    f: F,
+pub(super) fn finish_long<D: Dot, const ROWS: usize, const PANELS: usize>(
+    d: D,
     totals: &[[[f64; LANES]; PANELS]; ROWS],
     operands: Operands<'_>,
     row: usize,
     panel: usize,
     target: Target<'_>,
 ) {
-    // An opaque count stops the compiler from duplicating the end of a tile for every result.
-    for result in 0..std::hint::black_box(ROWS * PANELS) {
-        let (r, p) = (result / PANELS, result % PANELS);
-        let (columns, totals) = (Columns::of(operands, panel + p), &totals[r][p]);
-        let row_scale = f64::from(operands.rows.scales[row + r]);
-        let mut results = [0.0; LANES];
-        for lane in 0..LANES {
-            results[lane] = value(totals[lane], row_scale, columns.scales[lane], columns.bias[lane]);
-        }
-        // SAFETY: sixteen values.
-        let value = unsafe { f.load(results.as_ptr()) };
-        store(f, value, &operands, row + r, columns.first, columns.count, target);
+    struct Long<'a> {
+        totals: &'a [[f64; LANES]],
+        panels: usize,
+        operands: Operands<'a>,
+        row: usize,
+        panel: usize,
+        target: Target<'a>,
     }
+    impl<D: Dot> Part<D> for Long<'_> {
+        #[inline(always)]
+        fn run(self, d: D) {
+            for (result, totals) in self.totals.iter().enumerate() {
+                let (row, p) = (self.row + result / self.panels, result % self.panels);
+                let columns = Columns::of(self.operands, self.panel + p);
+                let row_scale = f64::from(self.operands.rows.scales[row]);
+                let mut results = [0.0; LANES];
+                for lane in 0..LANES {
+                    results[lane] = value(totals[lane], row_scale, columns.scales[lane], columns.bias[lane]);
+                }
+                // SAFETY: sixteen values.
+                let value = unsafe { d.values().load(results.as_ptr()) };
+                store(d.values(), value, &self.operands, row, columns.first, columns.count, self.target);
+            }
+        }
+    }
+    d.apart(Long { totals: totals.as_flattened(), panels: PANELS, operands, row, panel, target });
 }
 
 /// Copies at most sixteen values and pads them with zeros.
@@ -146,11 +192,11 @@ fn store<F: Simd>(
 }
 
 /// Adds the exact sums of a unit to the values of a tile, `value = fma(sum, factor, value)`. The
-/// factor is the scale of the row's block, of the weights' block, or their product.
+/// factor is the scale of the weights' block, times the scale of the row's block if rows have some.
 ///
 /// # Safety
-/// The rows, the panels and the unit must exist, `MODE` must be the operands' mode, with scales of
-/// blocks, and `cursor` must be at the unit.
+/// The rows, the panels and the unit must exist, `MODE` must be [`OF_WEIGHTS`] or [`OF_BOTH`], as
+/// the operands require, and `cursor` must be at the unit.
 #[inline(always)]
 pub(super) unsafe fn add_unit<D: Dot, const MODE: u8, const ROWS: usize, const PANELS: usize>(
     d: D,
@@ -161,55 +207,19 @@ pub(super) unsafe fn add_unit<D: Dot, const MODE: u8, const ROWS: usize, const P
     values: &mut [[<D::F as Simd>::V; PANELS]; ROWS],
 ) {
     let (f, units) = (d.values(), operands.geometry.units);
-    let mut of_weights = [f.splat(1.0); PANELS];
-    if MODE == OF_WEIGHTS || MODE == OF_BOTH {
-        // SAFETY: guaranteed by the caller.
-        of_weights = unsafe { cursor.scales(f) };
-    }
+    // SAFETY: guaranteed by the caller.
+    let of_weights: [_; PANELS] = unsafe { cursor.scales(f) };
     for (p, of_weights) in of_weights.iter().enumerate() {
         for r in 0..ROWS {
             let mut factor = *of_weights;
-            if MODE == OF_ROWS || MODE == OF_BOTH {
+            if MODE == OF_BOTH {
                 // SAFETY: rows have a scale for each unit.
                 let of_row = unsafe { *operands.rows.scales.as_ptr().add((row + r) * units + unit) };
-                factor = match MODE {
-                    OF_BOTH => f.mul(f.splat(of_row), *of_weights),
-                    _ => f.splat(of_row),
-                };
+                factor = f.mul(f.splat(of_row), factor);
             }
             values[r][p] = f.fma(d.widen(sums[r][p]), factor, values[r][p]);
         }
     }
-}
-
-/// Computes `Σ total · minimum` over the units of each row and panel, `sum = fma(total, minimum,
-/// sum)` from zero.
-///
-/// # Safety
-/// The rows and the panels must exist, and the blocks must have minimums.
-#[inline(always)]
-unsafe fn lower<S: Simd, const ROWS: usize, const PANELS: usize>(
-    s: S,
-    operands: &Operands<'_>,
-    row: usize,
-    panel: usize,
-) -> [[S::V; PANELS]; ROWS] {
-    let units = operands.geometry.units;
-    let totals = &operands.rows.totals[row * units..][..ROWS * units];
-    let mut cursor = Cursor::of(operands, panel);
-    let mut sums = [[s.splat(0.0); PANELS]; ROWS];
-    for unit in 0..units {
-        // SAFETY: guaranteed by the caller, and the cursor advances unit by unit.
-        let minimums: [S::V; PANELS] = unsafe { cursor.minimums(s) };
-        cursor.advance();
-        for (r, sums) in sums.iter_mut().enumerate() {
-            let total = s.splat(totals[r * units + unit]);
-            for (sum, minimum) in sums.iter_mut().zip(&minimums) {
-                *sum = s.fma(total, *minimum, *sum);
-            }
-        }
-    }
-    sums
 }
 
 /// Writes the results of a tile from values to which all units were added. Subtracts the sums of
@@ -218,34 +228,96 @@ unsafe fn lower<S: Simd, const ROWS: usize, const PANELS: usize>(
 /// # Safety
 /// The rows and the panels must exist.
 #[inline(always)]
-pub(super) unsafe fn finish<S: Simd, const ROWS: usize, const PANELS: usize>(
-    s: S,
-    mut values: [[S::V; PANELS]; ROWS],
+pub(super) unsafe fn finish<D: Dot, const ROWS: usize, const PANELS: usize>(
+    d: D,
+    values: &[[<D::F as Simd>::V; PANELS]; ROWS],
     operands: &Operands<'_>,
     row: usize,
     panel: usize,
     target: Target<'_>,
 ) {
-    if operands.weights.scales.has_minimums() {
-        // SAFETY: guaranteed by the caller, and the blocks have minimums.
-        let lower = unsafe { lower::<S, ROWS, PANELS>(s, operands, row, panel) };
-        for (values, lower) in values.iter_mut().zip(&lower) {
-            for (value, lower) in values.iter_mut().zip(lower) {
-                *value = s.sub(*value, *lower);
-            }
-        }
-    }
-    // Copied, because values that are indexed with a variable are not kept in registers.
-    let mut results = [[s.splat(0.0); PANELS]; ROWS];
-    for (results, values) in results.iter_mut().zip(&values) {
+    // Copied, because values that another function reads are not kept in registers.
+    let mut results = [[d.values().splat(0.0); PANELS]; ROWS];
+    for (results, values) in results.iter_mut().zip(values) {
         for (result, value) in results.iter_mut().zip(values) {
             *result = *value;
         }
     }
-    // An opaque count stops the compiler from duplicating the end of a tile for every result.
-    for result in 0..std::hint::black_box(ROWS * PANELS) {
-        let (r, p) = (result / PANELS, result % PANELS);
-        finish_one(s, results[r][p], operands, row + r, panel + p, target);
+    let values = results.as_flattened_mut();
+    d.apart(Results::<D> { values, panels: PANELS, operands, row, panel, target });
+}
+
+/// Values of a tile to which all units were added.
+struct Results<'a, D: Dot> {
+    /// `[rows, panels]`
+    values: &'a mut [<D::F as Simd>::V],
+    panels: usize,
+    operands: &'a Operands<'a>,
+    /// First row, which exists like all others.
+    row: usize,
+    /// First panel, which exists like all others.
+    panel: usize,
+    target: Target<'a>,
+}
+
+impl<D: Dot> Part<D> for Results<'_, D> {
+    #[inline(always)]
+    fn run(mut self, d: D) {
+        let s = d.values();
+        if self.operands.weights.scales.has_minimums() {
+            // A row alone is usually a tile of many panels.
+            let steps = match self.values.len() == self.panels && self.panels.is_multiple_of(4) {
+                true => [1, 4],
+                false => [4, 1],
+            };
+            for r in (0..self.values.len() / self.panels).step_by(steps[0]) {
+                for p in (0..self.panels).step_by(steps[1]) {
+                    // SAFETY: the rows and panels exist, and blocks have minimums.
+                    unsafe {
+                        match steps {
+                            [1, 4] => self.lower::<1, 4>(s, r, p),
+                            _ => self.lower::<4, 1>(s, r, p),
+                        }
+                    }
+                }
+            }
+        }
+        for (result, value) in self.values.iter().enumerate() {
+            let (row, panel) = (self.row + result / self.panels, self.panel + result % self.panels);
+            finish_one(s, *value, self.operands, row, panel, self.target);
+        }
+    }
+}
+
+impl<D: Dot> Results<'_, D> {
+    /// Subtracts `Σ total · minimum` over the units of each row and panel, `sum = fma(total, minimum,
+    /// sum)` from zero. Rows after the last one are left out.
+    ///
+    /// # Safety
+    /// The rows and the panels must exist, and the blocks must have minimums.
+    #[inline(always)]
+    unsafe fn lower<const ROWS: usize, const PANELS: usize>(&mut self, s: D::F, row: usize, panel: usize) {
+        let (operands, units) = (self.operands, self.operands.geometry.units);
+        let last = self.values.len() / self.panels - 1;
+        let mut cursor = Cursor::of(operands, self.panel + panel);
+        let mut sums = [[s.splat(0.0); PANELS]; ROWS];
+        for unit in 0..units {
+            // SAFETY: guaranteed by the caller, and the cursor advances unit by unit.
+            let minimums: [_; PANELS] = unsafe { cursor.minimums(s) };
+            cursor.advance();
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let row = self.row + (row + r).min(last);
+                let total = s.splat(operands.rows.totals[row * units + unit]);
+                for (sum, minimum) in sums.iter_mut().zip(&minimums) {
+                    *sum = s.fma(total, *minimum, *sum);
+                }
+            }
+        }
+        for (values, sums) in self.values.chunks_exact_mut(self.panels).skip(row).zip(&sums) {
+            for (value, sum) in values[panel..].iter_mut().zip(sums) {
+                *value = s.sub(*value, *sum);
+            }
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::Operands;
 use super::geometry::STEP;
 use super::numbers::Cursor;
 use super::results::{
-    Columns, LONG, OF_BOTH, OF_ROWS, OF_WEIGHTS, Target, WHOLE, add_unit, finish, finish_long, mode,
+    LONG, OF_BOTH, OF_WEIGHTS, Target, WHOLE, add_unit, finish, finish_long, finish_whole, mode,
 };
 use super::stored::{Stored, base_of, high_bits, load, product, products};
 use super::streams::{FEWER_STREAMS, STREAMS, Streams, ahead};
@@ -279,9 +279,7 @@ unsafe fn tile<
             unsafe {
                 add_unit::<D, MODE, ROWS, PANELS>(d, &operands, (row, unit), &cursor, &all, &mut values);
             }
-            if MODE != OF_ROWS {
-                cursor.prefetch::<D, PANELS>(d);
-            }
+            cursor.prefetch::<D, PANELS>(d);
             cursor.advance();
         }
         if MODE == LONG {
@@ -293,18 +291,10 @@ unsafe fn tile<
         }
     }
     match MODE {
-        WHOLE => {
-            for (p, panel) in (panel..panel + PANELS).enumerate() {
-                let columns = Columns::of(operands, panel);
-                // An opaque count stops the compiler from duplicating the end for every row.
-                for (r, lanes) in lanes.iter().enumerate().take(std::hint::black_box(ROWS)) {
-                    columns.write(d, d.sums(&lanes[p]), operands, row + r, target);
-                }
-            }
-        }
-        LONG => finish_long(f, &totals, operands, row, panel, target),
+        WHOLE => finish_whole(d, &lanes, operands, row, panel, target),
+        LONG => finish_long(d, &totals, operands, row, panel, target),
         // SAFETY: guaranteed by the caller.
-        _ => unsafe { finish(f, values, &operands, row, panel, target) },
+        _ => unsafe { finish(d, &values, &operands, row, panel, target) },
     }
 }
 
@@ -339,7 +329,6 @@ pub fn stream<D: Dot, W: Stored>(
             ($row:expr, $rows:literal, $panels:literal, $chains:literal) => {
                 match mode {
                     OF_WEIGHTS => cover!(OF_WEIGHTS, $row, $rows, $panels, $chains),
-                    OF_ROWS if const { !W::IN_BLOCKS } => cover!(OF_ROWS, $row, $rows, $panels, $chains),
                     _ => cover!(OF_BOTH, $row, $rows, $panels, $chains),
                 }
             };

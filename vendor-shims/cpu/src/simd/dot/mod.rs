@@ -200,7 +200,35 @@ pub unsafe trait Dot: Copy + Send + Sync {
     fn total(self, sums: Self::Sums) -> i32;
     /// Returns the sums as an array.
     fn lanes(self, sums: Self::Sums) -> [i32; 16];
+    /// Runs a part in a function of its own, with the instructions of this level.
+    fn apart<P: Part<Self>>(self, part: P);
 }
+
+/// Part of a kernel that is compiled once for each level instead of once for each tile.
+pub trait Part<D: Dot> {
+    /// Runs the part. It must be inlined, to be compiled with the instructions of the level.
+    fn run(self, d: D);
+}
+
+/// Defines [`Dot::apart`] for a level with these features.
+macro_rules! apart {
+    ($($features:literal)?) => {
+        #[inline(always)]
+        fn apart<P: $crate::simd::dot::Part<Self>>(self, part: P) {
+            $(#[target_feature(enable = $features)])?
+            #[inline(never)]
+            fn compiled<D: $crate::simd::dot::Dot, P: $crate::simd::dot::Part<D>>(d: D, part: P) {
+                part.run(d);
+            }
+            #[allow(unused_unsafe, reason = "plain Rust needs no features")]
+            // SAFETY: `self` proves that the processor has the features.
+            unsafe {
+                compiled(self, part);
+            }
+        }
+    };
+}
+use apart;
 
 /// The instruction sets that an integer kernel can run with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -110,7 +110,7 @@ unsafe fn grouped<const N: usize>(sum: int32x4_t, w: [int8x16_t; N], q: [int8x16
 }
 
 macro_rules! quarters {
-    ($token:ident, $dot:ident $(, by element $element:ident)? $(, grouped $grouped:ident)?) => {
+    ($token:ident, $features:literal, $dot:ident $(, by element $element:ident)? $(, grouped $grouped:ident)?) => {
         // SAFETY: the private field leaves `detect` as the only constructor, and the tests compare
         // every method with the scalar form.
         unsafe impl Dot for $token {
@@ -402,8 +402,9 @@ macro_rules! quarters {
                 }
                 out
             }
+            super::apart!($features);
         }
     };
 }
-quarters!(NeonDot, four, by element four_at);
-quarters!(NeonWiden, widened, grouped grouped);
+quarters!(NeonDot, "neon,dotprod", four, by element four_at);
+quarters!(NeonWiden, "neon", widened, grouped grouped);

@@ -13,6 +13,7 @@ fn sums(mut sums: [i32; LANES], w: [u8; VECTOR], q: [i8; 4], value: impl Fn(u8) 
 }
 
 /// Implements [`Dot`] in plain Rust. `$value` is the factor of a byte to which `$offset` was added.
+/// Loops over the bytes of a vector are not inlined, because kernels would take minutes to compile.
 macro_rules! plain {
     ($token:ident, $offset:literal, |$byte:ident| $value:expr) => {
         // SAFETY: plain Rust runs everywhere, and this is the definition.
@@ -51,15 +52,15 @@ macro_rules! plain {
                 // SAFETY: the caller guarantees the memory written, and bytes need no alignment.
                 unsafe { target.cast::<[u8; VECTOR]>().write(bytes) }
             }
-            #[inline(always)]
+            #[inline(never)]
             fn signed(self, bytes: Self::Bytes) -> Self::Bytes {
                 bytes.map(|byte| byte.wrapping_add($offset))
             }
-            #[inline(always)]
+            #[inline(never)]
             fn field(self, bytes: Self::Bytes, bits: usize, part: usize) -> Self::Bytes {
                 bytes.map(|byte| (byte >> (bits * part)) & ((1 << bits) - 1))
             }
-            #[inline(always)]
+            #[inline(never)]
             unsafe fn thirds(self, source: *const u8) -> [Self::Bytes; 2] {
                 // SAFETY: the caller guarantees the memory read, and bytes need no alignment.
                 let bytes = unsafe { source.cast::<[u8; THIRDS]>().read() };
@@ -68,11 +69,11 @@ macro_rules! plain {
                 };
                 [std::array::from_fn(part), std::array::from_fn(|at| part(VECTOR + at))]
             }
-            #[inline(always)]
+            #[inline(never)]
             fn raise(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes {
                 std::array::from_fn(|at| small[at] + (bits[at] >> part & 1) * 16)
             }
-            #[inline(always)]
+            #[inline(never)]
             fn deepen(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes {
                 std::array::from_fn(|at| small[at] + (bits[at] >> (2 * part) & 3) * 16)
             }
@@ -90,11 +91,11 @@ macro_rules! plain {
                 // SAFETY: guaranteed by the caller.
                 unsafe { self.quad(step.add(4 * index)) }
             }
-            #[inline(always)]
+            #[inline(never)]
             fn dot(self, sum: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
                 sums(sum, w, q, |$byte| $value)
             }
-            #[inline(always)]
+            #[inline(never)]
             fn dot_raised(self, mut sum: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
                 for (sum, w) in sum.iter_mut().zip(w.as_chunks::<4>().0) {
                     for (w, q) in w.iter().zip(q) {
@@ -103,11 +104,11 @@ macro_rules! plain {
                 }
                 sum
             }
-            #[inline(always)]
+            #[inline(never)]
             fn dot_small(self, sum: Self::Sums, w: Self::Bytes, q: Self::Quad) -> Self::Sums {
                 sums(sum, w, q, i32::from)
             }
-            #[inline(always)]
+            #[inline(never)]
             fn dot_each(self, mut sums: Self::Sums, w: Self::Bytes, q: Self::Bytes) -> Self::Sums {
                 let (w, q) = (w.as_chunks::<4>().0, q.as_chunks::<4>().0);
                 for (sum, (w, q)) in sums.iter_mut().zip(w.iter().zip(q)) {
@@ -129,6 +130,7 @@ macro_rules! plain {
             fn lanes(self, sums: Self::Sums) -> [i32; LANES] {
                 sums
             }
+            super::apart!();
         }
     };
 }

@@ -202,6 +202,7 @@ unsafe impl Dot for Avx512Vnni {
         unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), sums) };
         out
     }
+    super::apart!("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c");
 }
 
 /// Lanes 0–7 and 8–15, or bytes 0–31 and 32–63.
@@ -211,7 +212,7 @@ pub struct Halves(__m256i, __m256i);
 /// Implements [`Dot`] for the two tokens with 256-bit registers, which only differ in products.
 /// `$gather` adds pairs of sixteen-bit values to sums.
 macro_rules! halves {
-    ($token:ident, $offset:literal, $flip:literal, |$sum:ident, $w:ident, $q:ident| $dot:expr, $small:expr $(, raised $raised:expr)? $(, grouped $gather:ident)?) => {
+    ($token:ident, $features:literal, $offset:literal, $flip:literal, |$sum:ident, $w:ident, $q:ident| $dot:expr, $small:expr $(, raised $raised:expr)? $(, grouped $gather:ident)?) => {
         // SAFETY: the private field leaves `detect` as the only constructor, and the tests compare
         // every method with the scalar form.
         unsafe impl Dot for $token {
@@ -466,6 +467,7 @@ macro_rules! halves {
                 unsafe { self.store(out.as_mut_ptr().cast(), sums) };
                 out
             }
+            super::apart!($features);
         }
     };
 }
@@ -488,6 +490,7 @@ impl AvxVnni {
 // The instruction multiplies an unsigned by a signed byte.
 halves!(
     AvxVnni,
+    "avxvnni,avx2,fma,f16c",
     128,
     -128,
     |sum, w, q| _mm256_dpbusd_avx_epi32(sum, w, q),
@@ -522,6 +525,7 @@ unsafe fn gather(sum: __m256i, pairs: __m256i) -> __m256i {
 // 2 · 2 · 63 · 127 = 32,004.
 halves!(
     Avx2Pairs,
+    "avx2,fma,f16c",
     0,
     0,
     |sum, w, q| gather(sum, _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(q, w))),
