@@ -12,7 +12,7 @@ use super::stored::{I2, I4, I5, I6, I8, Stored, load_all};
 use super::{GROUP, Operands};
 use crate::simd::dot::{Dot, NeonDot, VECTOR};
 use crate::simd::i8mm::NeonI8mm;
-use crate::simd::{LANES, Simd};
+use crate::simd::{LANES, Simd, each};
 
 /// Inputs of a product.
 const DEPTH: usize = 8;
@@ -139,7 +139,7 @@ unsafe fn step<const PAIRS: usize, const COLUMNS: usize>(
         for half in 0..2 {
             // Half a step at a time, because operands of both halves and all sums would not fit
             // into registers.
-            let rows: [int8x16_t; PAIRS] = std::array::from_fn(
+            let rows: [int8x16_t; PAIRS] = each(
                 #[inline(always)]
                 |pair| {
                     let [upper, lower] = rows[pair].map(|row| vld1_s8(row.add(place + DEPTH * half)));

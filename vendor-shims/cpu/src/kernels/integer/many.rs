@@ -10,7 +10,7 @@ use super::stored::{Form, Stored, base_of, load_all, product, products};
 use super::{GROUP, Operands};
 use crate::kernels::math::clamp;
 use crate::simd::dot::{Dot, Part, VECTOR};
-use crate::simd::{LANES, Registers, Simd};
+use crate::simd::{LANES, Registers, Simd, each};
 
 /// Inputs of a tile in addition to its operands.
 #[derive(Clone, Copy)]
@@ -42,7 +42,7 @@ unsafe fn multiply_unit<D: Dot, W: Form, const ROWS: usize, const PANELS: usize>
     while place < places.end {
         d.prefetch(ahead.wrapping_add(place / STEP * VECTOR));
         // SAFETY: within the rows, whose length is a multiple of a step.
-        let steps: [D::Step; ROWS] = std::array::from_fn(
+        let steps: [D::Step; ROWS] = each(
             #[inline(always)]
             |r| unsafe { d.step(q.add(r.wrapping_mul(length).wrapping_add(place))) },
         );
@@ -50,7 +50,7 @@ unsafe fn multiply_unit<D: Dot, W: Form, const ROWS: usize, const PANELS: usize>
             for (p, panel) in panels.iter().enumerate() {
                 // SAFETY: a step of sixteen inputs is four vectors, of which the panel has as many
                 // as the row has steps.
-                let operands: [D::Bytes; 4] = std::array::from_fn(
+                let operands: [D::Bytes; 4] = each(
                     #[inline(always)]
                     |index| unsafe { d.load(panel.add(place * LANES + index * VECTOR)) },
                 );
@@ -66,7 +66,7 @@ unsafe fn multiply_unit<D: Dot, W: Form, const ROWS: usize, const PANELS: usize>
         // variable.
         macro_rules! vector {
             ($vector:literal) => {
-                let operands: [D::Bytes; PANELS] = std::array::from_fn(
+                let operands: [D::Bytes; PANELS] = each(
                     #[inline(always)]
                     // SAFETY: a step of sixteen inputs is four vectors, of which the panel has as
                     // many as the row has steps.
@@ -108,7 +108,7 @@ unsafe fn tile<D: Dot, W: Form, const MODE: u8, const ROWS: usize, const PANELS:
     // SAFETY: the rows exist.
     let (q, row_sums) = unsafe { (rows.q.as_ptr().add(row * length), rows.sums.as_ptr().add(row * units)) };
     // SAFETY: the operands of these panels follow each other.
-    let panels: [*const u8; PANELS] = std::array::from_fn(
+    let panels: [*const u8; PANELS] = each(
         #[inline(always)]
         |p| unsafe { w.add(p * length * LANES) },
     );

@@ -7,7 +7,7 @@ use crate::kernels::linear::Scales;
 use crate::kernels::math::clamp;
 use crate::pool::SharedOutput;
 use crate::simd::dot::{Dot, Part};
-use crate::simd::{LANES, Simd};
+use crate::simd::{LANES, Simd, each};
 
 /// Destination of the results.
 #[derive(Clone, Copy)]
@@ -244,13 +244,14 @@ pub(super) unsafe fn finish<D: Dot, const ROWS: usize, const PANELS: usize>(
         }
     }
     let values = results.as_flattened_mut();
-    d.apart(Results::<D> { values, panels: PANELS, operands, row, panel, target });
+    d.apart(Results::<D> { values, rows: ROWS, panels: PANELS, operands, row, panel, target });
 }
 
 /// Values of a tile to which all units were added.
 struct Results<'a, D: Dot> {
     /// `[rows, panels]`
     values: &'a mut [<D::F as Simd>::V],
+    rows: usize,
     panels: usize,
     operands: &'a Operands<'a>,
     /// First row, which exists like all others.
@@ -265,26 +266,33 @@ impl<D: Dot> Part<D> for Results<'_, D> {
     fn run(mut self, d: D) {
         let s = d.values();
         if self.operands.weights.scales.has_minimums() {
-            // A row alone is usually a tile of many panels.
-            let steps = match self.values.len() == self.panels && self.panels.is_multiple_of(4) {
-                true => [1, 4],
-                false => [4, 1],
+            let (rows, panels) = (self.rows, self.panels);
+            let steps = match (rows, panels) {
+                (1, 2) => [1, 2],
+                (1, panels) if panels.is_multiple_of(4) => [1, 4],
+                (1 | 2, _) => [rows, 1],
+                _ => [4, 1],
             };
-            for r in (0..self.values.len() / self.panels).step_by(steps[0]) {
-                for p in (0..self.panels).step_by(steps[1]) {
+            for r in (0..rows).step_by(steps[0]) {
+                for p in (0..panels).step_by(steps[1]) {
                     // SAFETY: the rows and panels exist, and blocks have minimums.
                     unsafe {
                         match steps {
                             [1, 4] => self.lower::<1, 4>(s, r, p),
+                            [1, 2] => self.lower::<1, 2>(s, r, p),
+                            [1, _] => self.lower::<1, 1>(s, r, p),
+                            [2, _] => self.lower::<2, 1>(s, r, p),
                             _ => self.lower::<4, 1>(s, r, p),
                         }
                     }
                 }
             }
         }
-        for (result, value) in self.values.iter().enumerate() {
-            let (row, panel) = (self.row + result / self.panels, self.panel + result % self.panels);
-            finish_one(s, *value, self.operands, row, panel, self.target);
+        for r in 0..self.rows {
+            for p in 0..self.panels {
+                let value = self.values[r * self.panels + p];
+                finish_one(s, value, self.operands, self.row + r, self.panel + p, self.target);
+            }
         }
     }
 }
@@ -298,23 +306,27 @@ impl<D: Dot> Results<'_, D> {
     #[inline(always)]
     unsafe fn lower<const ROWS: usize, const PANELS: usize>(&mut self, s: D::F, row: usize, panel: usize) {
         let (operands, units) = (self.operands, self.operands.geometry.units);
-        let last = self.values.len() / self.panels - 1;
+        let last = self.rows - 1;
+        let totals: [&[f32]; ROWS] = each(
+            #[inline(always)]
+            |r| &operands.rows.totals[(self.row + (row + r).min(last)) * units..][..units],
+        );
         let mut cursor = Cursor::of(operands, self.panel + panel);
         let mut sums = [[s.splat(0.0); PANELS]; ROWS];
         for unit in 0..units {
             // SAFETY: guaranteed by the caller, and the cursor advances unit by unit.
             let minimums: [_; PANELS] = unsafe { cursor.minimums(s) };
             cursor.advance();
-            for (r, sums) in sums.iter_mut().enumerate() {
-                let row = self.row + (row + r).min(last);
-                let total = s.splat(operands.rows.totals[row * units + unit]);
+            for (totals, sums) in totals.iter().zip(&mut sums) {
+                let total = s.splat(totals[unit]);
                 for (sum, minimum) in sums.iter_mut().zip(&minimums) {
                     *sum = s.fma(total, *minimum, *sum);
                 }
             }
         }
-        for (values, sums) in self.values.chunks_exact_mut(self.panels).skip(row).zip(&sums) {
-            for (value, sum) in values[panel..].iter_mut().zip(sums) {
+        for (r, sums) in (row..self.rows).zip(&sums) {
+            for (p, sum) in (panel..).zip(sums) {
+                let value = &mut self.values[r * self.panels + p];
                 *value = s.sub(*value, *sum);
             }
         }

@@ -36,7 +36,7 @@ use super::{Geometry, Streams, bytes_of, integers_of, quantise_rows};
 use crate::kernels::math::softcap;
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::dot::{Dot, DotLevel, THIRDS, VECTOR, dispatch_dot};
-use crate::simd::{LANES, Level, Registers, Simd};
+use crate::simd::{LANES, Level, Registers, Simd, each};
 
 /// Number of inputs of the second parts that are read at a time. The number of inputs is a multiple
 /// of it.
@@ -411,12 +411,12 @@ unsafe fn panels<D: Dot, const R: usize, const N: usize, const CHAINS: usize>(
         // SAFETY: the caller guarantees five vectors of each panel, and each row has 32 values
         // here.
         unsafe {
-            let bits: [D::Bytes; N] = std::array::from_fn(
+            let bits: [D::Bytes; N] = each(
                 #[inline(always)]
                 |panel| d.load(at(panel, 4)),
             );
             for vector in 0..4 {
-                let bytes: [D::Bytes; N] = std::array::from_fn(
+                let bytes: [D::Bytes; N] = each(
                     #[inline(always)]
                     |panel| {
                         d.prefetch(at(panel, vector).wrapping_add(ahead));
@@ -424,7 +424,7 @@ unsafe fn panels<D: Dot, const R: usize, const N: usize, const CHAINS: usize>(
                     },
                 );
                 for half in 0..2 {
-                    let quads: [D::Quad; R] = std::array::from_fn(
+                    let quads: [D::Quad; R] = each(
                         #[inline(always)]
                         |row| d.quad(rows[row].add(block * BLOCK + 8 * vector + 4 * half)),
                     );

@@ -9,7 +9,7 @@ use super::results::{
 use super::stored::{Stored, base_of, high_bits, load, product, products};
 use super::streams::{FEWER_STREAMS, STREAMS, Streams, ahead};
 use crate::simd::dot::{Dot, VECTOR};
-use crate::simd::{LANES, Registers, Simd};
+use crate::simd::{LANES, Registers, Simd, each};
 
 /// Panels that are read in parallel.
 struct Reading<const PANELS: usize> {
@@ -34,7 +34,7 @@ impl<const PANELS: usize> Reading<PANELS> {
     #[inline(always)]
     unsafe fn new(first: *const u8, bytes: usize) -> Self {
         // SAFETY: guaranteed by the caller.
-        let panels = std::array::from_fn(
+        let panels = each(
             #[inline(always)]
             |p| unsafe { first.add(p * bytes) },
         );
@@ -64,7 +64,7 @@ impl<const PANELS: usize> Reading<PANELS> {
             }
             let place = self.place;
             // SAFETY: within the rows, which are divided into whole steps.
-            let steps: [[D::Step; 2]; ROWS] = std::array::from_fn(
+            let steps: [[D::Step; 2]; ROWS] = each(
                 #[inline(always)]
                 |r| unsafe {
                     let q = q.add(r.wrapping_mul(length).wrapping_add(place));
@@ -72,7 +72,7 @@ impl<const PANELS: usize> Reading<PANELS> {
                 },
             );
             // SAFETY: the panels have as many steps as the rows.
-            let high: [D::Bytes; PANELS] = std::array::from_fn(
+            let high: [D::Bytes; PANELS] = each(
                 #[inline(always)]
                 |p| unsafe { high_bits::<D, W>(d, self.panels[p]) },
             );
@@ -160,7 +160,7 @@ impl<const PANELS: usize> Reading<PANELS> {
         high: &[D::Bytes; PANELS],
     ) {
         // SAFETY: guaranteed by the caller.
-        let bytes: [D::Bytes; PANELS] = std::array::from_fn(
+        let bytes: [D::Bytes; PANELS] = each(
             #[inline(always)]
             |p| unsafe {
                 let at = self.panels[p].add(VECTOR_AT * VECTOR);
@@ -170,10 +170,10 @@ impl<const PANELS: usize> Reading<PANELS> {
         );
         for part in 0..W::PARTS {
             let index = VECTOR_AT * W::PARTS + part;
-            let operands: [D::Bytes; PANELS] = std::array::from_fn(
-                #[inline(always)]
-                |p| W::operand(d, bytes[p], high[p], index),
-            );
+            let mut operands = bytes;
+            for (operand, high) in operands.iter_mut().zip(high) {
+                *operand = W::operand(d, *operand, *high, index);
+            }
             for (row, steps) in sums.iter_mut().zip(steps) {
                 for (chains, w) in row.iter_mut().zip(operands) {
                     let sum = &mut chains[index % CHAINS];
@@ -199,7 +199,7 @@ impl<const PANELS: usize> Reading<PANELS> {
     ) {
         for (p, (panel, high)) in self.panels.iter().zip(high).enumerate() {
             // SAFETY: guaranteed by the caller.
-            let operands: [D::Bytes; 4] = std::array::from_fn(
+            let operands: [D::Bytes; 4] = each(
                 #[inline(always)]
                 |index| unsafe { load::<D, W>(d, *panel, *high, 4 * GROUP + index) },
             );

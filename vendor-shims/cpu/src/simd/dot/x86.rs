@@ -316,9 +316,12 @@ macro_rules! halves {
             }
             #[inline(always)]
             fn raise(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes {
-                // SAFETY: `self` proves AVX2.
-                unsafe {
-                    let one = |small: __m256i, bits: __m256i| {
+                // A function, because a closure of this size is not inlined, and would then be
+                // compiled without AVX2.
+                #[inline(always)]
+                unsafe fn one(small: __m256i, bits: __m256i, part: usize) -> __m256i {
+                    // SAFETY: the caller proves AVX2.
+                    unsafe {
                         let shifted = match part {
                             0 => _mm256_slli_epi16::<4>(bits),
                             1 => _mm256_slli_epi16::<3>(bits),
@@ -330,9 +333,10 @@ macro_rules! halves {
                             _ => _mm256_srli_epi16::<3>(bits),
                         };
                         _mm256_or_si256(small, _mm256_and_si256(shifted, _mm256_set1_epi8(16)))
-                    };
-                    Halves(one(small.0, bits.0), one(small.1, bits.1))
+                    }
                 }
+                // SAFETY: `self` proves AVX2.
+                unsafe { Halves(one(small.0, bits.0, part), one(small.1, bits.1, part)) }
             }
             #[inline(always)]
             fn deepen(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes {
