@@ -32,8 +32,8 @@ pub use scalar::{Scalar, narrow_f16, widen_bf16, widen_f16};
 /// Number of lanes of a vector on every processor.
 pub const LANES: usize = 16;
 
-/// Returns `of(0)` to `of(N - 1)`, with N ≥ 1. Unlike by [`std::array::from_fn`], a large closure is
-/// inlined too, and so compiled with the instructions of the kernel's level.
+/// Returns `[of(0), …, of(N - 1)]`. `N` must not be 0. Unlike with [`std::array::from_fn`], a large
+/// closure is inlined too, and therefore compiled with the instructions of the kernel's level.
 #[inline(always)]
 pub(crate) fn each<T: Copy, const N: usize>(of: impl Fn(usize) -> T) -> [T; N] {
     let mut all = [of(0); N];

@@ -6,7 +6,7 @@ use std::arch::x86_64::{_mm512_add_epi8, _mm512_load_si512, _mm512_set1_epi8};
 use super::geometry::STEP;
 use super::numbers::Cursor;
 use super::pack::IntegerType;
-use super::results::{Columns, LONG, OF_ROWS, OF_WEIGHTS, Target, WHOLE, finish, mode};
+use super::results::{Columns, LONG, OF_WEIGHTS, Target, WHOLE, finish, mode};
 use super::stored::{I2, I4, I5, I6, Stored, load_all};
 use super::{GROUP, Operands};
 use crate::simd::amx::{Amx, Configured, MOST_BYTES, SIDE, Sums};
@@ -196,11 +196,8 @@ unsafe fn scaled(
                 &mut sums,
             );
             for (unit, sums) in (first..=units[1]).zip(&sums) {
-                let mut of_weights = f.splat(1.0);
-                if mode != OF_ROWS {
-                    [of_weights] = cursor.scales::<_, 1>(f);
-                    cursor.advance();
-                }
+                let [of_weights] = cursor.scales::<_, 1>(f);
+                cursor.advance();
                 for (at, (value, sums)) in values.iter_mut().zip(&sums.0).enumerate() {
                     let mut factor = of_weights;
                     if mode != OF_WEIGHTS {

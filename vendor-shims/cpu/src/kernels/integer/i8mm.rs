@@ -7,12 +7,12 @@ use std::arch::aarch64::*;
 use super::geometry::STEP;
 use super::numbers::Cursor;
 use super::pack::IntegerType;
-use super::results::{Columns, LONG, OF_ROWS, OF_WEIGHTS, Target, WHOLE, finish, mode};
+use super::results::{Columns, LONG, OF_WEIGHTS, Target, WHOLE, finish, mode};
 use super::stored::{I2, I4, I5, I6, I8, Stored, load_all};
 use super::{GROUP, Operands};
 use crate::simd::dot::{Dot, NeonDot, VECTOR};
 use crate::simd::i8mm::NeonI8mm;
-use crate::simd::{LANES, Simd, each};
+use crate::simd::{LANES, each};
 
 /// Inputs of a product.
 const DEPTH: usize = 8;
@@ -254,12 +254,9 @@ fn half_units<const PAIRS: usize>(
             }
             place += STEP;
         }
-        let mut of_weights = f.splat(1.0);
-        if mode != OF_ROWS {
-            // SAFETY: the panel exists, and the cursor advances unit by unit.
-            [of_weights] = unsafe { cursor.scales::<_, 1>(f) };
-            cursor.advance();
-        }
+        // SAFETY: the panel exists, and the cursor advances unit by unit.
+        let [of_weights] = unsafe { cursor.scales::<_, 1>(f) };
+        cursor.advance();
         // A half is eight of sixteen scales.
         let scales = [of_weights[2 * half], of_weights[2 * half + 1]];
         for (pair, (values, sums)) in values.iter_mut().zip(&sums).enumerate() {

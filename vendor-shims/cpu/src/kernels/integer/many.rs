@@ -4,12 +4,11 @@
 use super::geometry::STEP;
 use super::numbers::Cursor;
 use super::results::{
-    Columns, LONG, OF_BOTH, OF_WEIGHTS, Target, WHOLE, add_unit, finish, finish_long, mode,
+    Columns, LONG, OF_BOTH, OF_WEIGHTS, Target, WHOLE, add_unit, finish, finish_long, finish_whole, mode,
 };
 use super::stored::{Form, Stored, base_of, load_all, product, products};
 use super::{GROUP, Operands};
-use crate::kernels::math::clamp;
-use crate::simd::dot::{Dot, Part, VECTOR};
+use crate::simd::dot::{Dot, VECTOR};
 use crate::simd::{LANES, Registers, Simd, each};
 
 /// Inputs of a tile in addition to its operands.
@@ -160,58 +159,11 @@ unsafe fn tile<D: Dot, W: Form, const MODE: u8, const ROWS: usize, const PANELS:
         }
     }
     match MODE {
-        WHOLE => finish_whole(d, &lanes, &begin.columns[..PANELS], operands, row, target),
+        WHOLE => finish_whole(d, &lanes, &begin.columns[..PANELS], operands, (row, panel), target),
         LONG => finish_long(d, &totals, operands, row, panel, target),
         // SAFETY: guaranteed by the caller.
         _ => unsafe { finish(d, &values, &operands, row, panel, target) },
     }
-}
-
-/// Writes the results of a tile of rows that are one unit each. `columns` are those of its panels.
-#[inline(always)]
-fn finish_whole<D: Dot, const ROWS: usize, const PANELS: usize>(
-    d: D,
-    lanes: &[[[i32; LANES]; PANELS]; ROWS],
-    columns: &[Columns],
-    operands: Operands<'_>,
-    row: usize,
-    target: Target<'_>,
-) {
-    struct Whole<'a> {
-        lanes: &'a [[i32; LANES]],
-        columns: &'a [Columns],
-        operands: Operands<'a>,
-        row: usize,
-        target: Target<'a>,
-    }
-    impl<D: Dot> Part<D> for Whole<'_> {
-        #[inline(always)]
-        fn run(self, d: D) {
-            let Whole { lanes, columns, operands, row, target } = self;
-            let (f, rows) = (d.values(), lanes.len() / columns.len());
-            let [low, high] = operands.bounds.unwrap_or([f32::NEG_INFINITY, f32::INFINITY]);
-            let count: usize = columns.iter().map(|columns| columns.count).sum();
-            let first = row * target.stride + columns[0].first;
-            let first = target.out.address(first, (rows - 1) * target.stride + count);
-            for (r, lanes) in lanes.chunks_exact(columns.len()).enumerate() {
-                let scale = f64::from(operands.rows.scales[row + r]);
-                for (p, (columns, lanes)) in columns.iter().zip(lanes).enumerate() {
-                    let value = d.exact(d.sums(lanes), scale, &columns.scales, &columns.bias);
-                    let value = clamp(f, value, low, high);
-                    // SAFETY: within the part above, which only the caller's task writes. Panels
-                    // are adjacent, and all but the last have sixteen columns.
-                    unsafe {
-                        let out = first.add(r * target.stride + p * LANES);
-                        match columns.count {
-                            LANES => f.store(out, value),
-                            count => f.store_partial(out, count, value),
-                        }
-                    }
-                }
-            }
-        }
-    }
-    d.apart(Whole { lanes: lanes.as_flattened(), columns, operands, row, target });
 }
 
 /// Unpacks and stores the operands of panels `panel..panel + panels`, panel after panel.
@@ -245,7 +197,7 @@ fn begin<D: Dot>(d: D, operands: Operands<'_>, panel: usize, panels: usize) -> [
     let bytes = operands.geometry.panel_bytes(operands.weights.kind);
     let weights = &operands.weights.data[panel * bytes..][..panels * bytes];
     // SAFETY: the array has four bytes.
-    let each = unsafe { d.quad([i8::MIN; 4].as_ptr()) };
+    let lowest = unsafe { d.quad([i8::MIN; 4].as_ptr()) };
     let mut sums = [[0; LANES]; GROUP];
     for (sums, weights) in sums.iter_mut().zip(weights.chunks_exact(bytes.max(1))) {
         // A step has four vectors.
@@ -253,7 +205,7 @@ fn begin<D: Dot>(d: D, operands: Operands<'_>, panel: usize, panels: usize) -> [
         for step in weights.as_chunks::<{ 4 * VECTOR }>().0 {
             for (chain, vector) in chains.iter_mut().zip(step.as_chunks::<VECTOR>().0) {
                 // SAFETY: `vector` has `VECTOR` bytes.
-                *chain = d.dot_raised(*chain, unsafe { d.load(vector.as_ptr()) }, each);
+                *chain = d.dot_raised(*chain, unsafe { d.load(vector.as_ptr()) }, lowest);
             }
         }
         let [a, b, c, e] = chains;

@@ -24,17 +24,13 @@ pub(super) const WHOLE: u8 = 0;
 pub(super) const LONG: u8 = 1;
 /// Mode: blocks of the weights have scales.
 pub(super) const OF_WEIGHTS: u8 = 2;
-/// Mode: blocks of the rows have scales, and weights have a scale per output.
-pub(super) const OF_ROWS: u8 = 3;
-/// Mode: blocks of the weights and of the rows have scales. Kernels that need not tell them apart
-/// use it for [`OF_ROWS`] too, because the scales of weights without blocks are 1 then.
-pub(super) const OF_BOTH: u8 = 4;
+/// Mode: blocks of the rows have scales. Blocks of the weights have scales too, or count as 1.
+pub(super) const OF_BOTH: u8 = 3;
 
 pub(super) fn mode(operands: &Operands<'_>) -> u8 {
     match (operands.weights.scales, operands.geometry.scaled) {
-        (Scales::Blocks { .. }, true) => OF_BOTH,
+        (_, true) => OF_BOTH,
         (Scales::Blocks { .. }, false) => OF_WEIGHTS,
-        (_, true) => OF_ROWS,
         _ if operands.geometry.units == 1 => WHOLE,
         _ => LONG,
     }
@@ -84,19 +80,21 @@ impl Columns {
     }
 }
 
-/// Writes the results of a tile of rows that are one unit each, from their exact sums.
+/// Writes the results of a tile of rows that are one unit each, from their exact sums. `columns`
+/// are those of its panels, or empty.
 #[inline(always)]
 pub(super) fn finish_whole<D: Dot, const ROWS: usize, const PANELS: usize>(
     d: D,
     lanes: &[[[i32; LANES]; PANELS]; ROWS],
+    columns: &[Columns],
     operands: Operands<'_>,
-    row: usize,
-    panel: usize,
+    (row, panel): (usize, usize),
     target: Target<'_>,
 ) {
     struct Whole<'a> {
         lanes: &'a [[i32; LANES]],
         panels: usize,
+        columns: &'a [Columns],
         operands: Operands<'a>,
         row: usize,
         panel: usize,
@@ -106,14 +104,21 @@ pub(super) fn finish_whole<D: Dot, const ROWS: usize, const PANELS: usize>(
         #[inline(always)]
         fn run(self, d: D) {
             for p in 0..self.panels {
-                let columns = Columns::of(self.operands, self.panel + p);
+                let made;
+                let columns = match self.columns.get(p) {
+                    Some(columns) => columns,
+                    None => {
+                        made = Columns::of(self.operands, self.panel + p);
+                        &made
+                    }
+                };
                 for (r, lanes) in self.lanes.chunks_exact(self.panels).enumerate() {
                     columns.write(d, d.sums(&lanes[p]), self.operands, self.row + r, self.target);
                 }
             }
         }
     }
-    d.apart(Whole { lanes: lanes.as_flattened(), panels: PANELS, operands, row, panel, target });
+    d.apart(Whole { lanes: lanes.as_flattened(), panels: PANELS, columns, operands, row, panel, target });
 }
 
 /// Writes the results of a tile from exact sums that do not fit into 32 bits.
@@ -254,9 +259,9 @@ struct Results<'a, D: Dot> {
     rows: usize,
     panels: usize,
     operands: &'a Operands<'a>,
-    /// First row, which exists like all others.
+    /// First row. All rows exist.
     row: usize,
-    /// First panel, which exists like all others.
+    /// First panel. All panels exist.
     panel: usize,
     target: Target<'a>,
 }
@@ -298,8 +303,8 @@ impl<D: Dot> Part<D> for Results<'_, D> {
 }
 
 impl<D: Dot> Results<'_, D> {
-    /// Subtracts `Σ total · minimum` over the units of each row and panel, `sum = fma(total, minimum,
-    /// sum)` from zero. Rows after the last one are left out.
+    /// Subtracts `Σ total · minimum` over the units of each row and panel, in the order of
+    /// `sum = fma(total, minimum, sum)` from zero. Skips rows after the last one.
     ///
     /// # Safety
     /// The rows and the panels must exist, and the blocks must have minimums.

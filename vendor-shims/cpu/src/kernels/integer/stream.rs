@@ -291,7 +291,7 @@ unsafe fn tile<
         }
     }
     match MODE {
-        WHOLE => finish_whole(d, &lanes, operands, row, panel, target),
+        WHOLE => finish_whole(d, &lanes, &[], operands, (row, panel), target),
         LONG => finish_long(d, &totals, operands, row, panel, target),
         // SAFETY: guaranteed by the caller.
         _ => unsafe { finish(d, &values, &operands, row, panel, target) },

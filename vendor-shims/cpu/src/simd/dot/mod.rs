@@ -200,7 +200,7 @@ pub unsafe trait Dot: Copy + Send + Sync {
     fn total(self, sums: Self::Sums) -> i32;
     /// Returns the sums as an array.
     fn lanes(self, sums: Self::Sums) -> [i32; 16];
-    /// Runs a part in a function of its own, with the instructions of this level.
+    /// Runs a part as a separate function, compiled with the instructions of this level.
     fn apart<P: Part<Self>>(self, part: P);
 }
 

@@ -238,18 +238,23 @@ macro_rules! quarters {
             }
             #[inline(always)]
             fn deepen(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes {
+                // A function, as in `raise`.
+                #[inline(always)]
+                unsafe fn one(small: uint8x16_t, bits: uint8x16_t, part: usize) -> uint8x16_t {
+                    // SAFETY: the caller proves Advanced SIMD.
+                    unsafe {
+                        let shifted = match part {
+                            0 => vshlq_n_u8::<4>(bits),
+                            1 => vshlq_n_u8::<2>(bits),
+                            2 => bits,
+                            _ => vshrq_n_u8::<2>(bits),
+                        };
+                        // The selected bits of `small` are zero.
+                        vbslq_u8(vdupq_n_u8(48), shifted, small)
+                    }
+                }
                 // SAFETY: `self` proves Advanced SIMD.
-                let one = |at: usize| unsafe {
-                    let bits = bits[at];
-                    let shifted = match part {
-                        0 => vshlq_n_u8::<4>(bits),
-                        1 => vshlq_n_u8::<2>(bits),
-                        2 => bits,
-                        _ => vshrq_n_u8::<2>(bits),
-                    };
-                    // The selected bits of `small` are zero.
-                    vbslq_u8(vdupq_n_u8(48), shifted, small[at])
-                };
+                let one = |at: usize| unsafe { one(small[at], bits[at], part) };
                 [one(0), one(1), one(2), one(3)]
             }
             #[inline(always)]

@@ -13,7 +13,8 @@ fn sums(mut sums: [i32; LANES], w: [u8; VECTOR], q: [i8; 4], value: impl Fn(u8) 
 }
 
 /// Implements [`Dot`] in plain Rust. `$value` is the factor of a byte to which `$offset` was added.
-/// Loops over the bytes of a vector are not inlined, because kernels would take minutes to compile.
+/// Loops over the bytes of a vector are not inlined, because kernels would otherwise take minutes
+/// to compile.
 macro_rules! plain {
     ($token:ident, $offset:literal, |$byte:ident| $value:expr) => {
         // SAFETY: plain Rust runs everywhere, and this is the definition.

@@ -340,20 +340,23 @@ macro_rules! halves {
             }
             #[inline(always)]
             fn deepen(self, small: Self::Bytes, bits: Self::Bytes, part: usize) -> Self::Bytes {
-                // SAFETY: `self` proves AVX2.
-                unsafe {
-                    // Bits shifted in from a neighbouring byte are masked off.
-                    let one = |small: __m256i, bits: __m256i| {
+                // A function, as in `raise`.
+                #[inline(always)]
+                unsafe fn one(small: __m256i, bits: __m256i, part: usize) -> __m256i {
+                    // SAFETY: the caller proves AVX2.
+                    unsafe {
                         let shifted = match part {
                             0 => _mm256_slli_epi16::<4>(bits),
                             1 => _mm256_slli_epi16::<2>(bits),
                             2 => bits,
                             _ => _mm256_srli_epi16::<2>(bits),
                         };
+                        // Bits shifted in from a neighbouring byte are masked off.
                         _mm256_or_si256(small, _mm256_and_si256(shifted, _mm256_set1_epi8(48)))
-                    };
-                    Halves(one(small.0, bits.0), one(small.1, bits.1))
+                    }
                 }
+                // SAFETY: `self` proves AVX2.
+                unsafe { Halves(one(small.0, bits.0, part), one(small.1, bits.1, part)) }
             }
             #[inline(always)]
             unsafe fn quad(self, source: *const i8) -> Self::Quad {
