@@ -81,7 +81,7 @@ impl Columns {
 }
 
 /// Writes the results of a tile of rows that are one unit each, from their exact sums. `columns`
-/// are those of its panels, or empty.
+/// has the factors of each panel. If it is empty, they are computed here.
 #[inline(always)]
 pub(super) fn finish_whole<D: Dot, const ROWS: usize, const PANELS: usize>(
     d: D,
