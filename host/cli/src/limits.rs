@@ -21,8 +21,6 @@ impl Work {
     pub fn of(command: &Command) -> Work {
         match command {
             Command::Run(_)
-            | Command::Chat(_)
-            | Command::Serve(_)
             | Command::Bench(_)
             | Command::Compile(_)
             | Command::CalibrationText(_)

@@ -36,10 +36,8 @@
 //! ```
 //!
 //! Where memory is short: [`BundleOptions::memory_budget`], [`Model::memory`],
-//! [`Session::release`]. To continue a conversation later or twice: [`Session::save`],
-//! [`Model::restore`], [`Session::fork`]. To share the beginnings of prompts: [`PrefixCache`]. Where
-//! starts must be short: [`BundleOptions::open_watched`], [`Model::report`], [`Model::prewarm`].
-//! Tools find the parts of a model in [`tools`].
+//! [`Session::release`]. Where starts must be short: [`BundleOptions::open_watched`],
+//! [`Model::report`], [`Model::prewarm`]. Tools find the parts of a model in [`tools`].
 //!
 //! | feature | brings | costs |
 //! |---|---|---|
@@ -81,7 +79,6 @@ mod strays;
 mod text_side;
 pub mod tools;
 mod towers;
-mod turns;
 mod verified;
 
 #[cfg(feature = "build")]
@@ -98,35 +95,29 @@ mod options;
 pub use bundled::BundleOptions;
 pub use memory::ModelMemory;
 pub use model::{EmbedOptions, Model, OpeningTimes};
-pub use parts::{ChatPart, RestoredPart};
+pub use parts::ChatPart;
 pub use policy::FallbackPolicy;
 pub use report::ModelReport;
 pub use search::{SearchPath, user_cache_directory};
-pub use session::saved::{RestoreReason, Restored, SavedSession};
 pub use session::{Reply, Session};
 pub use shardwright_bundle::{Hashed, PackReport, is_bundle};
-#[cfg(feature = "constraint")]
-pub use shardwright_constraint::{Constraint, Grammar};
 pub use shardwright_files::Section;
 pub use shardwright_runtime::{
-    BeforeStep, CancelHandle, DoneReason, Draft, DroppedDraft, GenerationEvent, GenerationOptions,
-    GenerationStatistics, ModelDraft, PlacementRecord, PrefixCache, PrefixCacheStatistics, Proposal,
-    SessionMemory, Speculation, SpeculationStatistics, TokenLikelihood,
+    CancelHandle, DoneReason, Draft, DroppedDraft, GenerationEvent, GenerationOptions, GenerationStatistics,
+    ModelDraft, PlacementRecord, Proposal, SessionMemory, Speculation, SpeculationStatistics,
 };
 pub use shardwright_selection::{Candidate, Passed, Selection, ShardStanding, Standing, Tier};
 pub use shardwright_shims::{Chip, MeasuredFlag};
 pub use shardwright_text::{
-    Message, RenderOptions, SamplingParameters, StopRules, ThoughtTokens, TokenRules, Tokenizer, ToolCall,
-    ToolChoice, ToolDefinition,
+    Message, RenderOptions, SamplingParameters, StopRules, ThoughtTokens, TokenRules, Tokenizer,
 };
 pub use shardwright_trust::Policy;
 pub use shardwright_vocabulary::{
-    ChosenSpeculation, Error, ErrorKind, FormatTuple, GoalVerdict, Ignored, Lora, LoraScale, Notice,
-    NoticeKind, Pass, PlannerIdentity, Provenance, Result, TimeCost, UnknownName, Watch, WeightFormat,
+    ChosenSpeculation, Error, ErrorKind, FormatTuple, GoalVerdict, Ignored, Notice, NoticeKind, Pass,
+    PlannerIdentity, Provenance, Result, TimeCost, UnknownName, Watch, WeightFormat,
 };
 pub use shardwright_worker::Isolation;
 pub use source::Source;
-pub use turns::{Role, Turn, TurnPart};
 pub use verified::Verified;
 
 #[cfg(feature = "build")]

@@ -161,13 +161,7 @@ fn reply(session: &mut Session, prompt: &str) -> Result<(String, u64), Failure> 
         match event? {
             GenerationEvent::TextDelta { text } | GenerationEvent::ThoughtDelta { text } => said += &text,
             GenerationEvent::Token { .. } => tokens += 1,
-            // Without tools there are no calls.
-            GenerationEvent::ToolCallBegin { .. }
-            | GenerationEvent::ToolCallArguments { .. }
-            | GenerationEvent::ToolCall { .. }
-            | GenerationEvent::ToolCallDropped { .. }
-            | GenerationEvent::DraftDropped { .. }
-            | GenerationEvent::Done { .. } => {}
+            GenerationEvent::DraftDropped { .. } | GenerationEvent::Done { .. } => {}
         }
     }
     Ok((said, tokens))

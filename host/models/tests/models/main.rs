@@ -9,7 +9,6 @@ mod gguf_file;
 mod goldens;
 mod hostile;
 mod hostile_quantised;
-mod lora;
 mod outline;
 mod quantised;
 mod register;

@@ -11,10 +11,7 @@ mod largest_logits;
 mod placement;
 mod refusals;
 mod released;
-mod saved;
 mod sessions;
 mod speculation;
 mod storages;
-#[cfg(feature = "constraint")]
-mod structured;
 mod tables;
