@@ -69,8 +69,8 @@ fn replan(learned: Learned, history: &[Attempt], settings: &Settings) -> Result<
         settings.speculate = Speculate::No;
     }
     for _ in 0..ROUNDS {
-        let solution = solve(&learned.request, &settings)
-            .map_err(|refusal| exhausted(refusal, &settings, history.len()))?;
+        let solution =
+            solve(&learned.request, &settings).map_err(|refusal| exhausted(refusal, history.len()))?;
         let next = avoid(&solution, history, &settings);
         let mut plan = solution.into_plan(&learned.request);
         if !history.iter().any(|attempt| attempt.plan.builds_same(&plan)) {
@@ -86,11 +86,8 @@ fn replan(learned: Learned, history: &[Attempt], settings: &Settings) -> Result<
     Err(Refusal::new(RefusalKind::Exhausted, message))
 }
 
-fn exhausted(refusal: Refusal, settings: &Settings, count: usize) -> Refusal {
-    // A plan that exceeds bytes was found, and others may be smaller.
-    let is_over =
-        settings.checks_bytes_last && matches!(refusal.kind, RefusalKind::OverSize | RefusalKind::OverMemory);
-    if refusal.kind == RefusalKind::InvalidRequest || is_over {
+fn exhausted(refusal: Refusal, count: usize) -> Refusal {
+    if refusal.kind == RefusalKind::InvalidRequest {
         return refusal;
     }
     let message = format!("no plan is left after {}: {}", attempts(count), refusal.message);

@@ -17,8 +17,6 @@
 //!
 //! A policy with an option of its own adds its description, and names it to [`settings`].
 
-use std::cell::Cell;
-
 use crate::solver::{self, Balance, Effort, Goal, Settings, Speculate, WantedFormat, loss_of as lost};
 use crate::{
     BuildTime, Cause, Goals, Level, OptionDescription, Plan, Reason, Refusal, RefusalKind, Request,
@@ -129,9 +127,6 @@ pub fn usually(
     if goals.size_bytes().or(goals.memory_bytes()).is_none() {
         return within_usual(request, &bounded, (&settings, &wary), usual, plan);
     }
-    if let Some(plan) = if_bytes_allow(request, &bounded, (&settings, &wary), usual, &plan) {
-        return Ok(plan);
-    }
     // Finding the least loss needs little fuel. Proving that no plan is within a bound needs much.
     let weighed = with(Goals { least_loss: true, ..goals.clone() });
     let least = match plan(&weighed, &settings) {
@@ -154,33 +149,6 @@ pub fn usually(
         }
         Err(_) => Ok(bounded_by(least, usual, &not_met(most, micronats))),
     }
-}
-
-/// Plans as without goals for bytes, if that plan meets them.
-fn if_bytes_allow(
-    request: &Request,
-    bounded: &Request,
-    (settings, wary): (&Settings, &Settings),
-    usual: u32,
-    plan: impl Fn(&Request, &Settings) -> Result<Plan, Refusal>,
-) -> Option<Plan> {
-    let last = |settings: &Settings| Settings { checks_bytes_last: true, ..settings.clone() };
-    // Formats that lose more are for goals that need them.
-    let wary = Settings { gain_within_goal: NEEDED, ..last(wary) };
-    let settings = Settings { gain: NEEDED, ..last(settings) };
-    let exceeded = Cell::new(false);
-    let once = |request: &Request, settings: &Settings| {
-        // Other settings hardly make a plan smaller.
-        if exceeded.get() {
-            return Err(Refusal::new(RefusalKind::OverSize, "a goal for bytes is exceeded"));
-        }
-        let answer = plan(request, settings);
-        let is_over =
-            |refusal: &Refusal| matches!(refusal.kind, RefusalKind::OverSize | RefusalKind::OverMemory);
-        exceeded.set(answer.as_ref().is_err_and(is_over));
-        answer
-    };
-    within_usual(request, bounded, (&settings, &wary), usual, once).ok()
 }
 
 /// Says that the least loss that was found is more than the usual one.

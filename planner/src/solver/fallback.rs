@@ -47,13 +47,6 @@ impl Reserve {
     }
 }
 
-/// Returns the reserve of all fallbacks of a plan with a size goal.
-pub(super) fn reserve(request: &Request, settings: &Settings) -> Reserve {
-    let mut kept = if settings.falls_back { least_of_each(request, settings) } else { Vec::new() };
-    kept.retain(|chain| chain.target != FIRST);
-    Reserve { kept, ..Reserve::default() }
-}
-
 /// Finds the optimum of a stage that leaves room for its fallbacks, as far as possible.
 pub(super) fn solve(
     request: &Request,
@@ -70,7 +63,7 @@ pub(super) fn solve(
     // A size goal below the minimum of tables and first chain is not searched, to save fuel.
     let smallest = |table: &GatheredTable| table.formats.iter().map(|format| format.bytes).min().unwrap_or(0);
     let tables = request.tables.iter().map(smallest).fold(0, u64::saturating_add);
-    let least = least_units(request, FIRST..FIRST + 1).saturating_add(tables);
+    let least = least_units(request, FIRST).saturating_add(tables);
     let (mut other, mut is_cut) = (None, false);
     for begin in without {
         if settings.budget.is_spent() {
@@ -144,19 +137,14 @@ fn least_of_each(request: &Request, settings: &Settings) -> Vec<Least> {
     whole.filter_map(least).collect()
 }
 
-/// Returns the minimum bytes of all layers that one of these targets supports, each on any of them
-/// and in any formats.
-pub(super) fn least_units(request: &Request, targets: std::ops::Range<u32>) -> u64 {
+/// Returns the minimum bytes of all layers that a target supports, each in any formats.
+fn least_units(request: &Request, target: u32) -> u64 {
     let table = CostTable::new(request);
     let sets = entry_sets(request).ok();
     let Some(entries) = sets.and_then(|sets| sets.into_iter().next()) else { return 0 };
     let component = |component: &Component| {
-        let prefix = |target: u32| {
-            let own = indices(request.formats.len());
-            own.map(|formats| Prefix::new(request, &table, component, target, formats, &entries)).collect()
-        };
-        let each: Vec<Prefix> =
-            targets.clone().flat_map(|target| -> Vec<Prefix> { prefix(target) }).collect();
+        let prefix = |formats: u32| Prefix::new(request, &table, component, target, formats, &entries);
+        let each: Vec<Prefix> = indices(request.formats.len()).map(prefix).collect();
         let unit = |unit: usize| {
             let bytes = each.iter().filter_map(|prefix| prefix.range(unit, unit + 1));
             bytes.map(|cost| cost.artefact_bytes).min().unwrap_or(0)
@@ -275,7 +263,7 @@ impl Solution {
     }
 }
 
-pub(super) fn indices(count: usize) -> std::ops::Range<u32> {
+fn indices(count: usize) -> std::ops::Range<u32> {
     0..u32::try_from(count).unwrap_or(u32::MAX)
 }
 

@@ -408,13 +408,6 @@ fn proposal(draft: &Draft, entry: Entry) -> u64 {
     tokens.saturating_mul(draft.token_time.likely).saturating_mul(1000)
 }
 
-/// Returns the bytes that a solution's verifying needs in addition to its shards.
-pub(super) fn bytes(request: &Request, solution: &Solution) -> u64 {
-    let Some(chosen) = &solution.speculation else { return 0 };
-    let draft = request.drafts.iter().find(|draft| draft.name == chosen.draft);
-    draft.map_or(0, |draft| own_bytes(draft, decode(solution.context, chosen.rows)))
-}
-
 /// Returns the bytes that verifying needs in addition to the shards.
 fn own_bytes(draft: &Draft, entry: Entry) -> u64 {
     draft.row_bytes.saturating_mul(entry.rows.into()).saturating_add(draft.memory_bytes)

@@ -63,14 +63,7 @@ fn plan(
     flags::ignore_contradicted(&mut request);
     let mut reasons = four_bits::refuse(&mut request);
     reasons.extend(weights::count(&mut request));
-    let solve = |request: &Request| {
-        // Later searches need comparisons too.
-        let part = settings.budget.part(2);
-        let own = Settings { budget: part.clone(), ..settings.clone() };
-        let found = options::usually(request, own, &solve);
-        settings.budget.take_back(&part);
-        found
-    };
+    let solve = |request: &Request| options::usually(request, settings.clone(), &solve);
     let mut plan = solve(&request)?;
     if is_hedged {
         plan = hedge::hedged(&request, plan, solve);

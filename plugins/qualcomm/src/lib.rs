@@ -58,14 +58,7 @@ fn plan(
     parts::balance(request, &mut settings);
     let mut request = request.clone();
     let reasons = accumulation::refuse(&mut request);
-    let solve = |request: &Request| {
-        // Later searches need comparisons too.
-        let part = settings.budget.part(2);
-        let own = Settings { budget: part.clone(), ..settings.clone() };
-        let found = options::usually(request, own, &solve);
-        settings.budget.take_back(&part);
-        found
-    };
+    let solve = |request: &Request| options::usually(request, settings.clone(), &solve);
     let plan = solve(&request)?;
     let plan = masks::smaller(&mut request, plan, solve);
     let mut plan = calls::shortened(&request, plan, solve);
