@@ -62,6 +62,10 @@ fn speeds(threads: u32, name: &str, soc: &str, limits: &[(&str, u64)]) -> String
                 GenerationEvent::Done { statistics: done, .. } => statistics = Some(done),
                 GenerationEvent::Token { .. }
                 | GenerationEvent::ThoughtDelta { .. }
+                | GenerationEvent::ToolCallBegin { .. }
+                | GenerationEvent::ToolCallArguments { .. }
+                | GenerationEvent::ToolCall { .. }
+                | GenerationEvent::ToolCallDropped { .. }
                 | GenerationEvent::DraftDropped { .. } => {}
             }
         }

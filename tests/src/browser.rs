@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -16,6 +16,34 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Program names under which distributions install Chromium.
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
+
+/// JavaScript that lists texts with a contrast to their background below 4.5, by the formula of
+/// WCAG 2.2.
+pub const FAINT: &str = r"(() => {
+  const channels = (colour) => colour.match(/[\d.]+/g).map(Number);
+  const light = (colour) => {
+    const [r, g, b] = channels(colour).slice(0, 3)
+      .map((part) => part / 255)
+      .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if ((channels(colour)[3] ?? 1) > 0) return colour;
+    }
+    return 'rgb(255, 255, 255)';
+  };
+  const faint = [];
+  for (const element of document.body.querySelectorAll('*')) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!own || element.tagName === 'SCRIPT') continue;
+    const [one, other] = [getComputedStyle(element).color, behind(element)].map(light);
+    const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    if (contrast < 4.5) faint.push([contrast, element.className, element.textContent]);
+  }
+  return faint;
+})()";
 
 /// Returns the path of the browser's program, if it is installed.
 pub fn installed() -> Option<PathBuf> {
@@ -114,7 +142,7 @@ impl Browser {
         message.unwrap_or_else(|error| panic!("no answer to {waiting_for}: {error}"))
     }
 
-    /// Returns the parameters of all events of this name since the last [`open`](Self::open).
+    /// Returns the parameters of all events of this name since the page was last loaded.
     pub fn events<'e>(&'e self, name: &'e str) -> impl Iterator<Item = &'e Value> {
         self.events.iter().filter(move |event| event["method"] == name).map(|event| &event["params"])
     }
@@ -129,10 +157,25 @@ impl Browser {
 
     /// Opens a file and waits until it is loaded.
     pub fn open(&mut self, file: &Path) {
+        self.open_address(&format!("file://{}", file.display()));
+    }
+
+    /// Opens an address and waits until it is loaded.
+    pub fn open_address(&mut self, address: &str) {
         self.events.clear();
-        let parameters = json!({ "url": format!("file://{}", file.display()) });
-        let opened = self.call("Page.navigate", parameters);
+        let opened = self.call("Page.navigate", json!({ "url": address }));
         assert!(opened["errorText"].is_null(), "{opened}");
+        self.loaded();
+    }
+
+    /// Loads the page again and waits until it is loaded.
+    pub fn reload(&mut self) {
+        self.events.clear();
+        self.call("Page.reload", json!({}));
+        self.loaded();
+    }
+
+    fn loaded(&mut self) {
         while self.events("Page.loadEventFired").next().is_none() {
             let message = self.next_message("Page.loadEventFired");
             self.events.push(message);
@@ -145,6 +188,20 @@ impl Browser {
         let answer = self.call("Runtime.evaluate", parameters);
         assert!(answer["exceptionDetails"].is_null(), "{expression}: {answer}");
         answer["result"]["value"].clone()
+    }
+
+    /// Waits until a JavaScript expression is true.
+    pub fn until(&mut self, expression: &str) {
+        let begun = Instant::now();
+        while self.evaluate(&format!("Boolean({expression})")) != true {
+            assert!(begun.elapsed() < PATIENCE, "not true after {PATIENCE:?}: {expression}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Writes a text into the focused element, as the keyboard does.
+    pub fn write(&mut self, text: &str) {
+        self.call("Input.insertText", json!({ "text": text }));
     }
 
     /// Scrolls the first element that matches the selector to the middle of the window and returns
@@ -185,6 +242,25 @@ impl Browser {
             let event = json!({ "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code });
             self.call("Input.dispatchKeyEvent", event);
         }
+    }
+
+    /// Presses and releases Enter, with Shift if `shift` is set. An element that does not handle
+    /// the key gets a new line.
+    pub fn press_enter(&mut self, shift: bool) {
+        for kind in ["keyDown", "keyUp"] {
+            let event = json!({
+                "type": kind, "key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13,
+                "modifiers": if shift { 8 } else { 0 }, "text": if kind == "keyDown" { "\r" } else { "" },
+            });
+            self.call("Input.dispatchKeyEvent", event);
+        }
+    }
+
+    /// Returns the parameters of all errors, warnings and messages of the page's console, and of
+    /// violations of its security policy, since the page was last loaded.
+    pub fn complaints(&self) -> Vec<&Value> {
+        let kinds = ["Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"];
+        kinds.into_iter().flat_map(|kind| self.events(kind)).collect()
     }
 
     /// Returns a PNG picture of the whole page.

@@ -13,6 +13,7 @@
 pub mod browser;
 pub mod bundles;
 pub mod cache;
+pub mod calling;
 pub mod chain;
 pub mod checkpoints;
 pub mod chip;
@@ -28,6 +29,7 @@ pub mod program;
 pub mod qnn;
 pub mod rust_source;
 pub mod scripted;
+pub mod serving;
 pub mod shapes;
 pub mod texts;
 pub mod tower_cases;

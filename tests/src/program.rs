@@ -180,9 +180,16 @@ impl Run {
     ///
     /// # Panics
     /// If the program cannot be started.
-    pub fn started(mut self) -> Child {
-        let silent = self.command.stdout(Stdio::null()).stderr(Stdio::null());
-        silent.spawn().expect("the program starts")
+    pub fn started(self) -> Child {
+        self.started_with(Stdio::null(), Stdio::null())
+    }
+
+    /// Starts the program with these streams as standard output and standard error.
+    ///
+    /// # Panics
+    /// As [`Run::started`].
+    pub fn started_with(mut self, output: Stdio, errors: Stdio) -> Child {
+        self.command.stdout(output).stderr(errors).spawn().expect("the program starts")
     }
 
     /// Starts the program as [`Run::started`] and waits until `is_there`, or at most two minutes.

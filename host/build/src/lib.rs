@@ -55,8 +55,8 @@ pub use learned::{Compiler, Learned, LearnedFile, LearnedLimit};
 pub use menu::EntryMenu;
 pub use offers::offered_formats;
 pub use options::{
-    Executor, FormatChoice, PlanMeasuring, PlanOptions, Purpose, RecordedOptions, TableFormats, TowerOptions,
-    USUAL_QUALITY, WeightRounding, placed_pass,
+    Executor, FormatChoice, PlanMeasuring, PlanOptions, Purpose, RecordedLora, RecordedOptions, TableFormats,
+    TowerOptions, USUAL_QUALITY, WeightRounding, placed_pass,
 };
 pub use places::{LoadedPart, thread_options};
 pub use planners::{PlannerTools, find_planner, planner_named};

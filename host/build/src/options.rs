@@ -13,8 +13,8 @@ use shardwright_planning::{builtin, hedge};
 use shardwright_shims::RegistryBuilder;
 use shardwright_trust::{Trust, TrustOptions};
 use shardwright_vocabulary::{
-    ComponentKind, Error, ErrorKind, FormatTuple, Notice, Pass, Result, TargetKind, UnknownName, Watch,
-    WeightFormat,
+    ComponentKind, Error, ErrorKind, FormatTuple, Lora, LoraScale, Notice, Pass, Result, TargetKind,
+    UnknownName, Watch, WeightFormat,
 };
 use shardwright_worker::{Isolation, Shims};
 
@@ -146,6 +146,20 @@ pub enum WeightRounding {
     Compensated,
 }
 
+/// A LoRA adapter that is merged into the weights of a bundle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RecordedLora {
+    /// The name of the adapter's folder.
+    pub name: String,
+    /// The factor of its changes.
+    pub scale: LoraScale,
+    /// Hash of `adapter_config.json`.
+    pub config: Digest,
+    /// Hash of `adapter_model.safetensors`.
+    pub weights: Digest,
+}
+
 /// When the quality loss of a finished plan is measured by running it. A plan runs only if the
 /// weights are available and its formats change values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -198,6 +212,9 @@ pub struct RecordedOptions {
     /// Hash of [`PlanOptions::calibration_text`], in a manifest only.
     #[serde(rename = "calibration-text", skip_serializing_if = "is_default")]
     pub calibration_digest: Option<Digest>,
+    /// The adapters of [`PlanOptions::lora`], in a manifest only.
+    #[serde(skip_serializing_if = "is_default")]
+    pub lora: Vec<RecordedLora>,
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -289,6 +306,8 @@ pub struct PlanOptions {
     /// File for the request to the planner, written before the planner runs. Requests of towers go
     /// next to it. `None` writes no file.
     pub request_file: Option<PathBuf>,
+    /// LoRA adapters that are merged into the weights of the checkpoint, in order.
+    pub lora: Vec<Lora>,
     /// Text to calibrate on. `None` for the built-in texts.
     pub calibration_text: Option<PathBuf>,
     /// Maximum quality loss of a plan: KL divergence in millionths of a nat per token.
@@ -677,6 +696,12 @@ mod tests {
             towers,
             device_memory: Some(12 << 30),
             calibration_digest: Some(Digest::of(b"text")),
+            lora: vec![RecordedLora {
+                name: "terse".to_owned(),
+                scale: LoraScale::new(0.5).unwrap(),
+                config: Digest::of(b"config"),
+                weights: Digest::of(b"weights"),
+            }],
         };
         let written = serde_json::json!({
             "calibration-text": Digest::of(b"text").to_string(),
@@ -684,6 +709,12 @@ mod tests {
             "device-memory": 12_u64 << 30,
             "flag": {"opt": "3", "power": "saver"},
             "limit": {"ops": 400},
+            "lora": [{
+                "config": Digest::of(b"config").to_string(),
+                "name": "terse",
+                "scale": 0.5,
+                "weights": Digest::of(b"weights").to_string(),
+            }],
             "on": "simulator",
             "planner": {"place.head": "cpu"},
             "rounding": "compensated",
@@ -714,6 +745,7 @@ mod tests {
             serde_json::json!({"device-memory": "12GB"}),
             serde_json::json!({"table": {"third": "f32"}}),
             serde_json::json!({"tower": {"passes": ["nose"]}}),
+            serde_json::json!({"lora": [{"name": "terse", "scale": "half"}]}),
             serde_json::json!({"tower": {"formats": ["w9"]}}),
         ] {
             assert!(serde_json::from_value::<RecordedOptions>(wrong.clone()).is_err(), "{wrong}");

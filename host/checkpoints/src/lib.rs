@@ -50,8 +50,10 @@ pub use making::CheckpointSource;
 pub use measuring::calibration_text;
 pub use moments::{checkpoint_moments, moment_text};
 pub use outline::OutlineSource;
-pub use path::{ChainPlan, expect_checkpoint, open_checkpoint, plan_all_chains, plan_checkpoint};
-pub use recorded::{CompiledAnew, compile_recorded, may_compile_here, options_of};
+pub use path::{
+    ChainPlan, expect_checkpoint, open_adapted, open_checkpoint, plan_all_chains, plan_checkpoint,
+};
+pub use recorded::{CompiledAnew, compile_recorded, may_compile_here, options_of, with_adapters};
 pub use shardwright_build::PRIMARY_CHAIN;
 pub use shardwright_quantisation::FeatureSample;
 pub use texts::{calibration_prompts, messages_of, turns_of};

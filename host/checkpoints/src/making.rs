@@ -15,7 +15,7 @@ use shardwright_quantisation::{
     Calibration, Compensated, Moments, Note, Recipe, Store, TableFormats as Tables, quantise,
 };
 use shardwright_vocabulary::{
-    ErrorKind, FormatTuple, Ignored, Notice, Part, Pass, Result, Watch, WeightFormat,
+    ErrorKind, FormatTuple, Ignored, Notice, Part, Pass, Result, Watch, WeightFormat, units,
 };
 
 use super::losses::{self, Means};
@@ -106,6 +106,10 @@ impl<'a> CheckpointSource<'a> {
         if let Some(alter) = options.alter {
             alter(&mut graph);
         }
+        let merged = checkpoint.adapters().iter().map(|adapter| {
+            let (name, tensors) = (&adapter.name, units::count(adapter.tensors as u64, "tensor"));
+            Notice::note(format!("adapter `{name}` is merged into {tensors} with scale {}", adapter.scale))
+        });
         CheckpointSource {
             checkpoint,
             graph,
@@ -114,7 +118,7 @@ impl<'a> CheckpointSource<'a> {
             calibration: None,
             ranges: None,
             moments: None,
-            notices: Vec::new(),
+            notices: merged.collect(),
         }
     }
 }

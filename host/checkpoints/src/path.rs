@@ -26,6 +26,16 @@ pub fn open_checkpoint(path: &Path) -> Result<Checkpoint> {
     Checkpoint::open(path)
 }
 
+/// Opens a checkpoint for these passes, with the adapters of `options` merged into its weights.
+///
+/// # Errors
+/// Fails like [`open_checkpoint`], with errors of the adapters, and if the checkpoint has no tower
+/// for a pass.
+pub fn open_adapted(path: &Path, passes: &[Pass], options: &PlanOptions) -> Result<Checkpoint> {
+    expect_checkpoint(path)?;
+    Checkpoint::open_adapted(path, passes, &options.lora)
+}
+
 /// Plans for a checkpoint without compiling: its text, and each tower that the options request.
 /// Without its weights, headers or `config.json` are enough, and the report contains a notice about
 /// that.
@@ -103,7 +113,7 @@ impl Whole {
     fn open(path: &Path, options: &PlanOptions) -> Result<Whole> {
         expect_checkpoint(path)?;
         let (scopes, left_out) = towers_of(path, options)?;
-        let opened = Opened::open_for(path, &passes_with(&scopes))?;
+        let opened = Opened::open_adapted(path, &passes_with(&scopes), &options.lora)?;
         Ok(Whole { opened, scopes, left_out })
     }
 

@@ -13,9 +13,9 @@ use shardwright_planning::builtin;
 use shardwright_planning::check::check;
 use shardwright_planning::plan::BuildTime;
 use shardwright_planning::request::Request;
-use shardwright_vocabulary::{CompiledHere, Error, ErrorKind, Notice, Result};
+use shardwright_vocabulary::{CompiledHere, Error, ErrorKind, Notice, Pass, Result};
 
-use crate::{Builder, open_checkpoint};
+use crate::{Builder, open_adapted};
 
 /// A chain that was compiled on this machine.
 pub struct CompiledAnew {
@@ -67,7 +67,7 @@ pub fn compile_recorded(
     let started = Instant::now();
     let because = error.to_string();
     let compiled = || {
-        let checkpoint = open_checkpoint(directory)?;
+        let checkpoint = open_adapted(directory, &[Pass::Step], here)?;
         let options = options_of(bundle, entry, &checkpoint, here)?;
         // The request does not show changes to the plan such as a repair, so the recorded plan is
         // tried first.
@@ -113,7 +113,7 @@ pub fn options_of(
 ) -> Result<PlanOptions> {
     if Digest::from(checkpoint.content_hash()) != bundle.manifest().model.checkpoint {
         let what = format!("the bundle was not made from {}", checkpoint.directory().display());
-        return Err(Error::new(ErrorKind::Incompatible, what));
+        return Err(with_adapters(bundle, Error::new(ErrorKind::Incompatible, what)));
     }
     let recorded = RecordedPlan::of(bundle, entry)?;
     let mut options = recorded_options(bundle, entry, recorded.request(), here)?;
@@ -128,6 +128,21 @@ pub fn options_of(
     })?;
     options.recorded.tables = TableFormats::planned(checkpoint.graph(), &checked);
     Ok(options)
+}
+
+/// Adds the adapters that a bundle was compiled with to the error that its checkpoint is another
+/// one.
+pub fn with_adapters(bundle: &Bundle, error: Error) -> Error {
+    let recorded = bundle.variant().options.get("lora").and_then(serde_json::Value::as_array);
+    let names = recorded.into_iter().flatten().filter_map(|adapter| adapter.get("name")?.as_str());
+    let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+    if names.is_empty() {
+        return error;
+    }
+    let what = format!("it was compiled with the LoRA adapters {}", names.join(", "));
+    error.with_more(what).with_help(
+        "`verify` accepts the same adapters with `--lora`; for other commands, name the checkpoint with `--lora` in place of the bundle",
+    )
 }
 
 /// Rejects a calibration text other than the text that the bundle was made with. A bundle records

@@ -1,5 +1,6 @@
 //! Defines the command line with clap: commands, options and their help texts.
 
+mod serve;
 mod target;
 
 use std::ffi::OsString;
@@ -7,10 +8,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use shardwright::{FormatChoice, PlanMeasuring, Preference, PromptLength, WeightFormat, WeightRounding};
+use shardwright::{
+    FormatChoice, Lora, LoraScale, PlanMeasuring, Preference, PromptLength, ToolChoice, WeightFormat,
+    WeightRounding,
+};
 use shardwright_hub::HubId;
 use shardwright_trust::{Kind, LeastRelease, PublicKey};
 
+pub use serve::ServeArguments;
+#[cfg(feature = "serve")]
+pub use serve::{KeySource, ServedArgument};
 pub use target::{TargetArguments, decided_before};
 
 /// Run language models on phone NPUs. Each plan shows how the model is cut, in which formats and
@@ -38,8 +45,43 @@ impl Arguments {
     /// Fails if the command line is invalid, or requests help or the version.
     pub fn read<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>) -> Result<Self, clap::Error> {
         let matches = with_negative_values(Arguments::command()).try_get_matches_from(words)?;
-        Arguments::from_arg_matches(&matches)
+        let mut arguments = Arguments::from_arg_matches(&matches)?;
+        let is_chat = matches!(arguments.command, Command::Chat(_));
+        if let (Command::Run(run) | Command::Chat(run), Some((_, matches))) =
+            (&mut arguments.command, matches.subcommand())
+        {
+            run.parts = parts_in_order(run, matches);
+            if is_chat && run.raw {
+                let what = "`chat` holds a conversation, and `--raw` continues a text: use `run --raw`\n";
+                return Err(Arguments::command().error(clap::error::ErrorKind::ArgumentConflict, what));
+            }
+            run.chat |= is_chat;
+        }
+        Ok(arguments)
     }
+}
+
+/// Returns the parts of a prompt in the order of the command line.
+fn parts_in_order(run: &RunArguments, matches: &clap::ArgMatches) -> Vec<PromptPart> {
+    let places = |name: &str| matches.indices_of(name).into_iter().flatten();
+    let texts = run.prompt.iter().cloned().map(PromptPart::Text);
+    let pictures = run.image.iter().cloned().map(PromptPart::Picture);
+    let sounds = run.audio.iter().cloned().map(PromptPart::Sound);
+    let placed = places("prompt").zip(texts).chain(places("image").zip(pictures));
+    let mut parts: Vec<(usize, PromptPart)> = placed.chain(places("audio").zip(sounds)).collect();
+    parts.sort_by_key(|(place, _)| *place);
+    parts.into_iter().map(|(_, part)| part).collect()
+}
+
+/// A part of a prompt on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PromptPart {
+    /// Text of `--prompt`.
+    Text(String),
+    /// File of `--image`.
+    Picture(PathBuf),
+    /// File of `--audio`.
+    Sound(PathBuf),
 }
 
 /// Names of values with a unit. A negative one, such as `-3GB`, is not a number for clap.
@@ -71,6 +113,15 @@ const RUN_EXAMPLES: &str = "Examples:
   shardwright run demo-model --chat
   shardwright run demo-model --soc mt6989 --on simulator --prompt 'And'
   shardwright run path/to/bundle --prompt 'And' --format json";
+
+const CHAT_EXAMPLES: &str = "Examples:
+  shardwright chat demo-model
+  shardwright chat demo-model --system 'Be brief.'";
+
+const SERVE_EXAMPLES: &str = "Examples:
+  shardwright serve demo-model
+  shardwright serve chat=demo-model embed=path/to/embeddinggemma --memory-budget 6GB
+  shardwright serve path/to/bundle --address 0.0.0.0 --api-key keys.txt";
 
 const PULL_EXAMPLES: &str = "Examples:
   shardwright pull google/gemma-3-270m
@@ -149,6 +200,15 @@ pub enum Command {
     /// Generate text with a checkpoint or a bundle: one reply, or a conversation.
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunArguments),
+    /// Hold a conversation with a checkpoint or a bundle, like `run --chat`.
+    #[command(after_help = CHAT_EXAMPLES)]
+    Chat(RunArguments),
+    /// Serve models over HTTP: the endpoints of OpenAI's interface, and a web page.
+    ///
+    /// The server listens on this machine only, unless it has API keys. Ctrl-C and SIGTERM let it
+    /// finish open requests.
+    #[command(after_help = SERVE_EXAMPLES)]
+    Serve(ServeArguments),
     /// Fetch a model from a Hugging Face hub into the cache that `hf download` uses. Other commands
     /// then accept its id instead of a path.
     ///
@@ -629,24 +689,31 @@ pub struct RunArguments {
     /// Model to run: a directory as published on Hugging Face (`config.json`, `*.safetensors`,
     /// `tokenizer.json`), a GGUF file, a bundle, or the id of a pulled model (OWNER/NAME).
     pub checkpoint: PathBuf,
-    /// User's turn, or text to continue. Default: standard input.
+    /// User's turn, or text to continue (may be repeated, around pictures and sounds). Default:
+    /// standard input.
     #[arg(short, long)]
-    pub prompt: Option<String>,
+    pub prompt: Vec<String>,
     /// Reply in a conversation, which is the default for models with a chat template. Without
     /// `--prompt`, each line of standard input is a turn.
     #[arg(long)]
     pub chat: bool,
     /// Continue the prompt as plain text, without the chat template.
-    #[arg(long, conflicts_with_all = ["chat", "image", "audio", "system", "thinking", "control_tokens_in_text"])]
+    #[arg(
+        long,
+        conflicts_with_all = ["chat", "image", "audio", "system", "thinking", "control_tokens_in_text", "tools"]
+    )]
     pub raw: bool,
-    /// Picture to put before the prompt (may be repeated): PNG, JPEG, WebP, GIF, BMP or TIFF. `-`
-    /// reads standard input. Implies `--chat`.
+    /// Picture before or after the prompt, as on the command line (may be repeated): PNG, JPEG,
+    /// WebP, GIF, BMP or TIFF. `-` reads standard input. Implies `--chat`.
     #[arg(long, value_name = "FILE", requires = "prompt")]
     pub image: Vec<PathBuf>,
-    /// Sound to put before the prompt, after the pictures (may be repeated): WAV or FLAC of at most
-    /// 30 seconds. `-` reads standard input. Implies `--chat`.
+    /// Sound before or after the prompt, as on the command line (may be repeated): WAV or FLAC of
+    /// at most 30 seconds. `-` reads standard input. Implies `--chat`.
     #[arg(long, value_name = "FILE", requires = "prompt")]
     pub audio: Vec<PathBuf>,
+    /// The texts, pictures and sounds in their order.
+    #[arg(skip)]
+    pub parts: Vec<PromptPart>,
     /// Largest number of soft tokens of a picture: 70, 140, 280, 560 or 1120. Default: the
     /// checkpoint's setting.
     #[arg(long, value_name = "TOKENS", requires = "image")]
@@ -662,6 +729,14 @@ pub struct RunArguments {
     /// off, for safety.
     #[arg(long)]
     pub control_tokens_in_text: bool,
+    /// Save the session to this file at the end: turns, tokens and KV cache. An earlier saved
+    /// session is replaced as a whole.
+    #[arg(help_heading = "Sessions", long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+    /// Continue a saved session. Without `--chat` and a chat template, the prompt is the whole
+    /// text, and only its new tokens are run.
+    #[arg(help_heading = "Sessions", long, value_name = "FILE", conflicts_with = "system")]
+    pub restore: Option<PathBuf>,
     /// Largest number of tokens to generate, thoughts included. Default: the checkpoint's limit, or
     /// 512 without one.
     #[arg(help_heading = "Sampling", short = 'n', long, value_parser = tokens)]
@@ -693,6 +768,29 @@ pub struct RunArguments {
     /// Text before which the reply ends (may be repeated).
     #[arg(help_heading = "Sampling", long)]
     pub stop: Vec<String>,
+    /// JSON file with the tools that the model may call, as in OpenAI's requests. Calls are printed
+    /// as lines of JSON. Implies `--chat`.
+    #[arg(help_heading = "Tools", long, value_name = "FILE")]
+    pub tools: Option<PathBuf>,
+    /// Tools that the reply may or must call. `required` or a name enforces calls that match the
+    /// tool's schema. Default: auto.
+    #[arg(
+        help_heading = "Tools",
+        long,
+        value_name = "auto|none|required|NAME",
+        value_parser = tool_choice,
+        requires = "tools"
+    )]
+    pub tool_choice: Option<ToolChoice>,
+    /// File with a JSON schema that the answer must match. Thoughts before the answer are free.
+    #[arg(help_heading = "Structured output", long, value_name = "FILE", group = "structure")]
+    pub json_schema: Option<PathBuf>,
+    /// Regular expression that the whole answer must match, without anchors.
+    #[arg(help_heading = "Structured output", long, value_name = "PATTERN", group = "structure")]
+    pub regex: Option<String>,
+    /// File with a Lark grammar that the answer must match. Its rule `start` is the whole answer.
+    #[arg(help_heading = "Structured output", long, value_name = "FILE", group = "structure")]
+    pub grammar: Option<PathBuf>,
     /// Do not print statistics, notes or thoughts to standard error. Warnings and fallbacks are
     /// still printed.
     #[arg(long)]
@@ -787,6 +885,19 @@ pub struct BenchArguments {
     pub execution: ExecutionArguments,
 }
 
+/// The adapters of a checkpoint.
+#[derive(Args, Debug, Clone, Default)]
+pub struct LoraArguments {
+    /// Merge a LoRA adapter into the weights before they are quantised: a folder that PEFT wrote,
+    /// and a factor of its changes, such as `adapter=0.5` (may be repeated: changes add up in this
+    /// order). Default factor: 1.
+    ///
+    /// The folder has `adapter_config.json` and `adapter_model.safetensors`. The checkpoint must be
+    /// stored as floats.
+    #[arg(long = "lora", value_name = "DIR[=SCALE]", value_parser = lora)]
+    pub adapters: Vec<Lora>,
+}
+
 #[derive(Args, Debug)]
 pub struct SensitivityArguments {
     /// Checkpoint to measure: a directory as published on Hugging Face, a GGUF file, or the id of a
@@ -823,6 +934,8 @@ pub struct SensitivityArguments {
     /// Work of shims that runs in a separate process.
     #[arg(long, value_enum, default_value_t = Isolation::Automatic)]
     pub isolation: Isolation,
+    #[command(flatten)]
+    pub lora: LoraArguments,
     #[command(flatten)]
     pub strict: StrictArgument,
     #[command(flatten)]
@@ -1436,6 +1549,30 @@ fn tokens_per_second(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| "expected tokens per second, such as 20, from one a day to 1000000".to_owned())
 }
 
+/// Parses the folder of an adapter and its scale. A folder of that whole name takes precedence.
+fn lora(text: &str) -> Result<Lora, String> {
+    let whole = Lora { folder: text.into(), scale: LoraScale::default() };
+    match text.rsplit_once('=') {
+        Some((folder, scale)) if !whole.folder.exists() && !folder.is_empty() => {
+            let scale = scale.parse().map_err(|error: shardwright::Error| error.to_string())?;
+            Ok(Lora { folder: folder.into(), scale })
+        }
+        _ if text.is_empty() => Err("expected the folder of an adapter".to_owned()),
+        _ => Ok(whole),
+    }
+}
+
+/// Parses a choice of tools. Every other word is the name of a tool.
+fn tool_choice(text: &str) -> Result<ToolChoice, String> {
+    Ok(match text {
+        "" => return Err("expected auto, none, required or the name of a tool".to_owned()),
+        "auto" => ToolChoice::Auto,
+        "none" => ToolChoice::None,
+        "required" => ToolChoice::Required,
+        name => ToolChoice::Named(name.to_owned()),
+    })
+}
+
 fn name_and_text(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -1553,6 +1690,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn parts_of_a_prompt_keep_the_order_of_the_command_line() {
+        let line = "run x --audio a --prompt b --image c -p d --image=e --tools t --tool-choice now";
+        let read = Arguments::read(["shardwright"].into_iter().chain(line.split(' '))).unwrap();
+        let Command::Run(run) = read.command else { panic!("another command") };
+        let expected = [
+            PromptPart::Sound("a".into()),
+            PromptPart::Text("b".to_owned()),
+            PromptPart::Picture("c".into()),
+            PromptPart::Text("d".to_owned()),
+            PromptPart::Picture("e".into()),
+        ];
+        assert_eq!(run.parts, expected);
+        assert_eq!(run.tool_choice, Some(ToolChoice::Named("now".to_owned())));
+    }
+
     /// An option that needs another one, belongs to another command, or has the value of another
     /// option.
     #[test]
@@ -1565,6 +1718,8 @@ mod tests {
             ("run x --raw --system y", "--raw"),
             ("run x --thinking much", "a number of tokens"),
             ("run x --image y", "--prompt"),
+            ("run x --tool-choice required", "--tools"),
+            ("run x --raw --tools y", "--raw"),
             ("run x --prompt y --soft-tokens 70", "--image"),
             ("run x --threads 0", "--threads"),
             ("run x --threads -1", "-1 is not in 1..=256"),

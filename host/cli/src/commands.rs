@@ -22,7 +22,14 @@ mod pull;
 #[path = "commands/pull_left_out.rs"]
 mod pull;
 mod run;
+mod saved;
 mod sensitivity;
+#[cfg(feature = "serve")]
+mod serve;
+#[cfg(not(feature = "serve"))]
+#[path = "commands/serve_left_out.rs"]
+mod serve;
+mod structure;
 mod trust;
 mod tune;
 mod verify;
@@ -56,7 +63,8 @@ pub use hub::find;
 pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> {
     let (format, detail) = (arguments.format, views::Detail::of(arguments.verbose));
     match &arguments.command {
-        Command::Run(arguments) => run::run(arguments, format),
+        Command::Run(arguments) | Command::Chat(arguments) => run::run(arguments, format),
+        Command::Serve(arguments) => serve::serve(arguments, format),
         Command::Pull(arguments) => pull::pull(arguments, format),
         Command::Bench(arguments) => bench::bench(arguments, format, started),
         Command::Compile(arguments) => bundle::compile(arguments, format, detail),
@@ -555,7 +563,8 @@ mod tests {
         (
             "run",
             "prompt image audio soft-tokens chat raw control-tokens-in-text system thinking max-tokens \
-             greedy temperature top-k top-p min-p repetition-penalty seed stop quiet draft",
+             greedy temperature top-k top-p min-p repetition-penalty seed stop quiet draft \
+             json-schema regex grammar tools tool-choice save restore",
         ),
         ("embed", "prompt-name dimensions"),
         (

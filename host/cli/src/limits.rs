@@ -21,6 +21,8 @@ impl Work {
     pub fn of(command: &Command) -> Work {
         match command {
             Command::Run(_)
+            | Command::Chat(_)
+            | Command::Serve(_)
             | Command::Bench(_)
             | Command::Compile(_)
             | Command::CalibrationText(_)

@@ -150,11 +150,11 @@ pub fn report(failure: Failure, format: Format) -> ErrorKind {
 
 /// Names of commands in other programs, with the command of this one.
 const OTHERWISE: [(&[&str], &str); 8] = [
-    (&["chat", "generate", "ask"], "`run MODEL` holds a conversation"),
+    (&["generate", "ask"], "`run MODEL` holds a conversation"),
     (&["list", "ls", "devices", "profiles", "chips", "ps"], "`doctor` lists chips, shims and caches"),
     (&["models", "search"], "`pull OWNER/NAME` fetches a model, and `show MODEL` describes one"),
     (&["download", "get", "fetch"], "`pull OWNER/NAME` fetches a model"),
-    (&["serve", "server"], "there is no server; `run --format json` writes events as lines"),
+    (&["server"], "`serve MODEL` answers requests over HTTP"),
     (&["quantize", "quantise", "convert", "build"], "`compile MODEL -o BUNDLE` quantises and compiles"),
     (&["ppl", "eval", "evaluate"], "`perplexity MODEL --text FILE` measures the likelihood of a text"),
     (&["info"], "`show MODEL` describes a model"),
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn an_unknown_name_is_answered_with_the_intended_command() {
         for (name, command) in
-            [("rnu", "`run`"), ("plann", "`plan`"), ("chat", "`run MODEL`"), ("profiles", "`doctor`")]
+            [("rnu", "`run`"), ("plann", "`plan`"), ("generate", "`run MODEL`"), ("profiles", "`doctor`")]
         {
             assert!(meant(name).is_some_and(|said| said.contains(command)), "{name}");
         }

@@ -75,6 +75,13 @@ pub struct Drafted {
     proposed: Option<Proposed>,
 }
 
+impl Drafted {
+    /// Returns tokens that follow in any case, such as those that a grammar leaves no choice about.
+    pub fn certain(tokens: Vec<u32>) -> Self {
+        Drafted { tokens, ..Drafted::default() }
+    }
+}
+
 /// Maximum number of tokens in a proposal while the draft's cost is unknown. With fewer tokens each
 /// costs more, since the draft reads the accepted tokens for any number of them.
 const TRIED_TOKENS: usize = 4;

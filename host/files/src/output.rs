@@ -4,7 +4,7 @@
 //! it is empty or recognised as an earlier output of the same command. Devices, pipes, sockets and
 //! links are never replaced. A file is written whole or not at all.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
@@ -74,14 +74,28 @@ impl OutputKind {
     /// Writes a file, or replaces an earlier one. Other users may read it, as the process's umask
     /// allows.
     pub fn write(&self, path: &Path, content: &[u8]) -> Result<()> {
+        self.replace(path, &mut File::options(), &mut |file| Ok(file.write_all(content)?))
+    }
+
+    /// Writes a file that only this user can read, or replaces an earlier one. `fill` writes the
+    /// content. If it fails, an earlier file stays.
+    pub fn write_private(&self, path: &Path, fill: Fill<'_>) -> Result<()> {
+        let mut options = File::options();
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        self.replace(path, &mut options, fill)
+    }
+
+    /// Writes a file under a temporary name, and gives it its name once it is complete.
+    fn replace(&self, path: &Path, options: &mut OpenOptions, fill: Fill<'_>) -> Result<()> {
         self.expect_at(path)?;
         let folder = path.parent().filter(|folder| *folder != "").unwrap_or(Path::new("."));
-        let write = || -> io::Result<()> {
+        let mut write = || -> Result<()> {
             let mut builder = tempfile::Builder::new();
             builder.prefix(".writing-");
-            let create = |path: &Path| File::options().write(true).create_new(true).open(path);
-            let mut file = builder.make_in(folder, create)?;
-            file.as_file_mut().write_all(content)?;
+            let mut create = |path: &Path| options.write(true).create_new(true).open(path);
+            let mut file = builder.make_in(folder, &mut create)?;
+            fill(file.as_file_mut())?;
             file.as_file().sync_all()?;
             file.persist(path).map_err(|error| error.error)?;
             // If its folder is writable but not readable, the name may be lost in a power failure.
@@ -91,6 +105,9 @@ impl OutputKind {
         write().map_err(|error| failed(path, error))
     }
 }
+
+/// Writes the content of a file.
+pub type Fill<'f> = &'f mut dyn FnMut(&mut File) -> Result<()>;
 
 /// Checks that a folder may be written at `path`: it is missing, or a folder and not a link.
 /// Returns whether it exists.
@@ -146,6 +163,26 @@ mod tests {
         LIST.write(&folder.path().join("new"), b"list").unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
         assert_eq!(mode(&folder.path().join("new")), mode(&other));
+    }
+
+    #[test]
+    fn a_private_file_is_complete_or_the_earlier_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        LIST.write_private(&path, &mut |file| Ok(file.write_all(b"list 1")?)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let error = LIST
+            .write_private(&path, &mut |file| {
+                file.write_all(b"list 2")?;
+                Err(Error::argument("changed my mind"))
+            })
+            .unwrap_err();
+        assert!(error.to_string().ends_with("out: changed my mind"), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Argument);
+        assert_eq!(fs::read(&path).unwrap(), b"list 1");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+        fs::write(&path, "a thesis").unwrap();
+        assert!(LIST.write_private(&path, &mut |_| Ok(())).is_err());
     }
 
     #[test]

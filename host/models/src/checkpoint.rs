@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use shardwright_graph::{Graph, Pass};
-use shardwright_vocabulary::{Ignored, Result};
+use shardwright_vocabulary::{Ignored, Lora, Result};
 
 use crate::facts::{Facts, FileFacts};
 use crate::family::Family;
-use crate::reading::{Reading, name_of, of_pass};
+use crate::reading::{Reading, of_pass};
+use crate::source::name_of;
 use crate::store::Wanted;
-use crate::{UnusedTensor, register};
+use crate::{Adapter, UnusedTensor, register};
 
 /// Bytes that one thread hashes at a time.
 const HASHED_AT_ONCE: usize = 8 << 20;
@@ -31,6 +32,7 @@ pub struct Checkpoint {
     notes: Vec<String>,
     ignored: Vec<Ignored>,
     tower_ignored: Vec<(Pass, Vec<Ignored>)>,
+    adapters: Vec<Adapter>,
     fingerprint: [u8; 32],
 }
 
@@ -53,8 +55,22 @@ impl Checkpoint {
     ///
     /// Also if the family has no tower for a pass.
     pub fn open_for(directory: impl AsRef<Path>, passes: &[Pass]) -> Result<Self> {
+        Self::open_adapted(directory, passes, &[])
+    }
+
+    /// Like [`Checkpoint::open_for`], but also merges LoRA adapters into the weights, in this
+    /// order. The result equals a checkpoint whose weights PEFT merged.
+    ///
+    /// A merged weight is computed when it is first read, and stays in memory from then on.
+    ///
+    /// # Errors
+    ///
+    /// Also if an adapter is invalid or unsupported, if the checkpoint does not have a tensor that
+    /// an adapter changes, if their shapes differ, if the tensor is not stored as floats, and if it
+    /// is the embedding or the output matrix of a model where these are tied.
+    pub fn open_adapted(directory: impl AsRef<Path>, passes: &[Pass], adapters: &[Lora]) -> Result<Self> {
         let directory = directory.as_ref();
-        let reading = Reading::of(directory, Wanted::Values, passes)?;
+        let reading = Reading::of(directory, Wanted::Values, passes, adapters)?;
         let mut digest = Sha256::new();
         reading.documents().for_each(|(name, bytes)| add_to(&mut digest, name, bytes));
         let mut unused = Vec::new();
@@ -73,7 +89,8 @@ impl Checkpoint {
                     .map(|tensor| UnusedTensor { name: format!("{folder}{}", tensor.name), ..tensor }),
             );
         }
-        let Reading { graph, towers, settings, name, notes, ignored, tower_ignored, .. } = reading;
+        reading.adapters.iter().for_each(|adapter| adapter.add_to(&mut digest));
+        let Reading { graph, towers, settings, name, notes, ignored, tower_ignored, adapters, .. } = reading;
         let tables = graph.assets.iter().map(|asset| &asset.table);
         let dtypes: BTreeSet<_> =
             graph.weights.iter().chain(tables).map(|weight| weight.dtype.name()).collect();
@@ -88,6 +105,7 @@ impl Checkpoint {
             notes,
             ignored,
             tower_ignored,
+            adapters,
             fingerprint,
         })
     }
@@ -95,6 +113,11 @@ impl Checkpoint {
     /// Returns the directory that the checkpoint was opened from.
     pub fn directory(&self) -> &Path {
         &self.directory
+    }
+
+    /// Returns the adapters that are merged into the weights, in order.
+    pub fn adapters(&self) -> &[Adapter] {
+        &self.adapters
     }
 
     /// Returns the checkpoint's family.
@@ -152,9 +175,9 @@ impl Checkpoint {
         of_pass(&self.tower_ignored, pass)
     }
 
-    /// Returns the SHA-256 of the settings and, for each weight file, of its length and header. It
-    /// is quick to compute. It distinguishes checkpoints with different settings, names, shapes or
-    /// types, but not two sets of values in otherwise equal files.
+    /// Returns the SHA-256 of the settings and, for each weight file, of its length and header, and
+    /// of adapters. It is quick to compute. It distinguishes checkpoints with different settings,
+    /// names, shapes or types, but not two sets of values in otherwise equal files.
     pub fn weights_fingerprint(&self) -> [u8; 32] {
         self.fingerprint
     }

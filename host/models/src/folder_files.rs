@@ -84,7 +84,7 @@ pub(crate) fn ignored(folder: &Path, weights: &BTreeSet<String>) -> Result<Vec<I
         entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort_unstable();
     if let Some(name) = names.iter().find(|name| ADAPTER.contains(&name.as_str())) {
-        let help = "merge the adapter into the weights first (`merge_and_unload` of PEFT), or move its files elsewhere";
+        let help = "move the adapter's files to a folder of their own, and name it with `--lora DIR` to merge the adapter into the weights";
         return Err(Error::unsupported("the checkpoint has an adapter, which is not applied")
             .at(folder.join(name).display())
             .with_help(help));

@@ -85,14 +85,18 @@ pub(crate) fn not_utf8(path: &Path, offset: u64) -> Error {
 }
 
 /// Parses JSON text. Nesting deeper than the parser's limit of 128 is an error, and so is an object
-/// with two equal keys.
+/// with two equal keys. The fields of objects are sorted by name, so that messages do not depend on
+/// their order in the file.
 pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Value> {
     let text = std::str::from_utf8(bytes).map_err(|error| not_utf8(path, error.valid_up_to() as u64))?;
     let checked = serde_json::from_str::<UniqueKeys>(text);
-    checked.and_then(|UniqueKeys| serde_json::from_str(text)).map_err(|error| match error.is_data() {
+    let parsed = checked.and_then(|UniqueKeys| serde_json::from_str(text));
+    let mut value: Value = parsed.map_err(|error| match error.is_data() {
         true => Error::invalid(error.to_string()).at(path.display()).with_help(UniqueKeys::HELP),
         false => not_json(path, error),
-    })
+    })?;
+    value.sort_all_objects();
+    Ok(value)
 }
 
 /// Nesting depth of objects in settings: `quantization_config.config_groups.group_0.weights`.
@@ -307,6 +311,8 @@ mod tests {
         assert_eq!(error.to_string(), "config.json: a second key `c` at line 2 column 17");
         assert!(error.help().is_some());
         assert!(parse("{").unwrap_err().to_string().starts_with("config.json: not JSON: "));
+        let sorted = parse(r#"{"b": {"d": 1, "c": [{"f": 2, "e": 3}]}, "a": 4}"#).unwrap();
+        assert_eq!(sorted.to_string(), r#"{"a":4,"b":{"c":[{"e":3,"f":2}],"d":1}}"#);
     }
 
     #[test]

@@ -89,6 +89,15 @@ pub const MODULES: usize = 64;
 /// Inputs that share a scale in a quantised checkpoint. Published ones have 16 to 1024.
 pub const GROUP: RangeInclusive<u64> = 1..=1 << 20;
 
+/// Rank of the matrices of an adapter. Published ones have 4 to 512.
+pub const LORA_RANK: RangeInclusive<u64> = 1..=1 << 16;
+
+/// Bytes of a regular expression in the settings of an adapter. Published ones have a few hundred.
+pub const LORA_EXPRESSION_BYTES: usize = 1 << 16;
+
+/// Adapters that are merged into one checkpoint.
+pub const LORA_ADAPTERS: usize = 64;
+
 /// Entries of the metadata of a GGUF file. Published ones have about fifty.
 pub const GGUF_METADATA: u64 = 1 << 16;
 

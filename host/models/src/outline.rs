@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use shardwright_graph::{Graph, Pass};
-use shardwright_vocabulary::{Error, ErrorKind, Ignored, Result};
+use shardwright_vocabulary::{Error, ErrorKind, Ignored, Lora, Result};
 
 use crate::Checkpoint;
 use crate::family::Family;
@@ -55,10 +55,16 @@ impl Outline {
 
     /// Like [`Outline::open`], but also reads the towers of `passes`. See [`Checkpoint::open_for`].
     pub fn open_for(directory: impl AsRef<Path>, passes: &[Pass]) -> Result<Self> {
+        Self::open_adapted(directory, passes, &[])
+    }
+
+    /// Like [`Outline::open_for`], but also checks adapters as far as the tensors are known. See
+    /// [`Checkpoint::open_adapted`].
+    pub fn open_adapted(directory: impl AsRef<Path>, passes: &[Pass], adapters: &[Lora]) -> Result<Self> {
         let directory = directory.as_ref();
         let configured = configured_dtype(directory);
         let dtype = configured.as_ref().ok().copied().flatten();
-        let reading = match Reading::of(directory, Wanted::Outline(dtype), passes) {
+        let reading = match Reading::of(directory, Wanted::Outline(dtype), passes, adapters) {
             // An unsupported element type matters only if no header specifies the types.
             Err(error) if error.kind() == ErrorKind::Missing => {
                 configured?;
@@ -163,11 +169,16 @@ impl Opened {
 
     /// Like [`Opened::open`], but also reads the towers of `passes`. See [`Checkpoint::open_for`].
     pub fn open_for(directory: impl AsRef<Path>, passes: &[Pass]) -> Result<Self> {
+        Self::open_adapted(directory, passes, &[])
+    }
+
+    /// Like [`Opened::open_for`], but also merges adapters. See [`Checkpoint::open_adapted`].
+    pub fn open_adapted(directory: impl AsRef<Path>, passes: &[Pass], adapters: &[Lora]) -> Result<Self> {
         let directory = directory.as_ref();
-        match Checkpoint::open_for(directory, passes) {
+        match Checkpoint::open_adapted(directory, passes, adapters) {
             // If more than weights is missing, this is the error of the outline too.
             Err(error) if error.kind() == ErrorKind::Missing => {
-                Ok(Opened::Outline(Box::new(Outline::open_for(directory, passes)?)))
+                Ok(Opened::Outline(Box::new(Outline::open_adapted(directory, passes, adapters)?)))
             }
             checkpoint => Ok(Opened::Whole(Box::new(checkpoint?))),
         }

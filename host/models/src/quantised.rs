@@ -28,7 +28,7 @@ mod layout;
 mod module;
 
 pub(crate) use gemma::{is_scale as is_unused_scale, note as unused_scales};
-pub(crate) use module::{Found, Module};
+pub(crate) use module::{Found, Module, Stored};
 
 use shardwright_graph::{Weight, WeightData};
 use shardwright_vocabulary::Result;

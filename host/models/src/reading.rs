@@ -5,14 +5,15 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use shardwright_graph::Graph;
-use shardwright_vocabulary::{DType, Granularity, Ignored, Pass, Result};
+use shardwright_vocabulary::{DType, Granularity, Ignored, Lora, Pass, Result};
 
 use crate::embeddinggemma::Stack;
 use crate::json::CONFIG;
+use crate::lora::{Adapter, Adapters};
 use crate::quantised::{self, Scheme};
 use crate::register::TOWERS;
 use crate::settings::{Settings, WITH_TOWERS};
-use crate::source::Source;
+use crate::source::{Source, name_of};
 use crate::store::{Origin, TensorStore, Wanted};
 use crate::unused::Reader;
 use crate::{embeddinggemma, folder_files, threads};
@@ -30,6 +31,8 @@ pub(crate) struct Reading {
     pub ignored: Vec<Ignored>,
     /// Fields and tensors of towers that may matter and were not read, by pass.
     pub tower_ignored: Vec<(Pass, Vec<Ignored>)>,
+    /// The adapters that are merged into the weights.
+    pub adapters: Vec<Adapter>,
     config: Vec<u8>,
     store: TensorStore,
     /// The tensors of modules, by folder.
@@ -37,8 +40,8 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Reads the folder or file at a path, as far as `wanted`.
-    pub fn of(path: &Path, wanted: Wanted, passes: &[Pass]) -> Result<Self> {
+    /// Reads the folder or file at a path, as far as `wanted`, and merges adapters.
+    pub fn of(path: &Path, wanted: Wanted, passes: &[Pass], adapters: &[Lora]) -> Result<Self> {
         threads::start();
         let source = Source::of(path)?;
         let document = source.document()?;
@@ -52,6 +55,8 @@ impl Reading {
             Source::Folder(folder) => TensorStore::open(folder, &origin, wanted)?,
             Source::Gguf(files) => TensorStore::of_gguf(source.folder(), files.clone(), &origin, wanted)?,
         };
+        let adapters = Adapters::open(adapters)?;
+        let store = store.merged_with(&adapters)?;
         let name = name_of(path);
         let name = name.strip_suffix(".gguf").unwrap_or(&name).to_owned();
         let (mut translation, module_stores) = match &settings {
@@ -94,6 +99,8 @@ impl Reading {
         let scheme = origin.scheme.as_ref();
         let reader = Reader { settings: &settings, scheme, graph: &graph, towers: &towers, prefix };
         ignored.extend(reader.ignored(&store, top)?);
+        ignored.extend(adapters.ignored(&name, source.folder()));
+        ignored.extend(reader.unread_changes(&store));
         ignored.extend(module_stores.iter().flat_map(|(_, store)| reader.ignored_of_module(store)));
         for (pass, own) in &mut tower_ignored {
             own.extend(reader.ignored_of_tower(&store, *pass));
@@ -107,6 +114,7 @@ impl Reading {
             notes,
             ignored,
             tower_ignored,
+            adapters: adapters.described(),
             config,
             store,
             module_stores,
@@ -204,17 +212,4 @@ pub(crate) fn configured_dtype(path: &Path) -> Result<Option<DType>> {
         }
     }
     Ok(None)
-}
-
-/// Returns the last part of a path, even if the path is `.`. A snapshot in the cache of a hub,
-/// `models--OWNER--NAME/snapshots/COMMIT`, gets the name of its model.
-pub(crate) fn name_of(path: &Path) -> String {
-    let cached = path.parent().filter(|folder| folder.ends_with("snapshots")).and_then(Path::parent);
-    let cached = cached.and_then(|folder| folder.file_name()?.to_str()?.strip_prefix("models--"));
-    if let Some((_, name)) = cached.and_then(|id| id.split_once("--")) {
-        return name.to_owned();
-    }
-    let whole = path.canonicalize();
-    let named = path.file_name().or_else(|| whole.as_deref().ok()?.file_name());
-    named.map_or_else(|| "checkpoint".to_owned(), |name| name.to_string_lossy().into_owned())
 }

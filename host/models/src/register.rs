@@ -155,13 +155,14 @@ impl Seen {
         self.0.borrow_mut().overruled.insert(name, reason);
     }
 
-    /// Returns the fields of `file` that may matter and were not read.
+    /// Returns the fields of `file` that may matter and were not read, sorted by name.
     pub fn ignored(&self, file: &Path, value: &Value) -> Vec<Ignored> {
         let mut found = Vec::new();
         let state = self.0.borrow();
         if let Value::Object(fields) = value {
             collect(&state, "", fields, &mut found);
         }
+        found.sort_unstable();
         let why = |name: &str| match state.overruled.get(name) {
             Some(&reason) => reason,
             None if is_of_tower(name) => "the tower does not use this field",

@@ -86,3 +86,16 @@ impl Source {
         }
     }
 }
+
+/// Returns the last part of a path, even if the path is `.`. A snapshot in the cache of a hub,
+/// `models--OWNER--NAME/snapshots/COMMIT`, gets the name of its model.
+pub(crate) fn name_of(path: &Path) -> String {
+    let cached = path.parent().filter(|folder| folder.ends_with("snapshots")).and_then(Path::parent);
+    let cached = cached.and_then(|folder| folder.file_name()?.to_str()?.strip_prefix("models--"));
+    if let Some((_, name)) = cached.and_then(|id| id.split_once("--")) {
+        return name.to_owned();
+    }
+    let whole = path.canonicalize();
+    let named = path.file_name().or_else(|| whole.as_deref().ok()?.file_name());
+    named.map_or_else(|| "checkpoint".to_owned(), |name| name.to_string_lossy().into_owned())
+}

@@ -13,6 +13,7 @@ use shardwright_vocabulary::{DType, Error, Result};
 use crate::family::Family;
 use crate::gguf::{self, Blocks};
 use crate::json::CONFIG;
+use crate::lora::{Adapters, Changes};
 use crate::made::made;
 use crate::quantised::{self, Found, Module, Scheme};
 use crate::weight_file::{Content, StoredTensor, WeightFile, missing_tensor};
@@ -118,6 +119,10 @@ pub(crate) struct TensorStore {
     scheme: Option<Scheme>,
     /// Unpacked integers and scales, by tensor. A table and a head may share them.
     parted: BTreeMap<String, (WeightData, WeightData)>,
+    /// The changes of adapters.
+    changes: Changes,
+    /// Names of the weights that were changed.
+    changed: BTreeSet<String>,
 }
 
 impl TensorStore {
@@ -228,7 +233,29 @@ impl TensorStore {
             wanted,
             scheme: None,
             parted: BTreeMap::new(),
+            changes: Changes::default(),
+            changed: BTreeSet::new(),
         }
+    }
+
+    /// Adds the changes of adapters.
+    ///
+    /// # Errors
+    ///
+    /// If a tensor that they change does not exist.
+    pub fn merged_with(self, adapters: &Adapters) -> Result<Self> {
+        let changes = Changes::of(adapters, &|name| self.has(name))?;
+        Ok(TensorStore { changes, ..self })
+    }
+
+    /// Returns the changes of adapters.
+    pub fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    /// Iterates over the tensors that adapters change and that no weight was made of.
+    pub fn unread_changes(&self) -> impl Iterator<Item = &str> {
+        self.changes.tensors().filter(|name| !self.changed.contains(*name))
     }
 
     fn of_files(
@@ -304,8 +331,17 @@ impl TensorStore {
         missing_tensor(&self.listing, name)
     }
 
-    /// Returns a tensor as a weight. It must have exactly the given shape.
+    /// Returns a tensor as a weight, with the changes of adapters. It must have exactly the given
+    /// shape.
     pub fn weight(&mut self, name: &str, part: &'static str, shape: &[u64]) -> Result<Weight> {
+        let stored = self.stored_weight(name, part, shape)?;
+        let weight = self.changes.applied(name, stored)?;
+        self.changed.insert(name.to_owned());
+        Ok(weight)
+    }
+
+    /// Returns a tensor as a weight, as the files store it.
+    fn stored_weight(&mut self, name: &str, part: &'static str, shape: &[u64]) -> Result<Weight> {
         let mark = self.mark(name);
         let quantised = |names: &BTreeSet<String>| mark.as_ref().is_some_and(|mark| names.contains(mark));
         match (&self.undescribed, &self.scheme, shape) {

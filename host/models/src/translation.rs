@@ -10,20 +10,7 @@ use shardwright_vocabulary::{DType, Error, Result};
 use crate::made::made;
 use crate::rows;
 use crate::store::TensorStore;
-
-/// Prefixes of the text model's tensor names in published files, most specific first. The last is
-/// empty.
-const PREFIXES: [&str; 5] =
-    ["model.language_model.", "language_model.model.", "language_model.", "model.", ""];
-
-/// The prefix of a text model that is not part of a larger model.
-const USUAL_PREFIX: &str = "model.";
-
-/// Names of a separate output matrix in published files, the usual name first.
-pub(crate) const HEADS: [&str; 3] =
-    ["lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight"];
-
-const EMBEDDING: &str = "embed_tokens.weight";
+use crate::tensor_names::{EMBEDDING, HEADS, USUAL_PREFIX, prefix_of};
 
 /// A graph without components yet, and the tensors that its weights come from.
 pub(crate) struct Translation {
@@ -34,15 +21,10 @@ pub(crate) struct Translation {
 }
 
 impl Translation {
-    /// Starts an empty graph over `store`. The prefix of the text model's tensors is found by the
-    /// name of the embedding. If no file lists names, it is the usual prefix.
+    /// Starts an empty graph over `store`. See [`prefix_of`].
     pub fn new(store: TensorStore, name: String, hidden: u64, context: u64) -> Result<Self> {
-        let is_known = |prefix: &&str| match store.has(&format!("{prefix}{EMBEDDING}")) {
-            Some(found) => found,
-            None => *prefix == USUAL_PREFIX,
-        };
-        let found = PREFIXES.into_iter().find(is_known);
-        let prefix = found.ok_or_else(|| store.missing(&format!("{USUAL_PREFIX}{EMBEDDING}")))?;
+        let prefix = prefix_of(&|name| store.has(name));
+        let prefix = prefix.ok_or_else(|| store.missing(&format!("{USUAL_PREFIX}{EMBEDDING}")))?;
         Ok(Self::of(store, prefix, Pass::Step, name, hidden, context))
     }
 
@@ -237,6 +219,9 @@ impl Translation {
     pub fn head(&mut self, vocabulary: u64, tied: bool) -> Result<WeightId> {
         let shape = [vocabulary, self.graph.hidden];
         let own = HEADS.into_iter().find(|name| self.store.has(name).unwrap_or(!tied));
+        if tied {
+            self.store.changes().expect_untied(&format!("{}{EMBEDDING}", self.prefix))?;
+        }
         let weight = match (tied, own) {
             (false, None) => return Err(self.store.missing(HEADS[0])),
             (false, Some(own)) => self.store.weight(own, "head", &shape)?,

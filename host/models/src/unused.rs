@@ -15,7 +15,7 @@ use crate::json::Fields;
 use crate::quantised::{self, Scheme};
 use crate::settings::{self, Settings};
 use crate::store::{Known, TensorStore};
-use crate::translation::HEADS;
+use crate::tensor_names::HEADS;
 
 /// Field with the number of layers, of a text model and of a tower.
 const LAYERS: &str = "num_hidden_layers";
@@ -91,6 +91,15 @@ impl Reader<'_> {
     /// Returns the unused tensors of a module's files that may matter.
     pub fn ignored_of_module(&self, store: &TensorStore) -> Vec<Ignored> {
         reported(self.unused(store))
+    }
+
+    /// Returns the changes of adapters to tensors that may matter and that no graph reads.
+    pub fn unread_changes(&self, store: &TensorStore) -> Vec<Ignored> {
+        let cannot_matter = |name: &str| {
+            self.is_of_unused_tower(name) || self.is_of_shared_keys(name) || self.is_head_of_encoder(name)
+        };
+        let unread = store.unread_changes().filter(|name| !cannot_matter(name));
+        unread.flat_map(|name| store.changes().unread(name)).collect()
     }
 
     fn unused<'s>(&self, store: &'s TensorStore) -> impl Iterator<Item = Known<'s>> {

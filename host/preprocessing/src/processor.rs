@@ -1,5 +1,6 @@
 //! A checkpoint's settings, in the files of Hugging Face's processors.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -404,10 +405,12 @@ impl<'a> Object<'a> {
         unknown.map(|name| Ignored::field(self.origin, self.field(name), reason(name))).collect()
     }
 
-    /// Iterates over the fields that are present and in none of the lists.
+    /// Iterates over the fields that are present and in none of the lists, sorted by name.
     fn unknown(&self, lists: &[&[&str]]) -> impl Iterator<Item = &'a str> {
         let present = self.map.iter().filter(|(_, value)| !value.is_null());
         let names = present.map(|(name, _)| name.as_str());
-        names.filter(move |name| !lists.iter().any(|list| list.contains(name)))
+        let unknown: BTreeSet<&str> =
+            names.filter(|name| !lists.iter().any(|list| list.contains(name))).collect();
+        unknown.into_iter()
     }
 }

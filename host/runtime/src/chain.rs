@@ -1,15 +1,18 @@
 //! Loaded shards in order, checked against their description.
 
 mod check;
+mod identity;
 pub(crate) mod layout;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use shardwright_graph::Asset;
 use shardwright_shims::{Artefact, Canceller, LoadedShard, Measured, MeasuredFlag, Pages, Running};
 use shardwright_vocabulary::{EntryKind, Place, ProcessPlacement, Result};
 
 pub use check::{ASSETS_MAX, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
+pub use identity::ChainIdentity;
+pub(crate) use identity::ChainMark;
 use layout::Layout;
 
 use crate::cancel::CancelHandle;
@@ -45,6 +48,10 @@ struct Shared {
     processes: Vec<ProcessPlacement>,
     assets: Vec<Asset>,
     artefacts: Vec<Artefact>,
+    /// Version of the shim that runs each shard, empty if the program itself runs it.
+    engines: Vec<String>,
+    /// See [`Chain::identity`].
+    identity: OnceLock<Option<ChainIdentity>>,
 }
 
 impl std::fmt::Debug for Chain {
@@ -83,6 +90,9 @@ impl Chain {
         });
         let processes = processes.collect();
         let artefacts = executors.iter().filter_map(LoadedShard::artefact).cloned().collect();
+        let version = |shim: &shardwright_shims::Shim| shim.description().version.clone();
+        let engines = executors.iter().map(|executor| executor.shim().map(version).unwrap_or_default());
+        let engines = engines.collect();
         let executors = executors.into_iter().map(Mutex::new).collect();
         Ok(Chain {
             shared: Arc::new(Shared {
@@ -94,6 +104,8 @@ impl Chain {
                 processes,
                 assets,
                 artefacts,
+                engines,
+                identity: OnceLock::new(),
             }),
             counted: None,
         })
@@ -119,6 +131,14 @@ impl Chain {
     pub fn weight_bytes(&self) -> u64 {
         let artefacts = self.shared.artefacts.iter();
         artefacts.map(|artefact| artefact.section().length()).fold(0, u64::saturating_add)
+    }
+
+    /// Returns the bytes of each shard's artefact. Returns `None` if a shard has no artefact,
+    /// because the program itself runs it.
+    pub fn artefact_bytes(&self) -> Option<Vec<u64>> {
+        let artefacts = &self.shared.artefacts;
+        let is_complete = artefacts.len() == self.shared.executors.len();
+        is_complete.then(|| artefacts.iter().map(|artefact| artefact.section().length()).collect())
     }
 
     /// Returns the pages of the artefacts in this process. Returns `None` if another process uses

@@ -1,6 +1,8 @@
 //! One step: computes inputs, runs shards in order, and moves boundaries and state rows between
 //! shards.
 
+pub(crate) mod state_rows;
+
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
@@ -72,7 +74,14 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn new(chain: Chain) -> Result<Self, SessionError> {
-        let mut engine = Engine {
+        let mut engine = Engine::released(chain);
+        engine.acquire()?;
+        Ok(engine)
+    }
+
+    /// Creates an engine without memory, until it is [acquired](Self::acquire).
+    pub(crate) fn released(chain: Chain) -> Self {
+        Engine {
             counters: Counters::new(&chain),
             chain,
             memories: Vec::new(),
@@ -81,9 +90,7 @@ impl Engine {
             words: Vec::new(),
             cancel: CancelHandle::default(),
             deadline: None,
-        };
-        engine.acquire()?;
-        Ok(engine)
+        }
     }
 
     /// Allocates the memories unless they exist. All states contain zeros afterwards.

@@ -1,5 +1,9 @@
 //! Generation of text, token by token.
 
+#[cfg_attr(not(feature = "constraint"), path = "generation/unguided.rs")]
+mod guide;
+mod statistics;
+
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -7,14 +11,17 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use shardwright_drafting::{Drafted, DroppedDraft, Speculation, SpeculationStatistics};
 use shardwright_text::{
-    Reply, ReplyStep, Sampler, SamplingParameters, Stop, StopRules, ThoughtTokens, TokenRules, Tokenizer,
-    Verdict,
+    CallEvent, CallRules, Reply, ReplyStep, Sampler, SamplingParameters, Stop, StopRules, ThoughtTokens,
+    TokenRules, Tokenizer, ToolCall, Verdict,
 };
 use shardwright_vocabulary::Error;
 
 use crate::error::{SessionError, no_tokens, not_generative};
+use crate::likelihood::TokenLikelihood;
 use crate::session::Session;
 use crate::soft::Prompt;
+use guide::Guide;
+pub use statistics::GenerationStatistics;
 
 /// Options of a reply.
 #[derive(Clone, Debug, Default)]
@@ -34,8 +41,19 @@ pub struct GenerationOptions {
     /// Most tokens of thoughts, `None` for no limit. At the limit the token that ends a thought
     /// follows, regardless of the model's prediction.
     pub max_thought_tokens: Option<usize>,
-    /// Whether special tokens, and thoughts with them, appear in the text. False by default.
+    /// Rules for calls of tools, which are delivered separately from the answer and are not
+    /// searched for stop strings. With `None`, the default, calls are part of the text.
+    pub calls: Option<CallRules>,
+    /// Whether special tokens, and thoughts and calls with them, appear in the text. False by
+    /// default.
     pub show_special: bool,
+    /// Number of likeliest tokens to report with the likelihood of each chosen token, `None`, the
+    /// default, for no report. Then all logits of each row are computed.
+    pub likelihoods: Option<usize>,
+    /// Grammar that the answer must match, `None`, the default, for any text. Thoughts before the
+    /// answer are not restricted.
+    #[cfg(feature = "constraint")]
+    pub constraint: Option<shardwright_constraint::Constraint>,
 }
 
 /// Reason why a reply ended.
@@ -49,6 +67,8 @@ pub enum DoneReason {
     },
     /// A stop string was completed.
     StopText { text: String },
+    /// The reply matches the grammar, which allows no further token.
+    GrammarEnd,
     /// The requested number of tokens was reached.
     MaxTokens,
     /// The context has no position for another token.
@@ -57,51 +77,6 @@ pub enum DoneReason {
     Cancelled,
     /// The session's deadline passed.
     Deadline,
-}
-
-/// Counts and times of one reply.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct GenerationStatistics {
-    /// Tokens of the prompt, including the conversation so far.
-    pub prompt_tokens: usize,
-    /// Prompt tokens whose states already existed.
-    pub reused_tokens: usize,
-    /// Prompt tokens that were run.
-    pub run_tokens: usize,
-    /// Tokens of the history (prompt or reply) that were run again because their states were
-    /// released or lost.
-    pub recomputed_tokens: usize,
-    /// Generated tokens, including a stop token.
-    pub generated_tokens: usize,
-    /// Generated tokens of thoughts, without the enclosing tokens.
-    pub thought_tokens: usize,
-    /// Time for pictures and sounds of the last turn before the prompt was run, 0 if there are
-    /// none.
-    pub parts_time: Duration,
-    /// Time from the first call to the first token, plus the time for pictures and sounds.
-    pub time_to_first_token: Duration,
-    /// Time to run the prompt.
-    pub prompt_time: Duration,
-    /// Time from the first token to the last.
-    pub decode_time: Duration,
-    /// Steps and drafted tokens of the reply. Without drafts only the steps are counted.
-    pub speculation: SpeculationStatistics,
-}
-
-impl GenerationStatistics {
-    /// Returns the prompt tokens run per second, or 0 if none were run.
-    pub fn prefill_tokens_per_second(&self) -> f64 {
-        rate(self.run_tokens, self.prompt_time)
-    }
-
-    /// Returns the generated tokens per second after the first token, or 0 if there are none.
-    pub fn decode_tokens_per_second(&self) -> f64 {
-        rate(self.generated_tokens.saturating_sub(1), self.decode_time)
-    }
-}
-
-fn rate(tokens: usize, time: Duration) -> f64 {
-    if tokens == 0 || time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
 }
 
 /// An event during a reply.
@@ -122,6 +97,34 @@ pub enum GenerationEvent {
     ThoughtDelta {
         /// The text, never empty.
         text: String,
+    },
+    /// A call of a tool began.
+    ToolCallBegin {
+        /// Number of the call in the reply.
+        index: usize,
+        /// Id of the call.
+        id: String,
+        /// Name of the tool.
+        name: String,
+    },
+    /// More of the arguments of a call. The texts of a call together are JSON.
+    ToolCallArguments {
+        /// Number of the call in the reply.
+        index: usize,
+        /// The text, never empty.
+        text: String,
+    },
+    /// A call is complete.
+    ToolCall {
+        /// Number of the call in the reply.
+        index: usize,
+        /// The call.
+        call: ToolCall,
+    },
+    /// A call that had begun is not a call, or is cut. Its text follows as text of the answer.
+    ToolCallDropped {
+        /// Number of the call in the reply.
+        index: usize,
     },
     /// A draft was dropped, because it failed or made an invalid proposal. The reply continues
     /// without it and is the same, in more steps.
@@ -148,7 +151,17 @@ pub struct Generation {
     max_thought_tokens: usize,
     /// Tokens to choose instead of sampled ones.
     given: Option<Vec<u32>>,
+    guide: Guide,
+    /// Tokens that the grammar forces after the last one.
+    forced: Vec<u32>,
+    /// Steps for forced tokens, which drafts do not count.
+    forced_steps: u64,
+    /// Whether only the largest logits of the current step are exact.
+    approximate: bool,
     events: VecDeque<GenerationEvent>,
+    /// Number of likeliest tokens to report, if requested.
+    likeliest: Option<usize>,
+    likelihoods: Vec<TokenLikelihood>,
     stage: Stage,
     /// The last chosen token.
     last: Option<u32>,
@@ -186,6 +199,10 @@ impl Generation {
         let prompt = prompt.into();
         let reply = Reply::new(tokenizer, &options.stop, !options.show_special);
         let thoughts = options.thoughts.filter(|_| !options.show_special);
+        let reply = match options.calls.clone().filter(|_| !options.show_special) {
+            Some(rules) => reply.with_calls(rules),
+            None => reply,
+        };
         Ok(Generation {
             sampler: Sampler::new(options.sampling)?.with_rules(options.rules.clone(), prompt.ids().len()),
             reply: match thoughts {
@@ -195,7 +212,13 @@ impl Generation {
             max_tokens: options.max_tokens.unwrap_or(usize::MAX),
             max_thought_tokens: options.max_thought_tokens.unwrap_or(usize::MAX),
             given: None,
+            guide: Guide::new(options, prompt.ids())?,
+            forced: Vec::new(),
+            forced_steps: 0,
+            approximate: false,
             events: VecDeque::new(),
+            likeliest: options.likelihoods,
+            likelihoods: Vec::new(),
             stage: Stage::Prompt,
             last: None,
             ended: None,
@@ -217,13 +240,14 @@ impl Generation {
         self
     }
 
-    /// Forces these tokens instead of sampling, regardless of the model and the stop rules. The
-    /// reply ends with them. This measures the cost of a known text: the time of a sampled reply
-    /// without the sampling.
+    /// Forces these tokens instead of sampling, regardless of the model, the stop rules and the
+    /// grammar. The reply ends with them. This measures the cost of a known text: the time of a
+    /// sampled reply without the sampling.
     #[must_use]
     pub fn given(mut self, reply: Vec<u32>) -> Self {
         self.max_tokens = self.max_tokens.min(reply.len());
         self.reply.never_stop();
+        self.guide.release();
         self.given = Some(reply);
         self
     }
@@ -245,6 +269,13 @@ impl Generation {
         }
     }
 
+    /// Returns the likelihoods of the tokens that were chosen since the last call, if
+    /// [`GenerationOptions::likelihoods`] requests them. There is one for each
+    /// [`GenerationEvent::Token`], in the same order, possibly before that event.
+    pub fn take_likelihoods(&mut self) -> Vec<TokenLikelihood> {
+        std::mem::take(&mut self.likelihoods)
+    }
+
     /// Returns the counts and times so far.
     pub fn statistics(&self) -> &GenerationStatistics {
         &self.statistics
@@ -252,7 +283,10 @@ impl Generation {
 
     /// Runs one step of the session and handles its result. Returns `None` at the end.
     fn advance(&mut self, session: &mut Session) -> Option<Result<(), SessionError>> {
-        let largest = self.sampler.largest_logits();
+        let restricted = matches!(self.stage, Stage::Prompt) && self.guide.is_active();
+        let trusted = !restricted && self.likeliest.is_none() && self.guide.trusts_largest();
+        let largest = self.sampler.largest_logits().filter(|_| trusted);
+        self.approximate = largest.is_some() && self.guide.is_active();
         let before = session.recomputed();
         let stage = std::mem::replace(&mut self.stage, Stage::Ended);
         let ran = match stage {
@@ -276,6 +310,8 @@ impl Generation {
             return Ok(());
         }
         let start = Instant::now();
+        self.forced = self.guide.forced(self.max_tokens)?;
+        self.guide.begin_mask();
         let prompted = session.prompt_parts(&self.prompt)?;
         self.statistics.prompt_time = start.elapsed();
         self.statistics.reused_tokens = prompted.reused;
@@ -288,7 +324,8 @@ impl Generation {
         }
         let choosing = Instant::now();
         let logits = session.logits().unwrap_or(&[]);
-        let (id, _) = self.choose(logits, session.tokens(), &Drafted::default(), 0)?;
+        let chosen = self.choose(logits, session.tokens(), &Drafted::default(), 0)?;
+        let (id, _) = chosen.ok_or_else(undecided)?;
         self.statistics.time_to_first_token =
             self.statistics.parts_time + self.statistics.prompt_time + choosing.elapsed();
         self.accept(id, session.remaining())
@@ -297,6 +334,11 @@ impl Generation {
     /// Runs the last token together with drafted tokens after it, and chooses the tokens that
     /// follow.
     fn run_step(&mut self, session: &mut Session, id: u32) -> Result<(), SessionError> {
+        let most = self.max_tokens - self.statistics.generated_tokens;
+        self.forced = self.guide.forced(most)?;
+        if !self.forced.is_empty() {
+            return self.run_forced(session, id, most - 1);
+        }
         let Some(mut speculation) = session.take_speculation() else {
             self.statistics.speculation.steps += 1;
             return self.verify(session, id, &Drafted::default()).map(drop);
@@ -307,8 +349,19 @@ impl Generation {
         }
         self.dropped_told = speculation.dropped().len();
         self.statistics.speculation = speculation.statistics().since(&self.drafted_before);
+        self.statistics.speculation.steps += self.forced_steps;
         session.set_speculation(Some(speculation));
         done
+    }
+
+    /// Runs the last token together with as many forced tokens after it as the step has rows for,
+    /// at most `most`.
+    fn run_forced(&mut self, session: &mut Session, id: u32, most: usize) -> Result<(), SessionError> {
+        self.forced_steps += 1;
+        self.statistics.speculation.steps += 1;
+        let runnable = session.runnable(&self.forced[..most.min(self.forced.len())]);
+        let drafted = Drafted::certain(runnable.to_vec());
+        self.verify(session, id, &drafted).map(drop)
     }
 
     fn speculate(
@@ -327,6 +380,8 @@ impl Generation {
         let mut drafted = speculation.propose(&history, wanted.min(room), vocabulary, &interrupted);
         let runnable = session.runnable(&drafted.tokens).len();
         drafted.tokens.truncate(runnable);
+        let allowed = self.guide.allowed(&drafted.tokens)?;
+        drafted.tokens.truncate(allowed);
         let start = Instant::now();
         let chosen = self.verify(session, id, &drafted)?;
         speculation.stepped(&drafted, &chosen, start.elapsed());
@@ -343,13 +398,20 @@ impl Generation {
         let history = [session.tokens(), &[id], &drafted.tokens].concat();
         let (before, remaining) = (session.tokens().len(), session.remaining());
         let mut chosen = Vec::new();
-        let mut fault = None;
+        let (mut fault, mut decided) = (None, true);
+        if self.forced.is_empty() {
+            self.guide.begin_mask();
+        }
         let rows = session.verify(id, &drafted.tokens, &mut |row, logits| {
             let history = &history[..=before + row];
             let (flow, done) = match self.choose(logits, history, drafted, row) {
-                Ok((id, flow)) => {
+                Ok(Some((id, flow))) => {
                     chosen.push(id);
                     (flow, self.accept(id, remaining - row - 1))
+                }
+                Ok(None) => {
+                    decided = false;
+                    (ControlFlow::Break(()), Ok(()))
                 }
                 Err(error) => (ControlFlow::Break(()), Err(error.into())),
             };
@@ -369,34 +431,65 @@ impl Generation {
             // A chain that generates has a decode entry.
             return Err(not_generative());
         }
+        self.guide.stepped(self.approximate.then_some(decided));
+        if !decided {
+            chosen.push(self.choose_exactly(session)?);
+        }
         Ok(chosen)
     }
 
-    /// Chooses the token after a row. Returns whether the next row is a row of this token.
+    /// Runs the last row again for all of its logits, and chooses the token after it.
+    fn choose_exactly(&mut self, session: &mut Session) -> Result<u32, SessionError> {
+        self.statistics.repeated_steps += 1;
+        self.approximate = false;
+        self.forced.clear();
+        session.repeat_last()?;
+        let logits = session.logits().unwrap_or(&[]);
+        let chosen = self.choose(logits, session.tokens(), &Drafted::default(), 0)?;
+        let (id, _) = chosen.ok_or_else(undecided)?;
+        self.accept(id, session.remaining())?;
+        Ok(id)
+    }
+
+    /// Chooses the token after a row. Returns whether the next row is a row of this token, or
+    /// `None` if the largest logits do not decide.
     fn choose(
         &mut self,
         logits: &[f32],
         history: &[u32],
         drafted: &Drafted,
         row: usize,
-    ) -> Result<(u32, ControlFlow<()>), Error> {
+    ) -> Result<Option<(u32, ControlFlow<()>)>, Error> {
         let given = self.given.as_ref().and_then(|given| given.get(self.statistics.generated_tokens));
         let thought_ends = self.reply.thought_tokens() >= self.max_thought_tokens;
         let end = self.reply.thought_end().filter(|_| thought_ends);
         let given = given.or(end.as_ref());
+        let forced = self.forced.get(row).filter(|_| given.is_none());
+        self.statistics.forced_tokens += usize::from(forced.is_some());
+        let given = given.or(forced).copied();
+        if given.is_none() && self.guide.is_active() {
+            self.sampler.set_mask(self.guide.mask(logits)?);
+            if self.approximate && !self.sampler.is_decided(logits, history)? {
+                return Ok(None);
+            }
+        }
         let verdict = match (given, drafted.tokens.get(row)) {
             (None, None) => Verdict::Replaced(self.sampler.sample(logits, history)?),
             (None, Some(&expected)) => {
                 self.sampler.verify(logits, history, expected, drafted.drawn_from.get(row))?
             }
-            (Some(id), Some(expected)) if id == expected => Verdict::Accepted,
-            (Some(&id), _) => Verdict::Replaced(id),
+            (Some(id), Some(&expected)) if id == expected => Verdict::Accepted,
+            (Some(id), _) => Verdict::Replaced(id),
         };
         let expected = drafted.tokens.get(row).copied().unwrap_or_default();
-        Ok(match verdict {
+        let (id, flow) = match verdict {
             Verdict::Accepted => (expected, ControlFlow::Continue(())),
             Verdict::Replaced(id) => (id, ControlFlow::Break(())),
-        })
+        };
+        if let Some(count) = self.likeliest {
+            self.likelihoods.push(TokenLikelihood::of(logits, id, count));
+        }
+        Ok(Some((id, flow)))
     }
 
     /// Delivers a chosen token and determines whether the reply ends with it. `remaining` is the
@@ -409,12 +502,19 @@ impl Generation {
             None => self.first_token = Some(now),
         }
         self.events.push_back(GenerationEvent::Token { id });
+        let was_thought = self.reply.thought_end().is_some();
         let step = self.reply.push(id)?;
+        if let (Some(_), Some(last)) = (self.likeliest, self.likelihoods.last_mut()) {
+            last.is_of_thought = was_thought || self.reply.thought_end().is_some();
+        }
         self.statistics.thought_tokens = self.reply.thought_tokens();
         self.last = Some(id);
+        self.guide.accept(id)?;
+        let complete = self.guide.must_stop()?;
         self.ended = match self.deliver(step) {
             Some(Stop::Id(id)) => Some(DoneReason::StopToken { id }),
             Some(Stop::Text(text)) => Some(DoneReason::StopText { text }),
+            None if complete => Some(DoneReason::GrammarEnd),
             None if self.statistics.generated_tokens >= self.max_tokens => Some(DoneReason::MaxTokens),
             None if remaining == 0 => Some(DoneReason::ContextFull),
             None => None,
@@ -441,6 +541,13 @@ impl Generation {
         if !step.text.is_empty() {
             self.events.push_back(GenerationEvent::TextDelta { text: step.text });
         }
+        self.events.extend(step.calls.into_iter().map(|event| match event {
+            CallEvent::Text(text) => GenerationEvent::TextDelta { text },
+            CallEvent::Begin { index, id, name } => GenerationEvent::ToolCallBegin { index, id, name },
+            CallEvent::Arguments { index, text } => GenerationEvent::ToolCallArguments { index, text },
+            CallEvent::End { index, call } => GenerationEvent::ToolCall { index, call },
+            CallEvent::Dropped { index } => GenerationEvent::ToolCallDropped { index },
+        }));
         step.stop
     }
 
@@ -453,11 +560,18 @@ impl Generation {
                 reason = DoneReason::StopText { text: text.clone() };
             }
         }
+        self.statistics.incomplete = !self.guide.is_complete();
         session.cancel_handle().reset();
         self.stage = Stage::Ended;
         self.events.push_back(GenerationEvent::Done { reason, statistics: self.statistics });
         Ok(())
     }
+}
+
+/// Returns the error of a row without exact logits, which were requested.
+fn undecided() -> Error {
+    let help = "generate without a grammar, and report the shim";
+    Error::internal("the largest logits do not decide the token after a row with all logits").with_help(help)
 }
 
 impl Session {

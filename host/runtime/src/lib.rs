@@ -9,6 +9,8 @@
 //!   counted copy.
 //! * Prefills, decodes, scores, encodes, truncates and cancels.
 //! * Releases the memory of an idle session and fills it again.
+//! * Forks a session, and writes and reads the rows of its states.
+//! * Shares the states of equal beginnings of prompts between sessions.
 //! * Enforces a memory budget.
 //! * Generates text.
 //! * Continues on another chain, from the history, when a device is lost.
@@ -51,10 +53,12 @@ mod error;
 mod features;
 mod generation;
 mod goldens;
+mod likelihood;
 mod memory;
 mod model_draft;
 mod next_chain;
 mod placement;
+mod prefix_cache;
 mod session;
 mod soft;
 mod softcap;
@@ -63,19 +67,22 @@ mod storage;
 mod tower;
 
 pub use cancel::CancelHandle;
-pub use chain::{ASSETS_MAX, Chain, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
+pub use chain::{ASSETS_MAX, Chain, ChainIdentity, ENTRIES_MAX, PORTS_MAX, SHARDS_MAX, STATES_MAX};
 pub use description::{ChainDescription, ShardDescription};
 pub use error::SessionError;
 pub use features::Features;
 pub use generation::{DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics};
 pub use goldens::{Compared, Goldens, Likeness};
+pub use likelihood::TokenLikelihood;
 pub use memory::{MemoryBudget, MemoryShare, SessionMemory};
 pub use model_draft::ModelDraft;
 pub use next_chain::{FallbackChains, NextChain};
 pub use placement::{
     BoundaryPlacement, EntryPlacement, Fallback, Move, PlacementRecord, ShardPlacement, StatePlacement,
 };
-pub use session::{Appended, Prompted, Session, StepTensor, StepView, Truncation};
+pub use prefix_cache::{PrefixCache, PrefixCacheStatistics};
+pub use session::saved::{SavedState, SavedStates};
+pub use session::{Appended, BeforeStep, Prompted, Session, StepTensor, StepView, Truncation};
 pub use shardwright_drafting::{
     Acceptance, DRAFTED_MAX, Draft, Drafted, DroppedDraft, PATIENCE, PromptLookup, Proposal, Speculation,
     SpeculationStatistics, acceptance_of, acceptance_of_lookup,

@@ -1,6 +1,6 @@
 //! Memory use of chains and sessions, and its limit.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use serde::Serialize;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
@@ -31,17 +31,41 @@ impl SessionMemory {
 #[derive(Clone, Debug, Default)]
 pub struct MemoryBudget(Arc<Counted>);
 
-#[derive(Debug, Default)]
+/// A cache whose memory a budget may claim back.
+pub(crate) trait Reclaim: Send + Sync {
+    /// Drops the least recently used entries that count against `budget`, until `bytes` bytes are
+    /// free or no entry is left. Returns false if there was none.
+    fn reclaim(&self, budget: &MemoryBudget, bytes: u64) -> bool;
+}
+
+#[derive(Default)]
 struct Counted {
     limit: Option<u64>,
     used: Mutex<u64>,
+    caches: Mutex<Vec<Weak<dyn Reclaim>>>,
+}
+
+impl std::fmt::Debug for Counted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Counted")
+            .field("limit", &self.limit)
+            .field("used", &*self.used())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Counted {
     fn used(&self) -> MutexGuard<'_, u64> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn caches(&self) -> MutexGuard<'_, Vec<Weak<dyn Reclaim>>> {
+        self.caches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
+
+/// Most attempts to claim memory back from caches for one share.
+const RECLAIMS_MAX: usize = 16;
 
 /// A reserved part of a budget, which is returned when it is dropped.
 #[derive(Debug)]
@@ -55,6 +79,18 @@ impl MemoryShare {
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
+
+    /// Checks whether it is a share of this budget.
+    pub(crate) fn is_of(&self, budget: &MemoryBudget) -> bool {
+        self.budget.is(budget)
+    }
+
+    /// Divides it into a share of `first` bytes and the rest.
+    pub(crate) fn divided(mut self, first: u64) -> (MemoryShare, MemoryShare) {
+        let first = first.min(self.bytes);
+        self.bytes -= first;
+        (MemoryShare { budget: self.budget.clone(), bytes: first }, self)
+    }
 }
 
 impl Drop for MemoryShare {
@@ -67,7 +103,7 @@ impl Drop for MemoryShare {
 impl MemoryBudget {
     /// Creates a budget of `limit` bytes. With `None` it only counts, without a limit.
     pub fn new(limit: Option<u64>) -> Self {
-        MemoryBudget(Arc::new(Counted { limit, used: Mutex::new(0) }))
+        MemoryBudget(Arc::new(Counted { limit, ..Counted::default() }))
     }
 
     /// Returns the limit in bytes.
@@ -80,21 +116,52 @@ impl MemoryBudget {
         *self.0.used()
     }
 
-    /// Checks whether `bytes` more bytes fit.
+    /// Checks whether `bytes` more bytes fit. Caches give their memory back for them.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Memory`] if they do not.
     pub fn expect(&self, bytes: u64) -> Result<()> {
-        self.fits(*self.0.used(), bytes)
+        self.take(bytes).map(drop)
     }
 
-    /// Reserves a part of the budget.
+    /// Reserves a part of the budget. Caches give their memory back for it.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Memory`] if it does not fit.
     pub fn take(&self, bytes: u64) -> Result<MemoryShare> {
+        // Bounded, because other threads may fill the caches again meanwhile.
+        for _ in 0..RECLAIMS_MAX {
+            if let Ok(share) = self.take_unclaimed(bytes) {
+                return Ok(share);
+            }
+            let missing = self.used().saturating_add(bytes).saturating_sub(self.0.limit.unwrap_or(u64::MAX));
+            // No lock is held meanwhile, because dropped entries return their shares.
+            let caches: Vec<_> = self.0.caches().iter().filter_map(Weak::upgrade).collect();
+            if !caches.iter().any(|cache| cache.reclaim(self, missing)) {
+                break;
+            }
+        }
+        self.take_unclaimed(bytes)
+    }
+
+    /// Registers a cache that gives memory back when [`MemoryBudget::take`] finds too little.
+    pub(crate) fn reclaim_from(&self, cache: Weak<dyn Reclaim>) {
+        let mut caches = self.0.caches();
+        caches.retain(|known| known.strong_count() > 0);
+        if !caches.iter().any(|known| known.ptr_eq(&cache)) {
+            caches.push(cache);
+        }
+    }
+
+    /// Checks whether two handles are the same budget.
+    pub(crate) fn is(&self, other: &MemoryBudget) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Reserves a part of the budget like [`MemoryBudget::take`], but does not claim memory back.
+    pub(crate) fn take_unclaimed(&self, bytes: u64) -> Result<MemoryShare> {
         let mut used = self.0.used();
         self.fits(*used, bytes)?;
         *used = used.saturating_add(bytes);

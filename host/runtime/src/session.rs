@@ -1,9 +1,12 @@
 pub(crate) mod failover;
 mod logits;
+mod prefix;
 mod released;
+pub(crate) mod saved;
 pub(crate) mod verify;
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::cancel::CancelHandle;
@@ -17,6 +20,7 @@ use crate::softcap::softcap;
 use crate::step::Given;
 use failover::Failover;
 use logits::Logits;
+use prefix::Prefixes;
 use shardwright_drafting::Speculation;
 use shardwright_vocabulary::{EntryKind, Error, ErrorClass, ErrorKind};
 
@@ -47,7 +51,14 @@ pub struct Session {
     /// Number of tokens that were run again because their states were gone.
     recomputed: usize,
     speculation: Option<Speculation>,
+    /// Called before each step.
+    before_step: Option<BeforeStep>,
+    /// Cache of the states of prompts.
+    prefixes: Prefixes,
 }
+
+/// Callback before each step of a session, on the thread that runs the session.
+pub type BeforeStep = Arc<dyn Fn() + Send + Sync>;
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -59,9 +70,11 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// Stores the shims' measurements for later processes when a session ends.
+/// Stores the states in the prefix cache, and the shims' measurements for later processes, when a
+/// session ends.
 impl Drop for Session {
     fn drop(&mut self) {
+        self.keep_prefix();
         self.engine.chain.keep_measured();
     }
 }
@@ -179,8 +192,17 @@ impl Chain {
 
 impl Session {
     fn new(chain: Chain) -> Result<Self, SessionError> {
-        Ok(Session {
-            engine: Engine::new(chain)?,
+        Ok(Session::over(Engine::new(chain)?))
+    }
+
+    /// Creates a session whose memory is released.
+    fn released(chain: Chain) -> Self {
+        Session::over(Engine::released(chain))
+    }
+
+    fn over(engine: Engine) -> Self {
+        Session {
+            engine,
             tokens: Vec::new(),
             soft: SoftParts::default(),
             filled: 0,
@@ -191,7 +213,9 @@ impl Session {
             failover: Failover::default(),
             recomputed: 0,
             speculation: None,
-        })
+            before_step: None,
+            prefixes: Prefixes::default(),
+        }
     }
 
     /// Creates a session with this history on another chain, for use after a device is lost. The
@@ -200,6 +224,7 @@ impl Session {
     pub fn resume_on(&self, chain: &Chain) -> Result<Session, SessionError> {
         let mut session = chain.session()?;
         session.largest_logits = self.largest_logits;
+        session.share_prefix_cache(self);
         if !self.tokens.is_empty() {
             session.check_generative(&self.tokens)?;
             session.tokens.clone_from(&self.tokens);
@@ -284,6 +309,12 @@ impl Session {
     /// limit.
     pub fn set_deadline(&mut self, deadline: Option<Instant>) {
         self.engine.deadline = deadline;
+    }
+
+    /// Sets a callback that runs before each step, `None` (the default) for none. Sessions of
+    /// several threads can wait there for their turn, also within a long prompt.
+    pub fn set_before_step(&mut self, before: Option<BeforeStep>) {
+        self.before_step = before;
     }
 
     /// Returns the record of all placements so far, the copied tensors, and every failover.
@@ -401,10 +432,11 @@ impl Session {
         }
         // The last token always runs, because its logits are needed.
         self.truncate(common.min(last))?;
-        let kept = self.tokens.len();
+        self.soft.take(soft.clone(), self.tokens.len());
+        self.restore_prefix(ids, &soft, last);
         let reused = self.filled;
-        self.soft.take(soft, kept);
-        self.append_placed(&ids[kept..], &mut |_| {})?;
+        self.append_placed(&ids[self.tokens.len()..], &mut |_| {})?;
+        self.keep_prefix();
         Ok(Prompted { reused, run: ids.len() - reused })
     }
 
@@ -497,6 +529,8 @@ impl Session {
         if length == self.tokens.len() {
             return Ok(Truncation::Free);
         }
+        self.keep_prefix();
+        self.prefixes.stored = self.prefixes.stored.min(length);
         self.tokens.truncate(length);
         self.soft.trim(length);
         self.logits.clear();
@@ -522,6 +556,7 @@ impl Session {
 
     /// Removes all tokens and states.
     pub fn clear(&mut self) {
+        self.keep_prefix();
         self.tokens.clear();
         self.soft = SoftParts::default();
         self.logits.clear();
@@ -532,6 +567,7 @@ impl Session {
     fn lose_states(&mut self) {
         self.filled = 0;
         self.high_water = 0;
+        self.prefixes.stored = 0;
     }
 
     fn check_generative(&self, ids: &[u32]) -> Result<(), SessionError> {
@@ -628,11 +664,15 @@ impl Session {
         work: &[u32],
         visit: &mut dyn FnMut(&mut StepView<'_>) -> usize,
     ) -> Result<usize, SessionError> {
+        if let Some(before) = &self.before_step {
+            before();
+        }
         let chain = self.engine.chain.clone();
         let plan = &chain.layout().schedules[schedule];
         let rows = work.len().min(usize::try_from(plan.point.rows).unwrap_or(usize::MAX));
         let (position, work) = (self.filled, &work[..rows]);
         self.logits.clear();
+        self.keep_prefix_before(rows);
         // A failed run may have written all of its rows.
         self.high_water = self.high_water.max(position + rows);
         let cap = chain.description().logits_softcap();

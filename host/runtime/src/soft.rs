@@ -108,6 +108,34 @@ impl Prompt {
         &self.ids
     }
 
+    /// Returns the parts with soft rows, each with its first position, in their order.
+    pub fn parts(&self) -> impl Iterator<Item = (usize, &Arc<SoftRows>)> {
+        self.soft.iter().map(|(begin, rows)| (*begin, rows))
+    }
+
+    /// Creates a prompt from a token for each position, and parts with their first positions. Each
+    /// position of a part has a placeholder among the tokens.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of the kind [`ErrorKind::Invalid`] if parts overlap, are not in order, or
+    /// end beyond the tokens.
+    ///
+    /// [`ErrorKind::Invalid`]: shardwright_vocabulary::ErrorKind::Invalid
+    pub fn with_parts(ids: Vec<u32>, soft: Vec<(usize, Arc<SoftRows>)>) -> Result<Prompt, SessionError> {
+        let mut free = 0;
+        for (begin, rows) in &soft {
+            let end = begin.checked_add(rows.rows()).filter(|end| *begin >= free && *end <= ids.len());
+            free = end.ok_or_else(|| {
+                let (tokens, rows) = (ids.len(), rows.rows());
+                let message =
+                    format!("a part of {rows} rows does not fit at position {begin} of {tokens} tokens");
+                Error::invalid(message).with_help("save the session again")
+            })?;
+        }
+        Ok(Prompt { ids, soft })
+    }
+
     /// Checks whether a position has a soft row.
     pub fn is_soft(&self, position: usize) -> bool {
         self.soft.iter().any(|(begin, rows)| (*begin..begin + rows.rows()).contains(&position))
@@ -173,6 +201,20 @@ impl SoftParts {
         self.at(position).map_or(position, |(begin, _)| begin)
     }
 
+    /// Returns the largest length up to `length` at which every part is complete.
+    pub fn whole(&self, length: usize) -> usize {
+        let is_cut =
+            |&(begin, placed): &(&usize, &Placed)| placed.end.min(length) < begin + placed.rows.rows();
+        self.parts.range(..length).find(is_cut).map_or(length, |(begin, _)| *begin)
+    }
+
+    /// Returns the prompt of these tokens with their parts, which must be complete.
+    pub fn prompt(&self, ids: &[u32]) -> Prompt {
+        let within = self.parts.range(..ids.len());
+        let soft = within.map(|(&begin, placed)| (begin, Arc::clone(&placed.rows))).collect();
+        Prompt { ids: ids.to_vec(), soft }
+    }
+
     /// Removes everything from a position on.
     pub fn trim(&mut self, length: usize) {
         self.parts.retain(|begin, _| *begin < length);
@@ -224,6 +266,7 @@ mod tests {
         assert_eq!((soft.identity(13), soft.identity(16)), (Some(([1; 32], 1)), Some(([2; 32], 1))));
         assert_eq!([11, 12, 13, 14, 15, 16, 17].map(|at| soft.boundary(at)), [11, 12, 12, 12, 15, 15, 17]);
         assert_eq!((soft.other_width(2), soft.other_width(3)), (None, Some(2)));
+        assert_eq!([11, 12, 13, 14, 15, 16, 17].map(|at| soft.whole(at)), [11, 12, 12, 12, 15, 15, 17]);
         let mut cut = soft.clone();
         cut.trim(13);
         assert_eq!((cut.row(12).is_some(), cut.row(13)), (true, None));
@@ -232,6 +275,29 @@ mod tests {
         assert_eq!(cut.row(16), soft.row(16));
         soft.trim(0);
         assert_eq!(soft.row(12), None);
+    }
+
+    #[test]
+    fn parts_of_a_prompt_do_not_overlap_and_end_within_it() {
+        let (first, second) = (rows(3, 1), rows(2, 2));
+        let with = |parts: &[(usize, &Arc<SoftRows>)]| {
+            let parts = parts.iter().map(|(begin, rows)| (*begin, Arc::clone(rows))).collect();
+            Prompt::with_parts(vec![9; 8], parts)
+        };
+        let prompt = with(&[(2, &first), (5, &second)]).unwrap();
+        let parts = SoftParts::of(&prompt, 0).prompt(prompt.ids());
+        let begins: Vec<usize> = parts.parts().map(|(begin, _)| begin).collect();
+        assert_eq!((begins, parts.ids().len()), (vec![2, 5], 8));
+        for wrong in [
+            &[(6, &first)][..],
+            &[(usize::MAX, &first)],
+            &[(2, &first), (4, &second)],
+            &[(5, &second), (2, &first)],
+        ] {
+            let error = with(wrong).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+            assert!(error.to_string().contains("does not fit") && error.help().is_some(), "{error}");
+        }
     }
 
     #[test]

@@ -36,8 +36,10 @@
 //! ```
 //!
 //! Where memory is short: [`BundleOptions::memory_budget`], [`Model::memory`],
-//! [`Session::release`]. Where starts must be short: [`BundleOptions::open_watched`],
-//! [`Model::report`], [`Model::prewarm`]. Tools find the parts of a model in [`tools`].
+//! [`Session::release`]. To continue a conversation later or twice: [`Session::save`],
+//! [`Model::restore`], [`Session::fork`]. To share the beginnings of prompts: [`PrefixCache`]. Where
+//! starts must be short: [`BundleOptions::open_watched`], [`Model::report`], [`Model::prewarm`].
+//! Tools find the parts of a model in [`tools`].
 //!
 //! | feature | brings | costs |
 //! |---|---|---|
@@ -79,6 +81,7 @@ mod strays;
 mod text_side;
 pub mod tools;
 mod towers;
+mod turns;
 mod verified;
 
 #[cfg(feature = "build")]
@@ -95,29 +98,35 @@ mod options;
 pub use bundled::BundleOptions;
 pub use memory::ModelMemory;
 pub use model::{EmbedOptions, Model, OpeningTimes};
-pub use parts::ChatPart;
+pub use parts::{ChatPart, RestoredPart};
 pub use policy::FallbackPolicy;
 pub use report::ModelReport;
 pub use search::{SearchPath, user_cache_directory};
+pub use session::saved::{RestoreReason, Restored, SavedSession};
 pub use session::{Reply, Session};
 pub use shardwright_bundle::{Hashed, PackReport, is_bundle};
+#[cfg(feature = "constraint")]
+pub use shardwright_constraint::{Constraint, Grammar};
 pub use shardwright_files::Section;
 pub use shardwright_runtime::{
-    CancelHandle, DoneReason, Draft, DroppedDraft, GenerationEvent, GenerationOptions, GenerationStatistics,
-    ModelDraft, PlacementRecord, Proposal, SessionMemory, Speculation, SpeculationStatistics,
+    BeforeStep, CancelHandle, DoneReason, Draft, DroppedDraft, GenerationEvent, GenerationOptions,
+    GenerationStatistics, ModelDraft, PlacementRecord, PrefixCache, PrefixCacheStatistics, Proposal,
+    SessionMemory, Speculation, SpeculationStatistics, TokenLikelihood,
 };
 pub use shardwright_selection::{Candidate, Passed, Selection, ShardStanding, Standing, Tier};
 pub use shardwright_shims::{Chip, MeasuredFlag};
 pub use shardwright_text::{
-    Message, RenderOptions, SamplingParameters, StopRules, ThoughtTokens, TokenRules, Tokenizer,
+    Message, RenderOptions, SamplingParameters, StopRules, ThoughtTokens, TokenRules, Tokenizer, ToolCall,
+    ToolChoice, ToolDefinition,
 };
 pub use shardwright_trust::Policy;
 pub use shardwright_vocabulary::{
-    ChosenSpeculation, Error, ErrorKind, FormatTuple, GoalVerdict, Ignored, Notice, NoticeKind, Pass,
-    PlannerIdentity, Provenance, Result, TimeCost, UnknownName, Watch, WeightFormat,
+    ChosenSpeculation, Error, ErrorKind, FormatTuple, GoalVerdict, Ignored, Lora, LoraScale, Notice,
+    NoticeKind, Pass, PlannerIdentity, Provenance, Result, TimeCost, UnknownName, Watch, WeightFormat,
 };
 pub use shardwright_worker::Isolation;
 pub use source::Source;
+pub use turns::{Role, Turn, TurnPart};
 pub use verified::Verified;
 
 #[cfg(feature = "build")]

@@ -2,12 +2,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardwright_bundle::Bundle;
-use shardwright_runtime::{Acceptance, CancelHandle, Chain, Draft, ModelDraft, NextChain};
+use shardwright_runtime::{Acceptance, CancelHandle, Chain, Draft, ModelDraft};
 use shardwright_selection::Selection;
 use shardwright_text::{Message, RenderOptions, Tokenizer};
 use shardwright_vocabulary::{ChosenSpeculation, Notice};
 
-use crate::policy::FallbackPolicy;
+use crate::policy::{FallbackPolicy, NextChainMaker};
 use crate::session::check_modality;
 use crate::text_side::TextSide;
 use crate::towers::Towers;
@@ -47,9 +47,6 @@ pub struct OpeningTimes {
     /// Loading shards and joining them.
     pub loading: Duration,
 }
-
-/// Creates the fallback chains of a session.
-pub(crate) type NextChainMaker = dyn Fn() -> Box<dyn NextChain> + Send + Sync;
 
 /// Source of a model.
 pub(crate) enum Origin {
@@ -132,7 +129,8 @@ impl Model {
             Some(next) => self.inner.chain.session_with(next())?,
             None => self.inner.chain.session()?,
         };
-        Ok(Session::new(session, Arc::clone(&self.inner.text), Arc::clone(&self.inner.towers)))
+        let (text, towers) = (Arc::clone(&self.inner.text), Arc::clone(&self.inner.towers));
+        Ok(Session::new(session, text, towers, self.inner.next.clone(), self.plan_id()))
     }
 
     /// Returns how the running plan verifies the tokens of a draft, or `None` if it does not. A
@@ -207,14 +205,7 @@ impl Model {
     /// The errors of [`embed`](Self::embed), and [`ErrorKind::Cancelled`], which clears the request
     /// of `cancel`.
     pub fn embed_until(&self, text: &str, options: &EmbedOptions, cancel: &CancelHandle) -> Result<Vec<f32>> {
-        if self.inner.chain.is_generative() {
-            return Err(Error::new(ErrorKind::Unsupported, "this model generates text and cannot embed")
-                .with_help(
-                    "`shardwright run` generates; embed with an embedding model such as EmbeddingGemma",
-                ));
-        }
-        let prompt = self.inner.text.sentence_prompt(options.prompt_name.as_deref())?;
-        let ids = self.inner.text.encode_text_until(&format!("{prompt}{text}"), cancel)?;
+        let ids = self.embedding_ids(text, options, cancel)?;
         check_modality(&self.inner.chain, self.tokenizer()?, &ids.clone().into())?;
         let mut session = match &self.inner.next {
             Some(next) => self.inner.chain.session_with(next())?,
@@ -234,6 +225,32 @@ impl Model {
             vector.iter_mut().for_each(|value| *value = (f64::from(*value) / norm) as f32);
         }
         Ok(vector)
+    }
+
+    /// Returns the number of tokens that [`embed_until`](Self::embed_until) runs for `text`, its
+    /// prompt included.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`embed_until`](Self::embed_until) about the text.
+    pub fn embedding_tokens(
+        &self,
+        text: &str,
+        options: &EmbedOptions,
+        cancel: &CancelHandle,
+    ) -> Result<usize> {
+        Ok(self.embedding_ids(text, options, cancel)?.len())
+    }
+
+    fn embedding_ids(&self, text: &str, options: &EmbedOptions, cancel: &CancelHandle) -> Result<Vec<u32>> {
+        if self.inner.chain.is_generative() {
+            return Err(Error::new(ErrorKind::Unsupported, "this model generates text and cannot embed")
+                .with_help(
+                    "`shardwright run` generates; embed with an embedding model such as EmbeddingGemma",
+                ));
+        }
+        let prompt = self.inner.text.sentence_prompt(options.prompt_name.as_deref())?;
+        self.inner.text.encode_text_until(&format!("{prompt}{text}"), cancel)
     }
 
     /// Returns the report of the plan that the model was built by, with every deviation from the

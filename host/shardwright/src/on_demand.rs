@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use shardwright_build::{FallbackChain, PlanOptions};
-use shardwright_checkpoints::{Builder, LoadedChain, TowerScope};
-use shardwright_models::Checkpoint;
+use shardwright_checkpoints::{Builder, LoadedChain, TowerScope, open_adapted};
 use shardwright_runtime::{NextChain, PlacementRecord, SessionError};
 use shardwright_vocabulary::{At, Beforehand, Pass};
 
@@ -21,7 +20,7 @@ pub(crate) fn on_demand(
     let built = move |options: &PlanOptions| {
         let tower = tower.as_ref();
         let passes: Vec<Pass> = [Pass::Step].into_iter().chain(tower.map(|tower| tower.pass)).collect();
-        let checkpoint = Checkpoint::open_for(&directory, &passes)?;
+        let checkpoint = open_adapted(&directory, &passes, options)?;
         let builder = Builder::new(&checkpoint, tower);
         let LoadedChain { settled, parts, .. } = builder.loaded_chain(options, &mut ())?;
         join(parts, &settled.graph, settled.report.emulated_on, Beforehand::default())

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use shardwright_build::{BuildTimes, PlanOptions, Settled};
-use shardwright_checkpoints::{Builder, LoadedChain, expect_checkpoint, expect_towers};
-use shardwright_models::Checkpoint;
+use shardwright_checkpoints::{Builder, LoadedChain, expect_checkpoint, expect_towers, open_adapted};
 use shardwright_runtime::Chain;
-use shardwright_vocabulary::{Beforehand, Notice, Part, Watch};
+use shardwright_vocabulary::{Beforehand, Notice, Part, Pass, Watch};
 
 use crate::load_flags;
-use crate::model::{BuiltOrigin, NextChainMaker, OpeningTimes, Origin};
+use crate::model::{BuiltOrigin, OpeningTimes, Origin};
 use crate::on_demand::on_demand;
+use crate::policy::NextChainMaker;
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, Model, Result};
 use crate::{join, towers};
@@ -35,7 +35,7 @@ pub(crate) fn open(
     if options.strict {
         text.ignored_fields().expect_none()?;
     }
-    let checkpoint = Checkpoint::open(directory)?;
+    let checkpoint = open_adapted(directory, &[Pass::Step], options)?;
     let reading = started.elapsed();
     watch.progress(0, "reading");
     let mut settling = Part::new(watch, 0..SETTLED);

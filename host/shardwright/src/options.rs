@@ -5,7 +5,7 @@ use shardwright_build::{
     TableFormats, WeightRounding,
 };
 use shardwright_checkpoints::{ChainPlan, CompileReport, CompiledVariant, Jobs};
-use shardwright_vocabulary::{Pass, Watch};
+use shardwright_vocabulary::{Lora, LoraScale, Pass, Watch};
 
 use crate::ignored::reading_texts;
 use crate::run_options::{RunOptions, run_option_setters};
@@ -289,6 +289,20 @@ impl OpenOptions {
     #[must_use]
     pub fn usual_text(mut self, path: impl Into<PathBuf>) -> Self {
         self.plan.usual_text = Some(path.into());
+        self
+    }
+
+    /// Adds a LoRA adapter in PEFT layout: a folder with `adapter_config.json` and
+    /// `adapter_model.safetensors`. Its changes are merged into the weights of the checkpoint
+    /// before these are quantised, as by PEFT's `merge_and_unload`. May be called several times:
+    /// the changes add up in this order. `scale` multiplies the changes. 1 applies the adapter as
+    /// it was trained.
+    ///
+    /// Opening the checkpoint fails if the adapter does not fit it or is of another kind, such as
+    /// DoRA.
+    #[must_use]
+    pub fn lora(mut self, folder: impl Into<PathBuf>, scale: LoraScale) -> Self {
+        self.plan.lora.push(Lora { folder: folder.into(), scale });
         self
     }
 

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use shardwright_bundle::Digest;
 #[cfg(feature = "sounds")]
@@ -10,14 +11,13 @@ use shardwright_preprocessing::Sound;
 #[cfg(feature = "pictures")]
 use shardwright_preprocessing::{Grid, Picture};
 use shardwright_preprocessing::{PictureSettings, ProcessorSettings, SoundSettings};
-use shardwright_runtime::Features;
-use shardwright_text::ContentPart;
+use shardwright_runtime::{Features, SoftRows};
 use shardwright_vocabulary::Pass;
 
 use crate::{Error, ErrorKind, Result};
 
 /// A part of a user's turn.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ChatPart {
     /// Plain text.
@@ -59,6 +59,28 @@ pub enum ChatPart {
     },
     /// Mel frames of a sound that the app computed itself, like the checkpoint's processor.
     Frames(Vec<f32>),
+    /// A picture or sound in a turn of a restored session, which only that session has.
+    Restored(RestoredPart),
+}
+
+/// A picture or sound of a [restored](crate::Model::restore) session. Only its rows in the prompt
+/// are known, not its content.
+#[derive(Clone, Debug)]
+pub struct RestoredPart {
+    sense: Sense,
+    rows: Arc<SoftRows>,
+}
+
+impl RestoredPart {
+    pub(crate) fn new(sense: Sense, rows: Arc<SoftRows>) -> Self {
+        RestoredPart { sense, rows }
+    }
+}
+
+impl PartialEq for RestoredPart {
+    fn eq(&self, other: &Self) -> bool {
+        self.sense == other.sense && self.rows.origin() == other.rows.origin()
+    }
 }
 
 impl ChatPart {
@@ -66,6 +88,7 @@ impl ChatPart {
     pub(crate) fn sense(&self) -> Option<Sense> {
         match self {
             ChatPart::Text(_) => None,
+            ChatPart::Restored(part) => Some(part.sense),
             ChatPart::PictureFile(_)
             | ChatPart::PictureBytes(_)
             | ChatPart::PictureRgb8 { .. }
@@ -115,7 +138,7 @@ impl Sense {
     }
 
     /// Returns the kind of the part in a chat template.
-    const fn kind(self) -> &'static str {
+    pub(crate) const fn kind(self) -> &'static str {
         match self {
             Sense::Picture => "image",
             Sense::Sound => "audio",
@@ -146,42 +169,45 @@ enum Values {
     #[cfg(feature = "sounds")]
     Sound(Sound),
     Ready(Vec<f32>),
+    /// Rows that a tower already computed.
+    Known(Arc<SoftRows>),
 }
 
 /// Explanation of a mismatch between a processor and a tower.
 pub(crate) const OTHER_MODEL: &str = "config.json and processor_config.json belong to different models";
 
-/// Converts a part for the chat template: text, or a placeholder and the part itself.
+/// Reads and measures a picture or a sound. `None` for text.
 pub(crate) fn prepare(
-    part: ChatPart,
+    part: &ChatPart,
     processor: &ProcessorSettings,
     soft_tokens: Option<u32>,
-) -> Result<(ContentPart, Option<Prepared>)> {
+) -> Result<Option<Prepared>> {
     let pictures = || {
         let settings = processor.picture.as_ref().ok_or_else(|| blind(Sense::Picture))?;
         Ok::<_, Error>((settings, soft_tokens.unwrap_or(settings.soft_tokens)))
     };
     let sounds = || processor.sound.as_ref().ok_or_else(|| blind(Sense::Sound));
     let prepared = match part {
-        ChatPart::Text(text) => return Ok((ContentPart::text(text), None)),
+        ChatPart::Text(_) => return Ok(None),
+        ChatPart::Restored(part) => known(part),
         #[cfg(feature = "pictures")]
         ChatPart::PictureFile(path) => picture(Picture::from_path(path)?, pictures()?)?,
         #[cfg(feature = "pictures")]
-        ChatPart::PictureBytes(bytes) => picture(Picture::from_bytes(&bytes)?, pictures()?)?,
+        ChatPart::PictureBytes(bytes) => picture(Picture::from_bytes(bytes)?, pictures()?)?,
         #[cfg(feature = "pictures")]
         ChatPart::PictureRgb8 { width, height, stride, pixels } => {
-            picture(Picture::from_rgb8(width, height, stride, &pixels)?, pictures()?)?
+            picture(Picture::from_rgb8(*width, *height, *stride, pixels)?, pictures()?)?
         }
         #[cfg(feature = "sounds")]
         ChatPart::SoundFile(path) => sound(Sound::from_path(path, sounds()?)?, sounds()?),
         #[cfg(feature = "sounds")]
-        ChatPart::SoundBytes(bytes) => sound(Sound::from_bytes(&bytes, sounds()?)?, sounds()?),
+        ChatPart::SoundBytes(bytes) => sound(Sound::from_bytes(bytes, sounds()?)?, sounds()?),
         #[cfg(feature = "sounds")]
         ChatPart::SoundSamples { rate, samples } => {
-            sound(Sound::from_samples(rate, &samples, sounds()?)?, sounds()?)
+            sound(Sound::from_samples(*rate, samples, sounds()?)?, sounds()?)
         }
-        ChatPart::Patches { values, positions } => patches(&values, &positions, pictures()?)?,
-        ChatPart::Frames(values) => frames(values, sounds()?)?,
+        ChatPart::Patches { values, positions } => patches(values, positions, pictures()?)?,
+        ChatPart::Frames(values) => frames(values.clone(), sounds()?)?,
         #[cfg(not(feature = "pictures"))]
         ChatPart::PictureFile(_) | ChatPart::PictureBytes(_) | ChatPart::PictureRgb8 { .. } => {
             return Err(unread(Sense::Picture, "pictures", "patches"));
@@ -191,7 +217,7 @@ pub(crate) fn prepare(
             return Err(unread(Sense::Sound, "sounds", "frames"));
         }
     };
-    Ok((ContentPart::placeholder(prepared.sense.kind()), Some(prepared)))
+    Ok(Some(prepared))
 }
 
 /// Returns the error that the checkpoint's processor does not support this sense.
@@ -281,11 +307,33 @@ fn frames(values: Vec<f32>, settings: &SoundSettings) -> Result<Prepared> {
     Ok(Prepared { sense: Sense::Sound, budget: 0, soft_tokens, origin, width, count, columns, rows, values })
 }
 
+fn known(part: &RestoredPart) -> Prepared {
+    Prepared {
+        sense: part.sense,
+        budget: 0,
+        soft_tokens: part.rows.rows(),
+        origin: part.rows.origin(),
+        width: 0,
+        count: 0,
+        columns: Vec::new(),
+        rows: Vec::new(),
+        values: Values::Known(Arc::clone(&part.rows)),
+    }
+}
+
 fn bytes_of(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
 impl Prepared {
+    /// Returns the rows, if no tower has to compute them.
+    pub fn known(&self) -> Option<Arc<SoftRows>> {
+        match &self.values {
+            Values::Known(rows) => Some(Arc::clone(rows)),
+            _ => None,
+        }
+    }
+
     /// Calls `run` to run a tower over the part. The tower reads `width` values per patch or frame.
     ///
     /// # Errors
@@ -311,6 +359,8 @@ impl Prepared {
                 }
                 #[cfg(feature = "sounds")]
                 Values::Sound(sound) => sound.write_frames(into).map(drop),
+                // No tower runs for known rows.
+                Values::Known(_) => Ok(()),
                 // Padding added by the application follows the patches.
                 Values::Ready(values) => {
                     into.copy_from_slice(&values[..into.len()]);

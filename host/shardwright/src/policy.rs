@@ -1,8 +1,12 @@
-//! Policy for chains that may run instead of the first.
+//! Chains that may run instead of the first: their policy and their maker.
 
 use shardwright_bundle::Bundle;
+use shardwright_runtime::NextChain;
 
 use crate::{Error, ErrorKind, Result};
+
+/// Creates the fallback chains of a session.
+pub(crate) type NextChainMaker = dyn Fn() -> Box<dyn NextChain> + Send + Sync;
 
 /// Whether another chain of a bundle may run if the one that suits the machine best cannot, usually
 /// the CPU's chain instead of a chip's.

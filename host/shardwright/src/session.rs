@@ -1,19 +1,25 @@
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use shardwright_runtime::{
-    CancelHandle, Chain, DoneReason, Generation, GenerationEvent, GenerationOptions, GenerationStatistics,
-    PlacementRecord, Prompt, SoftRows, Speculation,
+    BeforeStep, CancelHandle, Chain, DoneReason, Generation, GenerationEvent, GenerationOptions,
+    GenerationStatistics, PlacementRecord, Prompt, Speculation, TokenLikelihood,
 };
 use shardwright_text::{
-    Content, ContentPart, Message, PartTokens, RenderOptions, TemplateValue, ThoughtTokens, Tokenizer,
+    CallFormat, Message, RenderOptions, ThoughtTokens, Tokenizer, ToolCall, ToolChoice, ToolDefinition,
 };
-use shardwright_vocabulary::{Part, Watch};
 
-use crate::parts::{Prepared, Sense, prepare};
+use crate::policy::NextChainMaker;
 use crate::text_side::TextSide;
 use crate::towers::Towers;
-use crate::{ChatPart, Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, Role, Turn, TurnPart};
+use conversation::Soft;
+
+#[cfg(feature = "constraint")]
+mod constrained;
+mod conversation;
+pub(crate) mod saved;
+mod tools;
 
 /// A conversation or a text in progress, with its own states (KV cache).
 ///
@@ -23,9 +29,19 @@ pub struct Session {
     inner: shardwright_runtime::Session,
     text: Arc<TextSide>,
     towers: Arc<Towers>,
+    /// Makes the chains that a fork fails over to.
+    next: Option<Arc<NextChainMaker>>,
+    /// Hash of the model's plan.
+    plan: String,
+    turns: Vec<Turn>,
+    /// The turns as the chat template gets them.
     messages: Vec<Message>,
-    /// Rows of the pictures and sounds of all messages, in their order.
-    soft: Vec<(Sense, Arc<SoftRows>)>,
+    /// Rows of the pictures and sounds of all turns, in their order.
+    soft: Vec<Soft>,
+    tools: Vec<ToolDefinition>,
+    tool_choice: ToolChoice,
+    /// How the model writes calls, once tools were set.
+    call_format: Option<CallFormat>,
     /// Options of replies. Change them between replies.
     pub options: GenerationOptions,
     /// Variables for the chat template, such as `enable_thinking`, and whether control tokens in
@@ -41,6 +57,8 @@ impl Session {
         mut inner: shardwright_runtime::Session,
         text: Arc<TextSide>,
         towers: Arc<Towers>,
+        next: Option<Arc<NextChainMaker>>,
+        plan: String,
     ) -> Self {
         // A plan has entry points with several rows only if it expects speculation to pay.
         inner.set_speculation((inner.decode_rows() > 1).then(|| Speculation::new().lookup()));
@@ -52,149 +70,21 @@ impl Session {
             ..GenerationOptions::default()
         };
         let template = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
-        let (messages, soft) = (Vec::new(), Vec::new());
-        Session { inner, text, towers, messages, soft, options, template, picture_tokens: None }
-    }
-
-    /// Adds a system turn. Chat templates support one only before the first user turn.
-    pub fn system(&mut self, text: impl Into<String>) {
-        self.messages.push(Message::system(text));
-    }
-
-    /// Adds a user turn and starts the reply. The reply becomes a turn of the conversation when it
-    /// is done or dropped. If it fails, or is stopped before it produced any text, the user turn is
-    /// removed again and can be repeated.
-    ///
-    /// Control tokens that `text` spells out, such as `<|turn>`, are encoded as plain text and do
-    /// not open or close a turn. This also applies to system turns, tools and earlier replies.
-    /// `template.control_tokens_in_text` encodes them as control tokens, as Hugging Face does.
-    pub fn chat(&mut self, text: impl Into<String>) -> Result<Reply<'_>> {
-        self.messages.push(Message::user(text));
-        let known = self.soft.len();
-        self.reply_to_last(known, Duration::ZERO)
-    }
-
-    /// Adds a user turn with pictures and sounds, in the order of its parts, and starts the reply
-    /// like [`chat`](Self::chat). The first picture or sound opens its tower, and equal pictures
-    /// and sounds are not run again.
-    ///
-    /// Unsupported parts and a conversation that exceeds the context are detected before any tower
-    /// or shard runs.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::Unsupported`] for a model without such a tower or template, errors of reading
-    /// the parts, [`ErrorKind::Context`], and [`ErrorKind::Cancelled`] if the cancel handle was
-    /// used while a tower was opened or ran.
-    pub fn chat_parts(&mut self, parts: impl IntoIterator<Item = ChatPart>) -> Result<Reply<'_>> {
-        self.chat_parts_watched(parts, &mut ())
-    }
-
-    /// Starts the reply like [`chat_parts`](Self::chat_parts), with progress until the reply
-    /// begins. The first time may take seconds: files of a bundle's tower are hashed unless proofs
-    /// exist, see `verified_towers` of [`Model::report`](crate::Model::report). `watch` can also
-    /// cancel opening a tower.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`chat_parts`](Self::chat_parts).
-    pub fn chat_parts_watched(
-        &mut self,
-        parts: impl IntoIterator<Item = ChatPart>,
-        watch: &mut dyn Watch,
-    ) -> Result<Reply<'_>> {
-        let known = self.soft.len();
-        let parts: Vec<ChatPart> = parts.into_iter().collect();
-        if parts.iter().all(|part| matches!(part, ChatPart::Text(_))) {
-            let texts = parts.into_iter().filter_map(|part| match part {
-                ChatPart::Text(text) => Some(ContentPart::text(text)),
-                _ => None,
-            });
-            self.messages.push(of_parts(texts.collect()));
-            return self.reply_to_last(known, Duration::ZERO);
-        }
-        let start = Instant::now();
-        let processor = self.towers.processor()?;
-        let senses: Vec<Sense> = parts.iter().filter_map(ChatPart::sense).collect();
-        senses.into_iter().try_for_each(|sense| self.towers.expect(sense))?;
-        let (mut contents, mut prepared) = (Vec::new(), Vec::new());
-        for part in parts {
-            let (content, more) = prepare(part, &processor, self.picture_tokens)?;
-            more.iter().try_for_each(|part| self.towers.expect_room(part, &processor))?;
-            contents.push(content);
-            prepared.extend(more);
-        }
-        self.messages.push(of_parts(contents));
-        let encoded = self.fits(&prepared).and_then(|()| {
-            let cancel = self.inner.cancel_handle();
-            let (mut all, count) = (Part::new(watch, 0..1000), prepared.len().max(1));
-            let encode = |(index, part): (usize, &Prepared)| {
-                let end = u32::try_from((index + 1) * 1000 / count).unwrap_or(1000);
-                let rows = self.towers.encode(part, &processor, &cancel, &mut all.then(end))?;
-                Ok((part.sense, rows))
-            };
-            prepared.iter().enumerate().map(encode).collect::<Result<Vec<_>>>()
-        });
-        match encoded {
-            Ok(rows) => self.soft.extend(rows),
-            Err(error) => {
-                self.messages.pop();
-                return Err(error);
-            }
-        }
-        self.reply_to_last(known, start.elapsed())
-    }
-
-    /// Starts the reply to the last turn. On failure, the turn is removed, together with the rows
-    /// beyond the first `known`. `took` is the time spent on the turn's pictures and sounds.
-    fn reply_to_last(&mut self, known: usize, took: Duration) -> Result<Reply<'_>> {
-        match self.conversation(&self.soft).and_then(|prompt| self.reply(prompt, true)) {
-            Ok(generation) => Ok(Reply::new(self, generation.after_parts(took), Some(known))),
-            Err(error) => {
-                self.messages.pop();
-                self.soft.truncate(known);
-                Err(error)
-            }
-        }
-    }
-
-    /// Checks that the context has room for the conversation with these parts in its last turn.
-    fn fits(&self, prepared: &[Prepared]) -> Result<()> {
-        let cancel = self.inner.cancel_handle();
-        let ids = self.text.encode_until(&self.messages, &self.template, &cancel)?;
-        let counts = self.soft.iter().map(|(_, rows)| rows.rows());
-        let counts = counts.chain(prepared.iter().map(|part| part.soft_tokens));
-        // Each placeholder is replaced with its rows, one token before them and one after.
-        self.expect_context(ids.len() + counts.map(|count| count + 1).sum::<usize>(), true)
-    }
-
-    /// Returns the conversation with rows in place of its placeholders.
-    fn conversation(&self, soft: &[(Sense, Arc<SoftRows>)]) -> Result<Prompt> {
-        let cancel = self.inner.cancel_handle();
-        let ids = self.text.encode_until(&self.messages, &self.template, &cancel)?;
-        if soft.is_empty() {
-            return Ok(ids.into());
-        }
-        let tokens = self.text.prompt_tokens();
-        let kinds = [(Sense::Picture, tokens.picture), (Sense::Sound, tokens.sound)];
-        let mut prompt = Prompt::new();
-        let mut left = soft.iter();
-        for id in ids {
-            let kind = kinds.iter().find_map(|(sense, tokens)| {
-                Some((*sense, tokens.filter(|tokens| tokens.placeholder == id)?))
-            });
-            let Some((sense, PartTokens { placeholder, begin, end })) = kind else {
-                prompt.push_tokens(&[id]);
-                continue;
-            };
-            let Some((_, rows)) = left.next().filter(|(of, _)| *of == sense) else { return Err(misplaced()) };
-            prompt.push_tokens(&[begin]);
-            prompt.push_soft(placeholder, rows);
-            prompt.push_tokens(&[end]);
-        }
-        match left.next() {
-            None => Ok(prompt),
-            Some(_) => Err(misplaced()),
+        Session {
+            inner,
+            text,
+            towers,
+            next,
+            plan,
+            turns: Vec::new(),
+            messages: Vec::new(),
+            soft: Vec::new(),
+            tools: Vec::new(),
+            tool_choice: ToolChoice::Auto,
+            call_format: None,
+            options,
+            template,
+            picture_tokens: None,
         }
     }
 
@@ -207,9 +97,18 @@ impl Session {
     }
 
     /// Starts a continuation of token ids.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Argument`] for an id beyond the vocabulary, and the errors of
+    /// [`complete`](Self::complete).
     pub fn complete_ids(&mut self, ids: Vec<u32>) -> Result<Reply<'_>> {
-        self.messages.clear();
-        self.soft.clear();
+        let vocabulary = self.inner.chain().description().structure.vocabulary;
+        if let Some(id) = ids.iter().find(|id| u64::from(**id) >= vocabulary) {
+            let what = format!("token {id} is not one of the {vocabulary} tokens of the vocabulary");
+            return Err(Error::argument(what).with_help("encode the text with the model's own tokenizer"));
+        }
+        self.forget_turns();
         let generation = self.reply(ids.into(), false)?;
         Ok(Reply::new(self, generation, None))
     }
@@ -229,6 +128,9 @@ impl Session {
         options.thoughts = options.thoughts.or_else(|| ThoughtTokens::of(tokenizer));
         if let (None, Some(both)) = (options.max_tokens, self.text.generation.max_length) {
             options.max_tokens = Some(both.saturating_sub(prompt.ids().len()));
+        }
+        if chat {
+            self.expect_calls(&mut options)?;
         }
         Ok(Generation::new(tokenizer, prompt, &options)?)
     }
@@ -289,34 +191,9 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the turns so far.
-    pub fn messages(&self) -> &[Message] {
-        &self.messages
-    }
-
     /// Returns the token ids of the history, as far as they were run.
     pub fn tokens(&self) -> &[u32] {
         self.inner.tokens()
-    }
-
-    /// Removes the oldest user turn with its reply, and any turns in between. System turns stay.
-    /// Returns `false` if there is no user turn. Use it before the next turn of a conversation that
-    /// exceeds the context.
-    pub fn forget_oldest_turn(&mut self) -> bool {
-        let is_user = |message: &Message| message.role == "user";
-        let Some(first) = self.messages.iter().position(is_user) else { return false };
-        let end = self.messages[first + 1..].iter().position(is_user);
-        let end = end.map_or(self.messages.len(), |next| first + 1 + next);
-        let parts: usize = self.messages.drain(first..end).map(|message| parts_of(&message)).sum();
-        self.soft.drain(..parts);
-        true
-    }
-
-    /// Removes all messages and the history.
-    pub fn clear(&mut self) {
-        self.messages.clear();
-        self.soft.clear();
-        self.inner.clear();
     }
 
     /// Frees the memory of the KV cache, of all buffers and of drafts, for a session that is idle
@@ -382,6 +259,12 @@ impl Session {
         self.inner.set_deadline(deadline);
     }
 
+    /// Sets a callback that runs before each step, also within a long prompt. Sessions of several
+    /// threads can wait there for their turn. `None`, the default, for none.
+    pub fn set_before_step(&mut self, before: Option<BeforeStep>) {
+        self.inner.set_before_step(before);
+    }
+
     /// Returns where every step ran so far, and the copies between shards.
     pub fn placement(&self) -> PlacementRecord {
         self.inner.placement()
@@ -396,9 +279,6 @@ impl Session {
 /// Variables that make chat templates let a model think first: `enable_thinking` of Gemma 4, Qwen 3
 /// and SmolLM3, `thinking` of Granite.
 const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
-
-/// Field of a turn with the thoughts that precede it, as in the templates of Qwen 3 and Gemma 4.
-const THOUGHTS: &str = "reasoning_content";
 
 /// Rejects token ids that stand in for pictures or sounds, because only padding would run in their
 /// place. The tables of the model list those ids.
@@ -426,29 +306,28 @@ fn misplaced() -> Error {
         .with_help("use the template that the checkpoint was published with")
 }
 
-/// Creates a user's turn of these parts.
-fn of_parts(parts: Vec<ContentPart>) -> Message {
-    Message { role: "user".to_owned(), content: Some(Content::Parts(parts)), fields: Vec::new() }
-}
-
-/// Returns the number of pictures and sounds of a message.
-fn parts_of(message: &Message) -> usize {
-    match &message.content {
-        Some(Content::Parts(parts)) => parts.iter().filter(|part| part.text.is_none()).count(),
-        _ => 0,
-    }
-}
-
 /// A reply in progress: an iterator over its events. Dropping it ends the reply.
 pub struct Reply<'s> {
     session: &'s mut Session,
     generation: Generation,
-    said: String,
+    /// The reply so far, in order.
+    parts: Vec<TurnPart>,
     thoughts: String,
-    /// In a conversation: number of rows of pictures and sounds before its last turn.
-    chat: Option<usize>,
+    calls: Vec<ToolCall>,
+    /// In a conversation: what happens if the reply fails.
+    chat: Option<OnFailure>,
     ended: Ended,
     statistics: Option<GenerationStatistics>,
+}
+
+/// What happens to the turns of a conversation if the reply to them fails, or is stopped before it
+/// has any text or call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnFailure {
+    /// The last turn is removed, and the rows of its pictures and sounds beyond the first `rows`.
+    RemovesTurn { rows: usize },
+    /// All turns stay.
+    KeepsTurns,
 }
 
 /// The state of a reply.
@@ -462,9 +341,9 @@ enum Ended {
 }
 
 impl<'s> Reply<'s> {
-    fn new(session: &'s mut Session, generation: Generation, chat: Option<usize>) -> Self {
-        let (said, thoughts) = (String::new(), String::new());
-        Reply { session, generation, said, thoughts, chat, ended: Ended::Early, statistics: None }
+    fn new(session: &'s mut Session, generation: Generation, chat: Option<OnFailure>) -> Self {
+        let (parts, thoughts, calls) = (Vec::new(), String::new(), Vec::new());
+        Reply { session, generation, parts, thoughts, calls, chat, ended: Ended::Early, statistics: None }
     }
 }
 
@@ -474,7 +353,29 @@ impl Reply<'_> {
         for event in self.by_ref() {
             event?;
         }
-        Ok(self.said.clone())
+        Ok(self.said())
+    }
+
+    /// Returns the text so far.
+    fn said(&self) -> String {
+        let texts = self.parts.iter().filter_map(|part| match part {
+            TurnPart::Text(text) => Some(text.as_str()),
+            _ => None,
+        });
+        texts.collect()
+    }
+
+    /// Adds text to the turn of the reply.
+    fn say(&mut self, text: &str) {
+        match self.parts.last_mut() {
+            Some(TurnPart::Text(said)) => said.push_str(text),
+            _ => self.parts.push(TurnPart::Text(text.to_owned())),
+        }
+    }
+
+    /// Returns the complete calls so far.
+    pub fn calls(&self) -> &[ToolCall] {
+        &self.calls
     }
 
     /// Returns the thoughts so far.
@@ -486,6 +387,13 @@ impl Reply<'_> {
     /// event allocates it again.
     pub fn release(&mut self) {
         self.session.release();
+    }
+
+    /// Returns the likelihoods of the tokens that were chosen since the last call, if
+    /// [`GenerationOptions::likelihoods`] requests them. There is one for each
+    /// [`GenerationEvent::Token`], in the same order, possibly before that event.
+    pub fn take_likelihoods(&mut self) -> Vec<TokenLikelihood> {
+        self.generation.take_likelihoods()
     }
 
     /// Returns counts and times so far.
@@ -500,7 +408,11 @@ impl Iterator for Reply<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         let event = self.generation.next(&mut self.session.inner)?;
         match &event {
-            Ok(GenerationEvent::TextDelta { text }) => self.said.push_str(text),
+            Ok(GenerationEvent::TextDelta { text }) => self.say(text),
+            Ok(GenerationEvent::ToolCall { call, .. }) => {
+                self.calls.push(call.clone());
+                self.parts.push(TurnPart::ToolCall(call.clone()));
+            }
             Ok(GenerationEvent::ThoughtDelta { text }) => self.thoughts.push_str(text),
             Ok(GenerationEvent::Done { statistics, reason }) => {
                 self.statistics = Some(*statistics);
@@ -508,7 +420,13 @@ impl Iterator for Reply<'_> {
                     self.ended = Ended::Done;
                 }
             }
-            Ok(GenerationEvent::Token { .. } | GenerationEvent::DraftDropped { .. }) => {}
+            Ok(
+                GenerationEvent::Token { .. }
+                | GenerationEvent::ToolCallBegin { .. }
+                | GenerationEvent::ToolCallArguments { .. }
+                | GenerationEvent::ToolCallDropped { .. }
+                | GenerationEvent::DraftDropped { .. },
+            ) => {}
             Err(_) => self.ended = Ended::Failed,
         }
         Some(event.map_err(Error::from))
@@ -517,17 +435,16 @@ impl Iterator for Reply<'_> {
 
 impl Drop for Reply<'_> {
     fn drop(&mut self) {
-        let Some(known) = self.chat else { return };
-        let said = std::mem::take(&mut self.said);
-        if self.ended == Ended::Failed || (self.ended == Ended::Early && said.is_empty()) {
-            self.session.messages.pop();
-            self.session.soft.truncate(known);
-        } else {
-            let mut message = Message::assistant(said);
-            if !self.thoughts.is_empty() {
-                message.fields.push((THOUGHTS.to_owned(), TemplateValue::from(&*self.thoughts)));
-            }
-            self.session.messages.push(message);
+        let Some(failure) = self.chat else { return };
+        let is_empty = self.parts.is_empty();
+        if self.ended == Ended::Failed || (self.ended == Ended::Early && is_empty) {
+            self.session.undo(failure);
+            return;
         }
+        let mut parts = std::mem::take(&mut self.parts);
+        if !self.thoughts.is_empty() {
+            parts.insert(0, TurnPart::Thought(std::mem::take(&mut self.thoughts)));
+        }
+        self.session.push_turn(Turn { role: Role::Assistant, parts });
     }
 }

@@ -7,12 +7,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use shardwright_bundle::{Bundle, MappedFile, TextFile};
+#[cfg(feature = "constraint")]
+use shardwright_constraint::{Constraint, Grammar, Vocabulary};
 #[cfg(feature = "build")]
 use shardwright_files::room;
 use shardwright_runtime::CancelHandle;
 use shardwright_text::{
-    ChatTemplate, GenerationConfig, Message, PromptTokens, RenderOptions, SentenceConfig, StopRules,
-    Tokenizer, TokenizerConfig, TokenizerLoading,
+    CallFamily, CallFormat, ChatTemplate, GenerationConfig, Message, PromptTokens, RenderOptions,
+    SentenceConfig, StopRules, Tokenizer, TokenizerConfig, TokenizerLoading,
 };
 use shardwright_vocabulary::{Ignored, Notice};
 
@@ -46,6 +48,9 @@ pub(crate) struct TextSide {
     source: Source,
     loading: Mutex<Option<TokenizerLoading>>,
     tokenizer: OnceLock<Tokenizer>,
+    /// The tokens as grammars need them, once a reply had a grammar.
+    #[cfg(feature = "constraint")]
+    vocabulary: OnceLock<Vocabulary>,
     template: Option<ChatTemplate>,
     pub(crate) generation: GenerationConfig,
     pub(crate) stop: StopRules,
@@ -93,6 +98,8 @@ impl TextSide {
             source: Source::Checkpoint { directory: directory.to_owned(), indexes },
             loading: Mutex::new(loading),
             tokenizer: OnceLock::new(),
+            #[cfg(feature = "constraint")]
+            vocabulary: OnceLock::new(),
         })
     }
 
@@ -127,6 +134,8 @@ impl TextSide {
             loading: Mutex::new(loading),
             source: Source::Bundle(Arc::clone(bundle)),
             tokenizer: OnceLock::new(),
+            #[cfg(feature = "constraint")]
+            vocabulary: OnceLock::new(),
         })
     }
 
@@ -165,9 +174,40 @@ impl TextSide {
         Ok(self.tokenizer.get_or_init(|| tokenizer))
     }
 
+    /// Compiles a grammar for the tokens of the model, which are prepared at the first call.
+    #[cfg(feature = "constraint")]
+    pub(crate) fn constraint(&self, grammar: &Grammar) -> Result<Constraint> {
+        let vocabulary = match self.vocabulary.get() {
+            Some(vocabulary) => vocabulary,
+            None => {
+                let vocabulary = Vocabulary::new(self.tokenizer()?)?;
+                self.vocabulary.get_or_init(|| vocabulary)
+            }
+        };
+        Constraint::new(vocabulary, grammar)
+    }
+
     /// Returns whether the chat template reads a variable of this name.
     pub(crate) fn template_reads(&self, variable: &str) -> bool {
         self.template.as_ref().is_some_and(|template| template.reads(variable))
+    }
+
+    /// Returns how the model writes calls of tools.
+    pub(crate) fn call_format(&self) -> Result<CallFormat> {
+        let template = self.template()?;
+        if !template.reads("tools") {
+            let what = format!("{}: the chat template does not describe tools", self.directory().display());
+            return Err(Error::new(ErrorKind::Unsupported, what).with_help(
+                "use a model that was trained to call tools, or describe them in the system turn",
+            ));
+        }
+        template.call_format(self.tokenizer()?).ok_or_else(|| {
+            let names: Vec<&str> = CallFamily::ALL.iter().map(|family| family.name()).collect();
+            let what =
+                format!("{}: unknown format of calls in the chat template", self.directory().display());
+            Error::new(ErrorKind::Unsupported, what)
+                .with_help(format!("use a model with one of these formats: {}", names.join(", ")))
+        })
     }
 
     /// Returns a notice for each field of the text settings that has no effect.

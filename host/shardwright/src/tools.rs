@@ -19,11 +19,13 @@ pub use shardwright_shims::RegistryBuilder;
 pub use shardwright_vocabulary::Beforehand;
 
 use crate::Model;
+use crate::Notice;
 pub use crate::ignored::IgnoredFields;
 #[cfg(feature = "planning")]
 pub use crate::loading::{join, load};
+use crate::model::Origin;
 #[cfg(feature = "build")]
-use crate::model::{BuiltOrigin, OpeningTimes, Origin};
+use crate::model::{BuiltOrigin, OpeningTimes};
 pub use crate::run_options::registry_with_measured;
 pub use crate::strays::{expect_no_strays, stray_notices};
 #[cfg(feature = "build")]
@@ -32,6 +34,16 @@ use crate::text_side::{TextSide, TokenizerStart};
 use crate::towers::Towers;
 #[cfg(feature = "build")]
 use crate::{OpenOptions, PlanOptions, PlanReport, Result};
+
+/// Reads a saved session without a model, for a context of at most `context` positions and rows of
+/// `width` values. Returns the number of its turns and tokens.
+///
+/// # Errors
+///
+/// The errors of [`Model::restore`] that do not depend on a model.
+pub fn read_saved_session(bytes: &[u8], context: u64, width: u64) -> crate::Result<(usize, usize)> {
+    crate::session::saved::inspect(bytes, bytes.len() as u64, context, width)
+}
 
 /// The parts of a model.
 pub trait ModelTools: Sized {
@@ -49,6 +61,9 @@ pub trait ModelTools: Sized {
     /// [`OpenOptions::taps`]. Empty otherwise.
     #[cfg(feature = "build")]
     fn compiled(&self) -> &[CompiledGraphs];
+
+    /// Returns the notices of planning, of opening, and of the towers that were opened so far.
+    fn notices(&self) -> Vec<Notice>;
 
     /// Returns the fields of the model's text files that have no effect. Waits until the tokenizer
     /// is loaded, but does not require one.
@@ -78,6 +93,17 @@ impl ModelTools for Model {
             Origin::Built(built) => &built.compiled,
             Origin::Bundle(_) => &[],
         }
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        let report = self.report();
+        let mut notices: Vec<Notice> = match &self.inner.origin {
+            #[cfg(feature = "build")]
+            Origin::Built(built) => built.plan.notices.clone(),
+            Origin::Bundle(_) => report.bundle_notices().cloned().collect(),
+        };
+        notices.extend(report.notices_of_towers);
+        notices
     }
 
     fn ignored_fields(&self) -> IgnoredFields {

@@ -216,7 +216,7 @@ impl Towers {
         cancel: &CancelHandle,
         watch: &mut dyn Watch,
     ) -> Result<Arc<SoftRows>> {
-        if let Some(known) = self.known(prepared) {
+        if let Some(known) = prepared.known().or_else(|| self.known(prepared)) {
             return Ok(known);
         }
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
@@ -320,8 +320,7 @@ fn bound(settings: &mut ProcessorSettings, bundle: &Bundle) {
 /// as its text.
 #[cfg(feature = "build")]
 pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOptions) -> Towers {
-    use shardwright_checkpoints::{Builder, LoadedChain, TowerScope};
-    use shardwright_models::Checkpoint;
+    use shardwright_checkpoints::{Builder, LoadedChain, TowerScope, open_adapted};
     use shardwright_vocabulary::Beforehand;
 
     use crate::on_demand::on_demand;
@@ -329,7 +328,7 @@ pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOp
     let (from, strict) = (directory.to_owned(), options.strict);
     let open = move |sense: Sense, processor: &ProcessorSettings, soft_tokens: u32, watch: &mut dyn Watch| {
         let pass = sense.pass();
-        let checkpoint = Checkpoint::open_for(&from, &[Pass::Step, pass])?;
+        let checkpoint = open_adapted(&from, &[Pass::Step, pass], &options)?;
         let usual = processor.picture.as_ref().map_or(0, |picture| picture.soft_tokens);
         let asked = &options.recorded.towers.picture_tokens;
         let picture_tokens = asked.iter().copied().fold(soft_tokens.max(usual), u32::max);

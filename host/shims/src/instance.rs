@@ -477,11 +477,12 @@ impl ShimInstance {
                 if !kebab {
                     return Err(wrong("the format must be 1 to 64 characters of a-z, 0-9 and `-`"));
                 }
-                let document: serde_json::Value = serde_json::from_str(&document)
+                let mut document: serde_json::Value = serde_json::from_str(&document)
                     .map_err(|error| wrong(&format!("the document is not JSON: {error}")))?;
                 if !document.is_object() {
                     return Err(wrong("the document is not a JSON object"));
                 }
+                document.sort_all_objects();
                 Ok(Some(Inspection { format, document }))
             }
             (Some(_), Some(_)) => Err(wrong("more than one inspection")),

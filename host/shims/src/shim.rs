@@ -53,7 +53,7 @@ pub struct Facts {
 pub struct Inspection {
     /// Format name in kebab-case, such as `qnn-context-binary`.
     pub format: String,
-    /// A JSON object defined by the shim.
+    /// A JSON object defined by the shim. Its members are sorted by name.
     pub document: serde_json::Value,
 }
 

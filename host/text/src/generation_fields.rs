@@ -1,6 +1,7 @@
 //! Classifies every field of `generation_config.json` as used, unable to change a reply, or
 //! reported.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -112,7 +113,7 @@ pub(crate) fn cannot_matter(name: &str) -> bool {
     CANNOT_MATTER.iter().any(|(_, names)| names.contains(&name))
 }
 
-/// Returns unsupported fields that would change replies, and unknown fields.
+/// Returns unsupported fields that would change replies, and unknown fields, sorted by name.
 pub(crate) fn ignored(path: &Path, fields: &Map<String, Value>) -> Vec<Ignored> {
     let known = |name: &str| USED.contains(&name) || cannot_matter(name);
     let reason = |name: &str, value: &Value| match unsupported(name) {
@@ -122,7 +123,8 @@ pub(crate) fn ignored(path: &Path, fields: &Map<String, Value>) -> Vec<Ignored> 
         None => Some("the field is not known"),
     };
     let found = fields.iter().filter_map(|(name, value)| Some((name, reason(name, value)?)));
-    found.map(|(name, reason)| Ignored::field(path, name, reason)).collect()
+    let found: BTreeMap<&String, &str> = found.collect();
+    found.into_iter().map(|(name, reason)| Ignored::field(path, name, reason)).collect()
 }
 
 /// Checks whether a value equals `off`, in any spelling of a number, or is empty like `off`.

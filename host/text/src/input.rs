@@ -172,13 +172,16 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Reads a file that contains a JSON object.
+    /// Reads a file that contains a JSON object. Its fields are sorted by name, so that messages do
+    /// not depend on their order in the file.
     pub(crate) fn object(&self, name: &str) -> Result<Option<serde_json::Map<String, Value>>> {
         let path = self.path(name);
         let Some(bytes) = self.read(name, CONFIG_BYTES_MAX)? else {
             return Ok(None);
         };
-        match parse_json(&bytes, &path)? {
+        let mut value: Value = parse_json(&bytes, &path)?;
+        value.sort_all_objects();
+        match value {
             Value::Object(object) => Ok(Some(object)),
             other => Err(Error::invalid(format!("expected a JSON object, got {}", shown(&other)))
                 .at(path.display())

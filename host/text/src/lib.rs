@@ -46,6 +46,7 @@
 
 #![forbid(unsafe_code)]
 
+mod calls;
 mod cancellable;
 mod contradictions;
 mod decoding;
@@ -69,7 +70,9 @@ mod stop;
 mod stream;
 mod template;
 mod thoughts;
+mod token_bytes;
 mod token_files;
+mod token_mask;
 mod token_rules;
 mod tokenizer;
 mod tokenizer_config;
@@ -77,6 +80,10 @@ mod unknown_fields;
 mod verify;
 mod white_space;
 
+pub use calls::{
+    CALL_BYTES_MAX, CALLS_MAX, CallEvent, CallFamily, CallFormat, CallParser, CallRules, TOOL_NAME_BYTES_MAX,
+    TOOLS_BYTES_MAX, TOOLS_MAX, ToolCall, ToolChoice, ToolDefinition,
+};
 pub use distribution::Distribution;
 pub use generation::GenerationConfig;
 pub use index::{IndexBytes, is_index_of};
@@ -93,6 +100,7 @@ pub use template::{
     TEMPLATE_FUEL, TemplateValue, messages_from_json,
 };
 pub use thoughts::ThoughtTokens;
+pub use token_mask::TokenMask;
 pub use token_rules::TokenRules;
 pub use tokenizer::{TEXT_BYTES_MAX, Tokenizer, TokenizerLoading, VocabularyDifference};
 pub use tokenizer_config::TokenizerConfig;

@@ -2,13 +2,15 @@
 
 use shardwright_vocabulary::Result;
 
+use crate::calls::{CallEvent, CallParser, CallRules};
 use crate::stop::{StopMatcher, StopRules};
 use crate::stream::TextStream;
 use crate::thoughts::{Thought, ThoughtTokens};
 use crate::tokenizer::Tokenizer;
 
 /// Converts the ids of one reply into text to deliver, and reports when the reply has ended. It
-/// combines a [`TextStream`] with a [`StopMatcher`], and keeps thoughts apart from the answer.
+/// combines a [`TextStream`] with a [`StopMatcher`], and keeps thoughts and calls apart from the
+/// answer.
 #[derive(Debug, Clone)]
 pub struct Reply {
     stream: TextStream,
@@ -21,6 +23,8 @@ pub struct Reply {
     thought_tokens: usize,
     /// Whether newlines between a thought and the answer are being skipped.
     skips_newlines: bool,
+    /// The calls, if calls are kept apart.
+    calls: Option<CallParser>,
 }
 
 /// The reason why a reply ended.
@@ -33,12 +37,14 @@ pub enum Stop {
 }
 
 /// The result of processing one id.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct ReplyStep {
     /// Text of a thought to deliver now, often empty. It precedes the text of the answer.
     pub thought: String,
-    /// Text of the answer to deliver now, often empty.
+    /// Text of the answer to deliver now, often empty. It precedes the calls.
     pub text: String,
+    /// Events of calls to deliver now, and text of the answer between and after them.
+    pub calls: Vec<CallEvent>,
     /// Set once the reply has ended. The texts of this step are then the last ones.
     pub stop: Option<Stop>,
 }
@@ -56,6 +62,7 @@ impl Reply {
             thought: None,
             thought_tokens: 0,
             skips_newlines: false,
+            calls: None,
         }
     }
 
@@ -65,6 +72,13 @@ impl Reply {
     pub fn with_thoughts(mut self, tokens: ThoughtTokens, prompt: &[u32]) -> Reply {
         self.thoughts = Some(tokens);
         self.thought = tokens.is_open_in(prompt).then(Thought::continued);
+        self
+    }
+
+    /// Keeps calls of tools apart from the answer. Stop strings are then not searched in calls.
+    #[must_use]
+    pub fn with_calls(mut self, rules: CallRules) -> Reply {
+        self.calls = Some(CallParser::new(rules));
         self
     }
 
@@ -80,7 +94,8 @@ impl Reply {
         if self.stop.is_some() {
             return Ok(ReplyStep { stop: self.stop.clone(), ..ReplyStep::default() });
         }
-        if self.rules.is_stop_id(id) {
+        let is_result = |calls: &CallParser| self.thought.is_none() && calls.ends_at(id);
+        if self.rules.is_stop_id(id) || self.calls.as_ref().is_some_and(is_result) {
             let step = self.finish()?;
             // The pending text may have completed a stop string, which is then the reason.
             self.stop.get_or_insert(Stop::Id(id));
@@ -94,6 +109,9 @@ impl Reply {
                 Ok(step)
             }
             Some(tokens) if id == tokens.close && self.thought.is_some() => self.close_thought(),
+            _ if self.thought.is_none() && self.calls.as_ref().is_some_and(|calls| calls.is_mark(id)) => {
+                self.push_mark(id)
+            }
             _ => {
                 self.thought_tokens += usize::from(self.thought.is_some());
                 let text = self.stream.push(id)?;
@@ -114,7 +132,19 @@ impl Reply {
                 self.deliver(&rest)
             }
         };
-        step.text += &self.matcher.finish();
+        let events = self.calls.as_mut().map(CallParser::finish).unwrap_or_default();
+        self.add_events(&mut step, events);
+        step.say(self.matcher.finish());
+        Ok(step)
+    }
+
+    /// Processes a token with a meaning in calls, after the text before it.
+    fn push_mark(&mut self, id: u32) -> Result<ReplyStep> {
+        let text = self.stream.flush()?;
+        let mut step = self.deliver(&text);
+        let visible = self.stream.shows(id);
+        let events = self.calls.as_mut().and_then(|calls| calls.push_token(id, visible));
+        self.add_events(&mut step, events.unwrap_or_default());
         Ok(step)
     }
 
@@ -148,10 +178,45 @@ impl Reply {
         }
         let text = if self.skips_newlines { text.trim_start_matches('\n') } else { text };
         self.skips_newlines &= text.is_empty();
-        let found = self.matcher.push(text);
-        if let Some(index) = found.stopped {
-            self.stop = self.rules.strings().get(index).cloned().map(Stop::Text);
+        let mut step = ReplyStep::default();
+        let events = match &mut self.calls {
+            Some(calls) => calls.push(text),
+            None => vec![CallEvent::Text(text.to_owned())],
+        };
+        self.add_events(&mut step, events);
+        step
+    }
+
+    /// Adds events to a step until a stop string is completed. It is searched in the text of the
+    /// answer between two calls.
+    fn add_events(&mut self, step: &mut ReplyStep, events: Vec<CallEvent>) {
+        for event in events {
+            if self.stop.is_some() {
+                break;
+            }
+            let CallEvent::Text(text) = event else {
+                step.say(self.matcher.finish());
+                step.calls.push(event);
+                continue;
+            };
+            let found = self.matcher.push(&text);
+            step.say(found.text);
+            if let Some(index) = found.stopped {
+                self.stop = self.rules.strings().get(index).cloned().map(Stop::Text);
+            }
         }
-        ReplyStep { text: found.text, stop: self.stop.clone(), ..ReplyStep::default() }
+        step.stop.clone_from(&self.stop);
+    }
+}
+
+impl ReplyStep {
+    /// Adds text of the answer.
+    fn say(&mut self, text: String) {
+        match self.calls.last_mut() {
+            None => self.text += &text,
+            Some(CallEvent::Text(said)) => *said += &text,
+            Some(_) if text.is_empty() => {}
+            Some(_) => self.calls.push(CallEvent::Text(text)),
+        }
     }
 }

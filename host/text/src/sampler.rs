@@ -6,6 +6,7 @@ use std::num::NonZeroUsize;
 use shardwright_vocabulary::{Error, Result};
 
 use crate::random::Random;
+use crate::token_mask::TokenMask;
 use crate::token_rules::TokenRules;
 
 /// Parameters for sampling the next token.
@@ -105,7 +106,7 @@ impl SamplingParameters {
 }
 
 /// Samples tokens. The order is that of Hugging Face: repetition penalty, rules that exclude
-/// tokens, temperature, top-k, top-p, min-p, sampling.
+/// tokens, mask, temperature, top-k, top-p, min-p, sampling.
 ///
 /// Greedy sampling uses the plain maximum. Of equal logits the lower id comes first, so top-k keeps
 /// exactly k tokens (Hugging Face keeps all that tie with the last). The same logits, parameters
@@ -118,10 +119,12 @@ impl SamplingParameters {
 pub struct Sampler {
     parameters: SamplingParameters,
     rules: TokenRules,
+    /// Tokens that may be chosen next, `None` for all.
+    mask: Option<TokenMask>,
     /// Number of tokens in the prompt. The rest of a history is the reply.
     prompt: usize,
     pub(crate) random: Random,
-    /// Logits after penalty and rules, by id. Filled only if there is a penalty or a rule.
+    /// Logits after penalty, rules and mask, by id. Filled only if one of them may change a logit.
     changed: Vec<f32>,
     candidates: Vec<Candidate>,
     weights: Vec<f64>,
@@ -145,6 +148,7 @@ impl Sampler {
         Ok(Sampler {
             parameters,
             rules: TokenRules::default(),
+            mask: None,
             prompt: 0,
             random: Random::new(parameters.seed),
             changed: Vec::new(),
@@ -160,7 +164,34 @@ impl Sampler {
         self
     }
 
-    /// Returns the number of top logits that determine the choice, like
+    /// Sets the tokens that may be chosen from now on, `None` for all. The caller sets the mask
+    /// before each choice.
+    pub fn set_mask(&mut self, mask: Option<TokenMask>) {
+        self.mask = mask;
+    }
+
+    /// Checks whether [`Sampler::sample`] makes the same choice if only the top
+    /// [`Sampler::largest_logits`] logits are exact: the mask must allow all tokens that come into
+    /// question without it.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Sampler::sample`].
+    pub fn is_decided(&mut self, logits: &[f32], history: &[u32]) -> Result<bool> {
+        let Some(mask) = self.mask.take() else { return Ok(true) };
+        let decided = self.with_rules_applied(logits, history, |sampler, logits| {
+            if sampler.parameters.is_greedy() {
+                return mask.allows(largest(logits));
+            }
+            let kept = (sampler.parameters.top_k as usize).min(logits.len());
+            best(logits, kept, &mut sampler.candidates);
+            sampler.candidates.iter().all(|candidate| mask.allows(candidate.id))
+        });
+        self.mask = Some(mask);
+        decided
+    }
+
+    /// Returns the number of top logits that determine the choice without a mask, like
     /// [`SamplingParameters::largest_logits`], plus the largest number of tokens that rules
     /// exclude.
     pub fn largest_logits(&self) -> Option<NonZeroUsize> {
@@ -182,8 +213,8 @@ impl Sampler {
         })
     }
 
-    /// Checks the logits, applies the repetition penalty and excludes tokens by rules. Then passes
-    /// the result to `choose`.
+    /// Checks the logits, applies the repetition penalty and excludes tokens by rules and the mask.
+    /// Then passes the result to `choose`.
     pub(crate) fn with_rules_applied<T>(
         &mut self,
         logits: &[f32],
@@ -199,7 +230,7 @@ impl Sampler {
             return Err(Error::invalid(format!("the logit of token {id} is {}", logits[id])).with_help(help));
         }
         let penalty = self.parameters.repetition_penalty;
-        if penalty == 1.0 && self.rules.is_empty() {
+        if penalty == 1.0 && self.rules.is_empty() && self.mask_keeps_choice(logits) {
             return Ok(choose(self, logits));
         }
         let mut changed = std::mem::take(&mut self.changed);
@@ -209,9 +240,21 @@ impl Sampler {
             penalise(&mut changed, history, penalty);
         }
         self.rules.apply(&mut changed, history, self.prompt)?;
+        if let Some(mask) = &self.mask
+            && !mask.apply(&mut changed)
+        {
+            return Err(all_excluded(history.len()));
+        }
         let chosen = choose(self, &changed);
         self.changed = changed;
         Ok(chosen)
+    }
+
+    /// Checks whether the mask cannot affect the choice. For greedy choices, that saves a copy of
+    /// all logits.
+    fn mask_keeps_choice(&self, logits: &[f32]) -> bool {
+        let greedy = self.parameters.is_greedy();
+        self.mask.as_ref().is_none_or(|mask| greedy && mask.allows(largest(logits)))
     }
 
     /// Draws one of the tokens that may be chosen.
@@ -262,6 +305,13 @@ impl Sampler {
         weights.retain(|&weight| may_be_chosen(weight));
         candidates.iter().map(|candidate| candidate.id).zip(weights.iter().copied())
     }
+}
+
+/// Returns the error that neither the rules nor the mask allow a token.
+fn all_excluded(tokens: usize) -> Error {
+    let what = "the grammar and the rules of `generation_config.json` together leave no token to follow";
+    Error::invalid(format!("{what} {tokens} tokens"))
+        .with_help("change the grammar, or remove the rules that exclude its tokens from the file")
 }
 
 /// Returns the index of the weight at which the running sum passes `target`, which is less than the

@@ -81,19 +81,30 @@ impl TextStream {
         Ok(self.stripped(text))
     }
 
-    /// Ends the text and returns the pending text, with U+FFFD for an incomplete character. The
-    /// stream can be reused for another text.
-    pub fn finish(&mut self) -> Result<String> {
+    /// Returns the pending text before a token that is not text. The text continues after it.
+    pub(crate) fn flush(&mut self) -> Result<String> {
         let text = match &mut self.pending {
             Pending::Incomplete(bytes) => String::from_utf8_lossy(&std::mem::take(bytes)).into_owned(),
             Pending::Run(run) => take_run(run),
             Pending::Window { context, undecided } => {
-                let text = take_window(&self.tokenizer, self.skip_special, context, undecided, true)?;
-                context.clear();
-                text
+                take_window(&self.tokenizer, self.skip_special, context, undecided, true)?
             }
         };
-        let text = self.stripped(text);
+        Ok(self.stripped(text))
+    }
+
+    /// Returns whether the token is part of the text.
+    pub(crate) fn shows(&self, id: u32) -> bool {
+        self.tokenizer.visible_token(id, self.skip_special).is_some()
+    }
+
+    /// Ends the text and returns the pending text, with U+FFFD for an incomplete character. The
+    /// stream can be reused for another text.
+    pub fn finish(&mut self) -> Result<String> {
+        let text = self.flush()?;
+        if let Pending::Window { context, .. } = &mut self.pending {
+            context.clear();
+        }
         if let Decoding::Pieces(pieces) = self.tokenizer.decoding() {
             self.strip = pieces.strip_start;
         }

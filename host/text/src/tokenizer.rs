@@ -324,7 +324,7 @@ impl Tokenizer {
     }
 
     /// Checks whether one of the steps puts a space before a text.
-    pub(crate) fn prefixes_space(&self) -> bool {
+    pub fn prefixes_space(&self) -> bool {
         self.shared.prefixes_space
     }
 
@@ -414,7 +414,7 @@ impl Tokenizer {
     }
 
     /// Returns one plus the largest id that may be a token.
-    fn ids_end(&self) -> u32 {
+    pub(crate) fn ids_end(&self) -> u32 {
         let added = each!(&self.shared.engine, engine => engine.get_added_tokens_decoder());
         let added = added.keys().max().map_or(0, |largest| largest.saturating_add(1));
         u32::try_from(self.vocabulary_size()).unwrap_or(u32::MAX).max(added)

@@ -62,8 +62,8 @@ impl Written {
         self.others.iter().find(|name| !name.contains('.')).map(String::as_str)
     }
 
-    /// Returns the fields without effect, with the names of the objects around them. `used` has the
-    /// steps as the library would write them.
+    /// Returns the fields without effect, sorted, with the names of the objects around them. `used`
+    /// has the steps as the library would write them.
     pub(crate) fn unused(&self, used: &[(&str, &Value)]) -> Vec<String> {
         let mut unused = self.others.clone();
         for (name, used) in used {
@@ -79,6 +79,7 @@ impl Written {
                 unused.push(name);
             }
         }
+        unused.sort_unstable();
         unused
     }
 }
@@ -218,6 +219,13 @@ mod tests {
         let mut file = demo();
         file["normalizer"]["prepend_scheme"] = json!("first");
         assert_eq!(ignored(&file), ["normalizer.prepend_scheme"]);
+        // In the order of their names.
+        file["normalizer"]["colour"] = json!(1);
+        file["decoder"]["wobble"] = json!(1);
+        file["added_tokens"][0]["wobble"] = json!(1);
+        let expected =
+            ["added_tokens.wobble", "decoder.wobble", "normalizer.colour", "normalizer.prepend_scheme"];
+        assert_eq!(ignored(&file), expected);
     }
 
     #[test]

@@ -11,13 +11,13 @@ use shardwright::{
 };
 use shardwright_build::{DraftTimes, Executor, PlanOptions, PlanReport};
 use shardwright_checkpoints::{
-    DraftIdentity, DraftRecords, MeasuredDraft, PRIMARY_CHAIN, messages_of, turns_of,
+    DraftIdentity, DraftRecords, MeasuredDraft, PRIMARY_CHAIN, messages_of, open_adapted, turns_of,
 };
 use shardwright_files::own;
 use shardwright_measure::median;
 use shardwright_planning::profile::GENERIC;
 use shardwright_runtime::{Acceptance, DRAFTED_MAX, Session, acceptance_of};
-use shardwright_vocabulary::{At, Error, ErrorKind, Result, Watch};
+use shardwright_vocabulary::{At, Error, ErrorKind, Pass, Result, Watch};
 
 use crate::timing::interrupted;
 
@@ -90,7 +90,7 @@ pub fn measure_draft(
     };
     let measured = MeasuredDraft {
         draft: DraftIdentity::of(path, &options)?,
-        model: shardwright_checkpoints::open_checkpoint(checkpoint)?.content_hash().into(),
+        model: open_adapted(checkpoint, &[Pass::Step], &options)?.content_hash().into(),
         text,
         silent_steps: steps(&found.without),
         accepted_steps: found.accepted.iter().map(steps).collect(),

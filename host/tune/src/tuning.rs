@@ -11,13 +11,13 @@ use shardwright_build::{
     LossReport, PlanOptions, PlanReport, Planned, RecordedPlan, Settled, TIMES, Times, Trying,
 };
 use shardwright_bundle::{Bundle, Digest, is_bundle};
-use shardwright_checkpoints::{Builder, options_of};
+use shardwright_checkpoints::{Builder, open_adapted, options_of};
 use shardwright_doctor::compare_reports;
 use shardwright_files::own;
 use shardwright_planning::plan::{BuildTime, Plan};
 use shardwright_planning::request::Request;
 use shardwright_vocabulary::{
-    Beforehand, EntryKind, Error, ErrorKind, Notice, Part, Result, TimeCost, Watch,
+    Beforehand, EntryKind, Error, ErrorKind, Notice, Part, Pass, Result, TimeCost, Watch,
 };
 
 use crate::journal::Journal;
@@ -114,7 +114,7 @@ pub fn tune_bundle(
         let what = format!("{} has no chain", bundle.path().display());
         return Err(Error::new(ErrorKind::Invalid, what).with_help("compile the checkpoint again"));
     };
-    let opened = shardwright_checkpoints::open_checkpoint(checkpoint)?;
+    let opened = open_adapted(checkpoint, &[Pass::Step], &options)?;
     let asked = options_of(&bundle, chain, &opened, &options)?;
     let plan = RecordedPlan::of(&bundle, chain)?;
     if options.strict {
@@ -137,7 +137,7 @@ fn until(time: Option<Duration>) -> Option<Instant> {
 }
 
 fn begin(mut site: Site<'_>, watch: &mut dyn Watch) -> Result<(TuneReport, Vec<Notice>)> {
-    let checkpoint = shardwright_checkpoints::open_checkpoint(site.checkpoint)?;
+    let checkpoint = open_adapted(site.checkpoint, &[Pass::Step], &site.asked)?;
     let ignored = IgnoredFields::of_checkpoint(&checkpoint, site.asked.cache.as_deref());
     match site.asked.strict {
         true => ignored.expect_none()?,
@@ -182,7 +182,7 @@ impl Site<'_> {
         watch: &mut dyn Watch,
     ) -> Result<Planned> {
         let options = naming.options(&self.asked, times);
-        let checkpoint = shardwright_checkpoints::open_checkpoint(self.checkpoint)?;
+        let checkpoint = open_adapted(self.checkpoint, &[Pass::Step], &options)?;
         Builder::new(&checkpoint, None).plan(&options, watch)
     }
 
@@ -193,7 +193,7 @@ impl Site<'_> {
         watch: &mut dyn Watch,
     ) -> Result<Settled> {
         let options = naming.options(&self.asked, times);
-        let checkpoint = shardwright_checkpoints::open_checkpoint(self.checkpoint)?;
+        let checkpoint = open_adapted(self.checkpoint, &[Pass::Step], &options)?;
         let first = self.bundled.clone().filter(|_| *naming == Naming::Bundled);
         let trying = Trying { first, ..Trying::default() };
         let (settled, _) = Builder::new(&checkpoint, None).kept_chain(&options, trying, watch)?;

@@ -1,6 +1,6 @@
 //! Proves a bundle: its own artefacts, against the checkpoint it was compiled from.
 
-use shardwright_vocabulary::{Beforehand, Device, DeviceKind, Error, ErrorKind, Part, Result, Watch};
+use shardwright_vocabulary::{Beforehand, Device, DeviceKind, Error, ErrorKind, Part, Pass, Result, Watch};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use shardwright_build::{
     ArtefactStore, CompiledGraphs, MeasuredLoss, PlanOptions, Purpose, RecordedPlan, TargetExecutor, Trying,
 };
 use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, TwinEntry, Verification as Proof};
-use shardwright_checkpoints::{Builder, open_checkpoint};
+use shardwright_checkpoints::{Builder, open_adapted, with_adapters};
 use shardwright_models::Checkpoint;
 use shardwright_selection::{devices_for, heads_of, know_chip, only_compiled_for};
 use shardwright_shims::{Artefact, Place, WorkOrder};
@@ -147,13 +147,14 @@ pub(crate) fn bundle_of(
         IgnoredFields::of_bundle(&existing).expect_none()?;
         expect_no_strays(&existing)?;
     }
-    let intact = open_checkpoint(checkpoint)?;
+    let intact = open_adapted(checkpoint, &[Pass::Step], options)?;
     let (own, other) = (Digest::from(intact.content_hash()), existing.manifest().model.checkpoint);
     if own != other {
         let (bundle, checkpoint) = (bundle.display(), checkpoint.display());
         let what = format!("{bundle} was compiled from checkpoint {other}, but {checkpoint} is {own}");
-        return Err(Error::new(ErrorKind::Incompatible, what)
-            .with_help("name the checkpoint the bundle was compiled from"));
+        let error = Error::new(ErrorKind::Incompatible, what)
+            .with_help("name the checkpoint the bundle was compiled from");
+        return Err(with_adapters(&existing, error));
     }
     Ok((existing, intact, rules.take_notices().into_iter().map(|notice| notice.text).collect()))
 }

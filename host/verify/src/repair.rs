@@ -8,7 +8,7 @@ use shardwright::OpenOptions;
 use shardwright::tools::OpenTools;
 use shardwright_build::{BundleTrying, Compilations, PlanOptions, Proving, RecordedPlan, Trying};
 use shardwright_bundle::Bundle;
-use shardwright_checkpoints::{CompileReport, TowerScope, compile_trying, towers_of};
+use shardwright_checkpoints::{CompileReport, TowerScope, compile_trying, open_adapted, towers_of};
 use shardwright_models::Checkpoint;
 use shardwright_vocabulary::{Error, ErrorKind, Pass, Result, Watch};
 
@@ -227,7 +227,7 @@ fn towers_in(bundle: &Bundle, checkpoint: &Path, plan: &PlanOptions) -> Result<(
         own.recorded.towers.passes = Some(scopes.iter().map(|scope| scope.pass).collect());
     }
     let opened = scopes.into_iter().map(|scope| {
-        let intact = Checkpoint::open_for(checkpoint, &[Pass::Step, scope.pass])?;
+        let intact = open_adapted(checkpoint, &[Pass::Step, scope.pass], plan)?;
         let plan = scope.options(&own);
         Ok(Tower { intact, scope, plan })
     });

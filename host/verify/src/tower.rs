@@ -7,7 +7,9 @@ use shardwright_build::{
     ArtefactStore, CompiledGraphs, NoArtefactStore, PlanOptions, Purpose, RecordedPlan, Trying,
 };
 use shardwright_bundle::{Bundle, Digest};
-use shardwright_checkpoints::{Builder, FeatureSample, SampleSet, TowerScope, tower_samples, towers_of};
+use shardwright_checkpoints::{
+    Builder, FeatureSample, SampleSet, TowerScope, open_adapted, tower_samples, towers_of,
+};
 use shardwright_graph::Graph;
 use shardwright_models::Checkpoint;
 use shardwright_reference::step::Features;
@@ -101,7 +103,7 @@ fn prove(
     watch: &mut dyn Watch,
 ) -> Result<(TowerVerification, Vec<String>)> {
     let pass = scope.pass;
-    let intact = Checkpoint::open_for(checkpoint, &[Pass::Step, pass])?;
+    let intact = open_adapted(checkpoint, &[Pass::Step, pass], plan)?;
     let plan = PlanOptions { taps: plan.taps, ..scope.options(plan) };
     let mut proof = TowerProof::new(&intact, scope, &plan, options)?;
     let pool = scope.processor.picture.as_ref().map_or(1, |picture| picture.pool);

@@ -5,11 +5,11 @@ use std::path::Path;
 use shardwright::tools::{ModelTools, OpenTools};
 use shardwright::{Model, OpenOptions, PlanMeasuring};
 use shardwright_build::{CPU_SHIM, CompiledGraphs, MeasuredLoss, PlanOptions};
-use shardwright_checkpoints::{StoredAnswers, open_checkpoint};
+use shardwright_checkpoints::{StoredAnswers, open_adapted};
 use shardwright_graph::{Asset, ComponentKind, Graph, Op, ValueSource, Weight, WeightData, WeightId};
 use shardwright_models::Checkpoint;
 use shardwright_runtime::Chain;
-use shardwright_vocabulary::{DType, Error, ErrorKind, Part, Result, Watch};
+use shardwright_vocabulary::{DType, Error, ErrorKind, Part, Pass, Result, Watch};
 
 use crate::boundaries::{BoundaryCheck, Prompt};
 use crate::divergence::{Bound, DivergenceVerification, divergence};
@@ -65,8 +65,8 @@ pub fn verify(
     let mut all = Part::new(watch, 0..1000);
     let open = open.clone().taps(true).measuring(PlanMeasuring::Usual);
     let model = open.open_watched(checkpoint, &mut all.then(OPENED))?;
-    let intact = open_checkpoint(checkpoint)?;
     let plan = open.plan_options();
+    let intact = open_adapted(checkpoint, &[Pass::Step], &plan)?;
     let goldens = Goldens::of(goldens, &intact)?;
     let (compiled, measured) = (model.compiled(), measured_of(&model));
     let verification =
@@ -87,7 +87,7 @@ pub fn self_test(
     watch: &mut dyn Watch,
 ) -> Result<SelfTestReport> {
     options.thresholds(Thresholds::SAME_FLOATS)?;
-    let checkpoint_as_is = open_checkpoint(checkpoint)?;
+    let checkpoint_as_is = open_adapted(checkpoint, &[Pass::Step], &open.plan_options())?;
     let tapped = open.clone().taps(true).measuring(PlanMeasuring::Usual);
     let mut all = Part::new(watch, 0..1000);
     let sound = tapped.open_watched(checkpoint, &mut all.then(OPENED / 2))?;

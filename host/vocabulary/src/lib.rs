@@ -35,6 +35,7 @@ mod flag;
 mod format;
 mod lesson;
 mod limit;
+mod lora;
 mod names;
 mod needs;
 mod op;
@@ -67,6 +68,7 @@ pub use format::{
 };
 pub use lesson::Lesson;
 pub use limit::{Limit, Relief, limit_names};
+pub use lora::{Lora, LoraScale};
 pub use names::UnknownName;
 pub use needs::{AndroidNeeds, BroughtBy, NeededLibrary, ShimNeeds, VersionRange};
 pub use op::{AttributeKind, OpAttribute, OpKind};

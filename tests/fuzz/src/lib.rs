@@ -1,5 +1,6 @@
 //! Fuzz targets for the readers of the host's input: checkpoints in every format, bundles and the
-//! packages around them, artefacts' heads, signatures, plans, work orders, tokenizers, templates.
+//! packages around them, artefacts' heads, signatures, plans, work orders, tokenizers, templates,
+//! saved sessions.
 //!
 //! **Job.** One function per kind, which must return for any bytes, and returns whether they were
 //! accepted. Hashes, lengths and signatures are corrected first, because they would otherwise
@@ -15,6 +16,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::Arc;
 
+use shardwright::tools::read_saved_session;
 use shardwright_build::{Learned, LearnedLimit};
 use shardwright_bundle::{Bundle, Digest};
 use shardwright_files::Section;
@@ -29,6 +31,7 @@ use shardwright_text::{
     ChatTemplate, GenerationConfig, IndexBytes, Message, RenderOptions, TemplateValue, Tokenizer,
 };
 use shardwright_trust::{ENVELOPE_BYTES, Envelope, Kind, Revocations, SecretKey, Statement};
+use shardwright_vocabulary::{Lora, LoraScale, Pass};
 
 /// A target: its name and its function, which returns whether the bytes were accepted.
 pub type Target = (&'static str, fn(&[u8]) -> bool);
@@ -36,6 +39,7 @@ pub type Target = (&'static str, fn(&[u8]) -> bool);
 /// All targets by name.
 pub const TARGETS: &[Target] = &[
     ("checkpoint", checkpoint),
+    ("lora", lora),
     ("gguf", gguf),
     ("gguf_head", gguf_head),
     ("gguf_alone", gguf_alone),
@@ -52,6 +56,7 @@ pub const TARGETS: &[Target] = &[
     ("plan", plan),
     ("work_order", work_order),
     ("template", template),
+    ("session", session),
 ];
 
 /// Largest number of bytes of weights in a weight file. They occupy no disk space.
@@ -94,6 +99,36 @@ pub fn checkpoint(bytes: &[u8]) -> bool {
         Err(_) => return false,
     }
     true
+}
+
+/// The checkpoint that adapters are merged into.
+const LORA_BASE: [(&str, &[u8]); 2] = [
+    ("config.json", include_bytes!("../../fixtures/phi4mini/config.json")),
+    ("model.safetensors", include_bytes!("../../fixtures/phi4mini/model.safetensors")),
+];
+
+/// Reads the settings of an adapter, then its tensors, and merges it into a small checkpoint.
+pub fn lora(bytes: &[u8]) -> bool {
+    thread_local! {
+        static BASE: Option<tempfile::TempDir> = tempfile::tempdir().ok().filter(|folder| {
+            LORA_BASE.iter().all(|(name, bytes)| std::fs::write(folder.path().join(name), bytes).is_ok())
+        });
+    }
+    let Some((settings, tensors)) = parts(bytes) else { return false };
+    let Ok(folder) = tempfile::tempdir() else { return false };
+    let made = std::fs::write(folder.path().join("adapter_config.json"), settings)
+        .and_then(|()| std::fs::write(folder.path().join("adapter_model.safetensors"), tensors));
+    let adapter = Lora { folder: folder.path().to_owned(), scale: LoraScale::default() };
+    BASE.with(|base| {
+        let Some(base) = base.as_ref().filter(|_| made.is_ok()) else { return false };
+        match Opened::open_adapted(base.path(), &[Pass::Step], &[adapter]) {
+            Ok(Opened::Whole(checkpoint)) => {
+                decode(checkpoint.graph());
+                true
+            }
+            Ok(Opened::Outline(_)) | Err(_) => false,
+        }
+    })
 }
 
 /// Reads settings, then a GGUF file.
@@ -415,6 +450,20 @@ pub fn work_order(bytes: &[u8]) -> bool {
     let sizes = |index| (order.weight_bytes(index).len(), order.scale_bytes(index).len());
     let _ = (0..order.head().weights.len()).map(sizes).collect::<Vec<_>>();
     order.interfaces().is_ok()
+}
+
+/// Length of the hash at the end of a saved session.
+const SESSION_HASH: usize = 32;
+
+/// Reads a saved session for a context of 512 positions and rows of 64 values. Its hash is
+/// corrected.
+pub fn session(bytes: &[u8]) -> bool {
+    let mut bytes = bytes.to_vec();
+    if let Some(end) = bytes.len().checked_sub(SESSION_HASH) {
+        let sum = Digest::of(&bytes[..end]);
+        bytes[end..].copy_from_slice(sum.bytes());
+    }
+    read_saved_session(&bytes, 512, 64).is_ok_and(|(turns, tokens)| turns <= bytes.len() && tokens <= 512)
 }
 
 /// Renders a chat template for a conversation with everything that templates read.

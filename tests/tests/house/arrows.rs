@@ -28,8 +28,11 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-doctor",
             "shardwright-measure",
             "shardwright-planner-build",
+            "shardwright-serve",
         ],
     ),
+    // Serves models over HTTP. The program decides how they are opened.
+    ("shardwright-serve", &["shardwright-vocabulary", "shardwright"]),
     // Lays a bundle out for a channel. Loads no model.
     ("shardwright-delivery", &["shardwright-bundle", "shardwright-files", "shardwright-vocabulary"]),
     // Finds and fetches models. Does not read them.
@@ -115,6 +118,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-worker",
             "shardwright-selection",
             "shardwright-runtime",
+            "shardwright-constraint",
             "shardwright-build",
             "shardwright-checkpoints",
         ],
@@ -171,6 +175,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-shims",
             "shardwright-text",
             "shardwright-drafting",
+            "shardwright-constraint",
             "shardwright-graph",
             "shardwright-vocabulary",
         ],
@@ -213,6 +218,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardwright-trust", &["shardwright-files", "shardwright-vocabulary"]),
     ("shardwright-text", &["shardwright-gguf", "shardwright-files", "shardwright-vocabulary"]),
     ("shardwright-drafting", &["shardwright-text", "shardwright-vocabulary"]),
+    // Knows the tokens that a grammar allows, but no sessions.
+    ("shardwright-constraint", &["shardwright-text", "shardwright-vocabulary"]),
     ("shardwright-preprocessing", &["shardwright-files", "shardwright-vocabulary"]),
     // Opens files for all crates that read user-supplied paths.
     ("shardwright-files", &["shardwright-vocabulary"]),

@@ -62,6 +62,7 @@ const HOW_TO_PAGES: &[(&str, &str)] = &[
     ("host/models/README.md", "a model family"),
     ("host/graph/README.md", "an operation"),
     ("docs/how-to/integrate.md", "an application"),
+    ("docs/how-to/serve.md", "a client of the server"),
 ];
 
 #[test]

@@ -43,6 +43,10 @@ fn reply(
             GenerationEvent::DraftDropped { draft } => panic!("{draft:?}"),
             GenerationEvent::TextDelta { .. }
             | GenerationEvent::ThoughtDelta { .. }
+            | GenerationEvent::ToolCallBegin { .. }
+            | GenerationEvent::ToolCallArguments { .. }
+            | GenerationEvent::ToolCall { .. }
+            | GenerationEvent::ToolCallDropped { .. }
             | GenerationEvent::Done { .. } => {}
         }
     }

@@ -30,6 +30,10 @@ fn ended(reply: Reply<'_>) -> (String, DoneReason) {
             GenerationEvent::Done { reason, .. } => return (said, reason),
             GenerationEvent::Token { .. }
             | GenerationEvent::ThoughtDelta { .. }
+            | GenerationEvent::ToolCallBegin { .. }
+            | GenerationEvent::ToolCallArguments { .. }
+            | GenerationEvent::ToolCall { .. }
+            | GenerationEvent::ToolCallDropped { .. }
             | GenerationEvent::DraftDropped { .. } => {}
         }
     }

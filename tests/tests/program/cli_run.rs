@@ -127,6 +127,24 @@ fn pictures_and_sounds_stand_before_the_prompt() {
     }
 }
 
+/// Texts, pictures and sounds have the order of the command line.
+#[test]
+fn parts_of_a_prompt_can_stand_in_any_order() {
+    let picture = "host/preprocessing/tests/preprocessing/files/smooth.jpg";
+    let run = |parts: &[&str]| {
+        let done = ended(shardwright(["run", MULTIMODAL_FIXTURE, "--greedy", "-n", "4"]).arguments(parts));
+        (prompt_tokens(&done), done["reply"].clone())
+    };
+    let text = run(&["--prompt", "This is", "--prompt", "what?"]).0;
+    let inside = ["--prompt", "This is", "--image", picture, "--prompt", "what?"];
+    let (between, reply) = run(&inside);
+    assert!((text + 40..=text + 76).contains(&between), "{text} and {between}");
+    let after = run(&["--prompt", "This is", "--prompt", "what?", "--image", picture]);
+    assert_ne!((between, reply), after, "the place of the picture matters");
+    let twice = ["--raw", "--prompt", "a", "--prompt", "b"];
+    shardwright(["run", DEMO_MODEL]).arguments(twice).refuses_with(2, &["continues one `--prompt`"]);
+}
+
 /// Thoughts are written to standard error, so that standard output contains only the answer.
 #[test]
 fn thoughts_are_shown_apart_from_the_answer() {

@@ -9,12 +9,15 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use shardwright::{ChatPart, OpenOptions, Session};
 use shardwright_bundle::{Bundle, Digest};
 use shardwright_graph::{ComponentKind, EntryOptions, EntryPoint};
 use shardwright_shims::WorkOrderBuilder;
 use shardwright_test_checkpoints::{Fill, Spec, write_gguf};
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::chain::made;
+use shardwright_tests::checkpoints::MULTIMODAL_FIXTURE;
+use shardwright_tests::program::search_path;
 use shardwright_tests::tree::root;
 use shardwright_text::Tokenizer;
 use shardwright_trust::{Envelope, Kind, LeastRelease, Revocations, SecretKey, Statement};
@@ -65,6 +68,14 @@ fn fixtures(weights: &str, folders: &[&'static str]) -> Vec<(&'static str, Vec<u
         (folder, joined(&settings, &weights))
     };
     folders.iter().map(one).collect()
+}
+
+/// Returns an adapter: its settings and tensors.
+fn adapter() -> Vec<u8> {
+    let folder = root().join("tests/fixtures/lora/phi4mini");
+    let [settings, tensors] = ["adapter_config.json", "adapter_model.safetensors"]
+        .map(|name| fs::read(folder.join(name)).expect("a file"));
+    joined(&settings, &tensors)
 }
 
 /// Returns GGUF files as small as their vocabularies allow.
@@ -199,6 +210,32 @@ fn learned() -> Vec<u8> {
     serde_json::to_vec(&file).expect("JSON")
 }
 
+/// Returns a saved session with a KV cache, and one with turns and a picture but without.
+fn sessions() -> Vec<(&'static str, Vec<u8>)> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let session = |checkpoint: &str| {
+        let options = OpenOptions::new().search_path(search_path()).context(512);
+        let model = options.open(root().join(checkpoint)).expect("a model");
+        let mut session = model.session().expect("a session");
+        session.options.max_tokens = Some(3);
+        session
+    };
+    let saved = |name: &'static str, mut session: Session| {
+        let path = folder.path().join(name);
+        session.save(&path).expect("saved");
+        (name, fs::read(path).expect("a file"))
+    };
+    let mut text = session("tests/fixtures/qwen3");
+    text.complete_ids(vec![5, 6, 7, 8]).expect("a reply").text().expect("text");
+    let mut seen = session(MULTIMODAL_FIXTURE);
+    let (width, height, stride) = (50, 38, 150);
+    let pixels = (0..stride * height as usize).map(|at| (at % 251) as u8).collect();
+    let picture = ChatPart::PictureRgb8 { width, height, stride, pixels };
+    seen.chat_parts([picture, "What is this?".into()]).expect("a reply").text().expect("text");
+    seen.release();
+    vec![saved("states", text), saved("picture", seen)]
+}
+
 /// Returns an archive with a stored bundle, after an unrelated entry.
 fn package() -> Vec<u8> {
     let (mut bytes, mut directory) = (Vec::new(), Vec::new());
@@ -260,12 +297,14 @@ fn every_file_of_the_corpus_is_taken() {
             ("gguf", fixtures("model.gguf", &["gguf_q4_0_gemma3", "gguf_q8_0"])),
             ("gguf_alone", gguf_files()),
             ("quantised", fixtures("model.safetensors", &QUANTISED)),
+            ("lora", vec![("phi4mini", adapter())]),
             ("work_order", work_orders()),
             ("template", templates()),
             ("tokenizer", tokenizers()),
             ("tokenizer_index", vec![("merging", tokenizer_index())]),
             ("package", vec![("stored", package())]),
             ("learned", vec![("limits", learned())]),
+            ("session", sessions()),
         ] {
             for (name, bytes) in samples {
                 write(target, name, &bytes);

@@ -292,8 +292,16 @@ const CLAIMS: [(&str, &str, Evidence); 12] = [
     ("has run on phones", "no", Evidence::Gap("Shardwright has not run on a phone.")),
     ("GPU", "no", Evidence::Gap("There is no shim for a GPU.")),
     ("Kotlin, Python", "no", Evidence::Gap("no library for Kotlin, Swift or Python")),
-    ("OpenAI server", "no", Evidence::Gap("no server")),
-    ("calls of tools parsed", "no", Evidence::Gap("no parser for tool calls")),
+    (
+        "OpenAI server",
+        "yes",
+        Evidence::Test("tests/tests/program/howto_serve.rs", "official_clients_get_what_they_expect"),
+    ),
+    (
+        "calls of tools parsed",
+        "yes",
+        Evidence::Test("tests/tests/program/howto_serve.rs", "official_clients_get_what_they_expect"),
+    ),
     ("reads GGUF", "yes", Evidence::Reads(&["tests/fixtures/gguf/llama3.gguf"])),
     (
         "reads GPTQ, AWQ, compressed-tensors",

@@ -81,6 +81,16 @@ const NOT_RUN: &[(&str, &str)] = &[
         "cargo test --manifest-path my-planner/Cargo.toml",
         "the tests of `plugins/example-policy` are those of the workspace",
     ),
+    ("shardwright serve demo-model", "serves until it is stopped; `howto_serve` starts it"),
+    ("shardwright serve demo-model --address 0.0.0.0 --api-key keys.txt", "serves until it is stopped"),
+    (
+        "shardwright serve chat=demo-model embed=path/to/embeddinggemma --memory-budget 6GB",
+        "serves until it is stopped",
+    ),
+    (
+        "curl -sN http://127.0.0.1:8080/v1/chat/completions -H \"Content-Type: application/json\" -d '{\"model\": \"demo-model\", \"temperature\": 0, \"messages\": [{\"role\": \"user\", \"content\": \"What does bug mean?\"}]}'",
+        "needs the server; see `howto_serve`",
+    ),
     ("npm install --prefix plugins/javascript --no-package-lock", "`cargo xtask test` has what it installs"),
     (
         "npm run --prefix plugins/javascript build",

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use shardwright_tests::browser::{self, Browser};
+use shardwright_tests::browser::{self, Browser, FAINT};
 use shardwright_tests::checkpoints::{DEMO_MODEL, MULTIMODAL_FIXTURE};
 use shardwright_tests::program::{Run, shardwright};
 use shardwright_tests::{skipped, tree};
@@ -102,34 +102,6 @@ fn two_plans_are_compared() {
     });
     assert!(changed["changes"].as_array().expect("changes").contains(&limit), "{changed:#}");
 }
-
-/// JavaScript that lists texts with a contrast to their background below 4.5, by the formula of
-/// WCAG 2.2.
-const FAINT: &str = r"(() => {
-  const channels = (colour) => colour.match(/[\d.]+/g).map(Number);
-  const light = (colour) => {
-    const [r, g, b] = channels(colour).slice(0, 3)
-      .map((part) => part / 255)
-      .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const behind = (element) => {
-    for (let at = element; at; at = at.parentElement) {
-      const colour = getComputedStyle(at).backgroundColor;
-      if ((channels(colour)[3] ?? 1) > 0) return colour;
-    }
-    return 'rgb(255, 255, 255)';
-  };
-  const faint = [];
-  for (const element of document.body.querySelectorAll('*')) {
-    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
-    if (!own || element.tagName === 'SCRIPT') continue;
-    const [one, other] = [getComputedStyle(element).color, behind(element)].map(light);
-    const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
-    if (contrast < 4.5) faint.push([contrast, element.className, element.textContent]);
-  }
-  return faint;
-})()";
 
 /// JavaScript that returns null for a hidden panel, or its text and whether all of it is in the
 /// window.

@@ -49,6 +49,8 @@ const TOO_MUCH: &[&str] = &[
     "shardwright-quantisation",
     "shardwright-reference",
     "shardwright-planner-build",
+    "shardwright-constraint",
+    "llguidance",
 ];
 
 fn assert_small(packages: &BTreeSet<String>) {

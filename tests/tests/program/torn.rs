@@ -158,3 +158,49 @@ fn a_writer_that_fails_at_any_byte_says_where_and_the_next_run_completes() {
     assert!(fs::read(&packed).expect("packed") == packed_bytes);
     assert!(contents(&whole) == expected);
 }
+
+/// Replies to a prompt, and saves the session.
+fn save(bundle: &Path, prompt: &str, into: &Path) -> Run {
+    let run = shardwright(["run", "--greedy", "-n", "4", "--quiet", "--prompt", prompt, "--save"]);
+    run.argument(into).argument(bundle)
+}
+
+#[test]
+fn killed_while_saving_a_session_the_old_file_or_the_new_one_is_left() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let compiled = Compiled::from(DEMO_MODEL, ["--context", "256"]);
+    let (bundle, path) = (compiled.path(), folder.path().join("session"));
+    let [old, new] = ["What is politics?", "Define happiness."].map(|prompt| {
+        save(&bundle, prompt, &path).succeeds();
+        fs::read(&path).expect("saved")
+    });
+    assert_ne!(old, new);
+    let start = Instant::now();
+    save(&bundle, "Define happiness.", &path).succeeds();
+    let took = start.elapsed();
+    let (mut killed, moments) = (0, cases(12, 120));
+    for moment in 0..moments {
+        fs::write(&path, &old).expect("written");
+        // Saving is the end of the run.
+        let at = took.mul_f64(0.5 + 0.6 * f64::from(moment) / f64::from(moments));
+        killed += u32::from(!save(&bundle, "Define happiness.", &path).killed_after(at));
+        let found = fs::read(&path).expect("a file");
+        assert!(found == old || found == new, "killed after {at:?}: {} bytes", found.len());
+    }
+    assert!(killed > 0, "every run ended before it was killed");
+    // A disk that is full at any byte leaves the old file, too.
+    fs::write(&path, &old).expect("written");
+    let shown = |path: &Path| path.display().to_string();
+    let steps = cases(4, 40) as u64;
+    for step in 0..steps {
+        let blocks = step * (new.len() as u64 / 512) / steps;
+        let words =
+            ["run", "--isolation", "off", "--greedy", "-n", "4", "--prompt", "Define happiness.", "--save"];
+        let (bundle, path) = (shown(&bundle), shown(&path));
+        let (code, said) = bounded(blocks, &[&words[..], &[&path, &bundle]].concat());
+        assert!(code != Some(0) && said.contains("help:") && said.contains("session"), "{blocks}: {said}");
+        assert!(fs::read(&path).expect("a file") == old, "{blocks} blocks");
+    }
+    let restored = shardwright(["run", "--prompt", "And?", "-n", "2", "--strict", "--restore"]);
+    restored.argument(&path).argument(&bundle).succeeds();
+}

@@ -105,6 +105,7 @@ impl Program {
                 command.env_remove("RUSTC_WORKSPACE_WRAPPER").env_remove("CLIPPY_ARGS");
                 crate::vendor::offer(&mut command);
                 crate::javascript::offer(workspace, &mut command);
+                crate::clients::offer(workspace, &mut command);
                 command.env("CARGO_MANIFEST_DIR", &self.folder);
                 command
             }

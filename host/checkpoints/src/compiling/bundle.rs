@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use shardwright_build::{
-    BundleStore, BundleTrying, PlanOptions, PlanReport, Purpose, RecordedOptions, Settled, SharedWriter,
-    Trying, settle_trying,
+    BundleStore, BundleTrying, PlanOptions, PlanReport, Purpose, RecordedLora, RecordedOptions, Settled,
+    SharedWriter, Trying, settle_trying,
 };
 use shardwright_bundle::{
     AssetEntry, Bundle, BundleWriter, ChainEntry, Digest, FileReference, Manifest, ModelIdentity, Structure,
@@ -24,7 +24,7 @@ use super::gated::Gated;
 use super::later::LaterChains;
 use super::{CompileReport, CompiledVariant, FailedVariant};
 use crate::path::passes_with;
-use crate::{Builder, TowerScope, expect_checkpoint, tower_weights, towers_of};
+use crate::{Builder, TowerScope, expect_checkpoint, open_adapted, tower_weights, towers_of};
 
 /// Progress after the first chain is made, in thousandths. Fallback chains and the writing of
 /// tables may follow.
@@ -97,7 +97,7 @@ impl<'c> Compiling<'c> {
         watch: &mut dyn Watch,
     ) -> Result<Made> {
         let (scopes, left_out) = towers_of(self.directory, options)?;
-        let checkpoint = Checkpoint::open_for(self.directory, &passes_with(&scopes))?;
+        let checkpoint = open_adapted(self.directory, &passes_with(&scopes), options)?;
         let writer = &*self.writer()?;
         let rules = options.trust.rules(options.cache.as_deref())?;
         let named = options.reuse.as_ref().map(|path| Bundle::open_trusting(path, &rules)).transpose()?;
@@ -164,7 +164,7 @@ impl<'c> Compiling<'c> {
             aliases: profile.aliases,
             calibration,
             planner: report.planner.clone(),
-            options: recorded(options)?,
+            options: recorded(options, &checkpoint)?,
             structure: Structure::of(&graph),
             assets,
             chains: later.after(first),
@@ -353,10 +353,20 @@ fn chains(
 }
 
 /// Returns the options to record. Defaults are left out.
-fn recorded(options: &PlanOptions) -> Result<BTreeMap<String, serde_json::Value>> {
+fn recorded(options: &PlanOptions, checkpoint: &Checkpoint) -> Result<BTreeMap<String, serde_json::Value>> {
     let calibration_digest = options.calibration_digest()?;
-    let recorded = RecordedOptions { calibration_digest, ..options.recorded.clone() };
+    let lora = checkpoint.adapters().iter().map(|adapter| RecordedLora {
+        name: adapter.name.clone(),
+        scale: adapter.scale,
+        config: adapter.config.into(),
+        weights: adapter.weights.into(),
+    });
+    let recorded = RecordedOptions { calibration_digest, lora: lora.collect(), ..options.recorded.clone() };
     serde_json::to_value(&recorded)
-        .and_then(serde_json::from_value)
+        .and_then(|mut options| {
+            // Sorted, as in a program without the text crate, which keeps the order of members.
+            options.sort_all_objects();
+            serde_json::from_value(options)
+        })
         .map_err(|error| Error::new(ErrorKind::Internal, format!("cannot serialise the options: {error}")))
 }

@@ -12,7 +12,7 @@ use shardwright_models::Checkpoint;
 use shardwright_planning::profile::{GENERIC, ProfileRegistry};
 use shardwright_quantisation::{Change, Compensated, ExpectedLosses, Loss, Moments, moment_priors};
 use shardwright_vocabulary::{
-    Error, ErrorKind, FormatTuple, Notice, Part, Provenance, Result, ValueFormat, Watch, WeightFormat,
+    Error, ErrorKind, FormatTuple, Notice, Part, Pass, Provenance, Result, ValueFormat, Watch, WeightFormat,
 };
 
 use super::kept::Kept;
@@ -20,7 +20,7 @@ use super::known::{Formats, Known};
 use super::{Means, Site, TEXT, identity, measure};
 use crate::measuring::calibrate;
 use crate::rounding::compensated;
-use crate::{moments, open_checkpoint, texts};
+use crate::{moments, open_adapted, texts};
 
 /// Progress after ranges are calibrated, and after moments are computed, in thousandths.
 const CALIBRATED: u32 = 50;
@@ -115,7 +115,7 @@ pub fn measure_sensitivities(
     watch: &mut dyn Watch,
 ) -> Result<(SensitivityReport, Vec<Notice>)> {
     let until = time.and_then(|time| Instant::now().checked_add(time));
-    let checkpoint = open_checkpoint(path)?;
+    let checkpoint = open_adapted(path, &[Pass::Step], options)?;
     let graph = checkpoint.graph();
     let mut notices = ignored(&checkpoint, options.strict)?;
     let tuples = offered(graph, options, &mut notices)?;

@@ -9,9 +9,9 @@ use shardwright::{FormatChoice, Pass, Preference, PromptLength, TableFormats, We
 use shardwright_build::{self as build, PlanOptions, RecordedOptions, TowerOptions};
 
 use super::{
-    ExecutionArguments, Executor, PlannerPlaces, ProfilePlaces, ShimPlaces, Table, TowerArgument,
-    TrustArguments, formats, name_and_number, name_and_text, preference, prompt_length, quality, rounding,
-    size, table_format, time, tokens_per_second,
+    ExecutionArguments, Executor, LoraArguments, PlannerPlaces, ProfilePlaces, ShimPlaces, Table,
+    TowerArgument, TrustArguments, formats, name_and_number, name_and_text, preference, prompt_length,
+    quality, rounding, size, table_format, time, tokens_per_second,
 };
 
 /// The chip to plan for, and the goals and settings of the plan.
@@ -145,6 +145,8 @@ pub struct TargetArguments {
     /// Compensated rounding needs minutes, once for a checkpoint and a text.
     #[arg(long, value_name = "nearest|compensated", value_parser = rounding)]
     pub rounding: Option<WeightRounding>,
+    #[command(flatten)]
+    pub lora: LoraArguments,
     /// Calibration text, used if formats or the rounding need one: one conversation per line, turns
     /// separated by tabs. Default: built-in texts.
     #[arg(long, value_name = "FILE")]
@@ -240,6 +242,7 @@ impl TargetArguments {
                 },
                 device_memory: self.device_memory,
                 calibration_digest: None,
+                lora: Vec::new(),
             },
             formats: self.formats.clone(),
             quality_micronats: self.quality.map(|millinats| u64::from(millinats) * 1000),
@@ -251,6 +254,7 @@ impl TargetArguments {
             prompts: self.usual_prompt.clone(),
             answer_tokens: self.usual_answer,
             usual_text: self.usual_text.clone(),
+            lora: self.lora.adapters.clone(),
             calibration_text: self.calibration_text.clone(),
             planner: self.planner.clone(),
             ..PlanOptions::default()
@@ -337,6 +341,7 @@ pub fn decided_before(target: &TargetArguments, execution: &ExecutionArguments) 
         ("--usual-answer", target.usual_answer.is_some()),
         ("--usual-text", target.usual_text.is_some()),
         ("--rounding", target.rounding.is_some()),
+        ("--lora", !target.lora.adapters.is_empty()),
         ("--calibration-text", target.calibration_text.is_some()),
         ("--planner", target.planner.is_some()),
         ("--planner-option", !target.planner_options.is_empty()),

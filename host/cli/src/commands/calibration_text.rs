@@ -161,7 +161,13 @@ fn reply(session: &mut Session, prompt: &str) -> Result<(String, u64), Failure> 
         match event? {
             GenerationEvent::TextDelta { text } | GenerationEvent::ThoughtDelta { text } => said += &text,
             GenerationEvent::Token { .. } => tokens += 1,
-            GenerationEvent::DraftDropped { .. } | GenerationEvent::Done { .. } => {}
+            // Without tools there are no calls.
+            GenerationEvent::ToolCallBegin { .. }
+            | GenerationEvent::ToolCallArguments { .. }
+            | GenerationEvent::ToolCall { .. }
+            | GenerationEvent::ToolCallDropped { .. }
+            | GenerationEvent::DraftDropped { .. }
+            | GenerationEvent::Done { .. } => {}
         }
     }
     Ok((said, tokens))

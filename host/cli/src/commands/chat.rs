@@ -7,7 +7,7 @@ use rustyline::config::Behavior;
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
 use shardwright::tools::ModelTools;
-use shardwright::{DoneReason, ErrorKind, Model, Session};
+use shardwright::{DoneReason, ErrorKind, Model, Role, Session, TurnPart};
 
 use super::InputLines;
 use super::run::{Turn, reply};
@@ -16,8 +16,9 @@ use crate::outcome::{self, Failure, Outcome};
 use crate::{interrupt, views};
 
 /// Commands to the program, which do not go to the model.
-const COMMANDS: [(&str, &str); 3] = [
+const COMMANDS: [(&str, &str); 4] = [
     ("/clear", "forget the conversation"),
+    ("/result", "followed by text: the result of the first call without one"),
     ("/help", "list these commands; Ctrl-C stops a reply, arrow keys recall earlier lines"),
     ("/bye", "quit, like Ctrl-D"),
 ];
@@ -36,7 +37,7 @@ pub fn talk(
     while let Some(line) = lines.next()? {
         match line.as_deref().map(str::trim) {
             Ok("") => {}
-            Ok(turn) => answer(session, turn, arguments, format)?,
+            Ok(turn) => take_turn(session, turn, arguments, format)?,
             Err(_) => skipped += 1,
         }
         if let Err(failure) = line {
@@ -88,10 +89,10 @@ fn at_a_terminal(
                 "/help" | "/?" => {
                     COMMANDS.iter().for_each(|(name, what)| views::say(&format!("{name:<8}{what}")));
                 }
-                command if is_command(command) => {
+                command if is_command(command) && result_in(command).is_none() => {
                     views::say(&format!("unknown command `{command}`; /help lists the commands"));
                 }
-                turn => match answer(session, turn, arguments, format) {
+                turn => match take_turn(session, turn, arguments, format) {
                     // The error is about this turn only, so the next one may work.
                     Err(failure) if failure.is_of_what_was_asked() => {
                         outcome::report(failure, format);
@@ -121,6 +122,48 @@ fn unreadable(error: ReadlineError) -> Failure {
 /// Checks for a slash and one word. A path or a sentence goes to the model.
 fn is_command(line: &str) -> bool {
     line.strip_prefix('/').is_some_and(|name| !name.is_empty() && name.chars().all(char::is_alphabetic))
+}
+
+/// Handles a line for the model: a turn, or while calls wait for results, the result of one.
+fn take_turn(
+    session: &mut Session,
+    line: &str,
+    arguments: &RunArguments,
+    format: Format,
+) -> Result<(), Failure> {
+    let open = open_calls(session);
+    let (Some(result), Some(id)) = (result_in(line), open.first()) else {
+        if result_in(line).is_some() && !session.tools().is_empty() {
+            views::say("no call waits for a result");
+            return Ok(());
+        }
+        return answer(session, line, arguments, format);
+    };
+    session.tool_result(id, result)?;
+    if open.len() > 1 {
+        return Ok(());
+    }
+    session.cancel_handle().reset();
+    interrupt::begin();
+    reply(session, Turn::Results, arguments, format).map(drop)
+}
+
+/// Returns the text after `/result`.
+fn result_in(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("/result")?;
+    (rest.is_empty() || rest.starts_with(char::is_whitespace)).then(|| rest.trim())
+}
+
+/// Returns the ids of the calls of the last reply that have no result.
+fn open_calls(session: &Session) -> Vec<String> {
+    let turns = session.turns();
+    let last = turns.iter().rposition(|turn| turn.role != Role::Tool);
+    let Some((reply, results)) = last.and_then(|last| turns[last..].split_first()) else { return Vec::new() };
+    let has_result = |id: &str| {
+        let parts = results.iter().flat_map(|turn| &turn.parts);
+        parts.into_iter().any(|part| matches!(part, TurnPart::ToolResult { id: of, .. } if of == id))
+    };
+    reply.calls().map(|call| call.id.clone()).filter(|id| !has_result(id)).collect()
 }
 
 /// Replies to one turn. If the conversation exceeds the context, its oldest turns are removed, with
@@ -158,6 +201,19 @@ fn answer(
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn results_are_the_text_after_their_command() {
+        for (line, result) in [
+            ("/result 21 degrees", Some("21 degrees")),
+            ("/result {\"a\": 1} ", Some("{\"a\": 1}")),
+            ("/result", Some("")),
+            ("/results", None),
+            ("a /result b", None),
+        ] {
+            assert_eq!(super::result_in(line), result, "{line}");
+        }
+    }
+
     #[test]
     fn commands_are_distinguished_from_text_for_the_model() {
         for (line, command) in

@@ -51,7 +51,7 @@ fn checkpoints(command: &mut Command) -> Vec<&mut PathBuf> {
         bundled.compiled_from.as_mut()
     }
     match command {
-        Command::Run(run) => {
+        Command::Run(run) | Command::Chat(run) => {
             let more = drafts(&mut run.drafts.drafts).chain(bundled(&mut run.bundled));
             std::iter::once(&mut run.checkpoint).chain(more).collect()
         }
@@ -77,6 +77,7 @@ fn checkpoints(command: &mut Command) -> Vec<&mut PathBuf> {
         Command::Embed(embed) => {
             std::iter::once(&mut embed.checkpoint).chain(bundled(&mut embed.bundled)).collect()
         }
+        Command::Serve(serve) => serve.models.iter_mut().map(|model| &mut model.path).collect(),
         Command::Inspect { path, .. } => vec![path],
         Command::Sensitivity(sensitivity) => vec![&mut sensitivity.checkpoint],
         Command::Show(show) => vec![&mut show.checkpoint],

@@ -6,7 +6,7 @@ use std::path::Path;
 use shardwright::ChatPart;
 
 use super::too_long;
-use crate::arguments::RunArguments;
+use crate::arguments::{PromptPart, RunArguments};
 use crate::interrupt;
 use crate::outcome::{Failure, io};
 
@@ -24,23 +24,23 @@ pub fn expect_one_input(arguments: &RunArguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns pictures, then sounds, then the prompt. Reads standard input and pipes to their end.
-pub fn parts(prompt: &str, arguments: &RunArguments) -> Result<Vec<ChatPart>, Failure> {
-    let mut parts = Vec::new();
-    for path in &arguments.image {
-        parts.push(match piped(path)? {
-            Some(bytes) => ChatPart::PictureBytes(bytes),
-            None => ChatPart::PictureFile(path.clone()),
-        });
-    }
-    for path in &arguments.audio {
-        parts.push(match piped(path)? {
-            Some(bytes) => ChatPart::SoundBytes(bytes),
-            None => ChatPart::SoundFile(path.clone()),
-        });
-    }
-    parts.push(prompt.into());
-    Ok(parts)
+/// Returns the parts of the prompt in the order of the command line. Reads standard input and pipes
+/// to their end.
+pub fn parts(arguments: &RunArguments) -> Result<Vec<ChatPart>, Failure> {
+    let part = |part: &PromptPart| {
+        Ok(match part {
+            PromptPart::Text(text) => ChatPart::Text(text.clone()),
+            PromptPart::Picture(path) => match piped(path)? {
+                Some(bytes) => ChatPart::PictureBytes(bytes),
+                None => ChatPart::PictureFile(path.clone()),
+            },
+            PromptPart::Sound(path) => match piped(path)? {
+                Some(bytes) => ChatPart::SoundBytes(bytes),
+                None => ChatPart::SoundFile(path.clone()),
+            },
+        })
+    };
+    arguments.parts.iter().map(part).collect()
 }
 
 fn is_input(path: &Path) -> bool {

@@ -2,15 +2,19 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use serde_json::json;
-use shardwright::{ChatPart, DoneReason, ErrorKind, GenerationEvent, GenerationStatistics, Session};
+use shardwright::{
+    ChatPart, DoneReason, ErrorKind, GenerationEvent, GenerationStatistics, Model, Session, ToolCall,
+    ToolDefinition,
+};
 use shardwright_build::units;
 use shardwright_runtime::Move;
 
 use super::draft::{Drafts, drafts};
 use super::parts::{expect_one_input, parts};
+use super::structure::{constrain, grammar, incomplete};
 use super::{
-    PROMPT_BYTES_MAX, json as json_line, open, say_each, say_notices_and_of_text, say_verified,
-    standard_input, write,
+    PROMPT_BYTES_MAX, json as json_line, open, saved, say_each, say_notices_and_of_text, say_verified,
+    standard_input, text_of, write,
 };
 use crate::arguments::{Format, RunArguments, Thinking};
 use crate::outcome::{Failure, Outcome};
@@ -20,12 +24,18 @@ use crate::{interrupt, views};
 /// input.
 pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure> {
     expect_one_input(arguments)?;
+    if arguments.raw && arguments.prompt.len() > 1 {
+        let what = "`--raw` continues one `--prompt`, but several are given";
+        return Err(Failure::Arguments(what.to_owned()));
+    }
+    let grammar = grammar(arguments)?;
     let asked = &arguments.drafts.drafts;
     let model =
         open(&arguments.target, &arguments.execution, &arguments.checkpoint, &arguments.bundled, asked)?;
     say_notices_and_of_text(&model, arguments.quiet)?;
-    let mut session = model.session()?;
+    let mut session = saved::opened(&model, arguments)?;
     configure(&mut session, arguments)?;
+    constrain(&mut session, grammar.as_ref(), arguments)?;
     let drafts = drafts(asked, &model, &arguments.target, &arguments.execution, arguments.quiet)?;
     match drafts {
         Drafts::Planned => {}
@@ -36,28 +46,51 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
     interrupt::call(move || reply_to_end.cancel());
 
     session.picture_tokens = arguments.soft_tokens;
-    let seen = !arguments.image.is_empty() || !arguments.audio.is_empty();
+    let seen = arguments.parts.len() > 1;
     let implied = seen
         || arguments.system.is_some()
         || arguments.thinking.is_some()
+        || arguments.tools.is_some()
         || arguments.control_tokens_in_text;
     let chats = arguments.chat || implied || (model.has_chat_template() && !arguments.raw);
     // Piped text is one prompt. With `--chat`, each of its lines is a turn.
-    let prompt = match &arguments.prompt {
+    let prompt = match arguments.prompt.first() {
         None if !chats || !(arguments.chat || std::io::stdin().is_terminal()) => Some(prompt_from_stdin()?),
-        prompt => prompt.clone(),
+        prompt => prompt.cloned(),
     };
-    if !chats {
-        let text = prompt.unwrap_or_default();
-        return reply(&mut session, Turn::Text(&text), arguments, format).map(outcome_of);
-    }
+    let replied = match chats {
+        true => talk(&mut session, &model, prompt.as_deref(), arguments, format),
+        false => {
+            let text = prompt.unwrap_or_default();
+            reply(&mut session, Turn::Text(&text), arguments, format).map(outcome_of)
+        }
+    };
+    // Complete turns are saved even if a later one failed.
+    let saved = match replied.is_err() && session.turns().is_empty() {
+        // There is nothing to save, and an earlier session stays.
+        true => Ok(()),
+        false => saved::save(&mut session, arguments),
+    };
+    let outcome = replied?;
+    saved?;
+    Ok(outcome)
+}
+
+/// Replies in a conversation: to a prompt, or to each line of standard input.
+fn talk(
+    session: &mut Session,
+    model: &Model,
+    prompt: Option<&str>,
+    arguments: &RunArguments,
+    format: Format,
+) -> Result<Outcome, Failure> {
     if let Some(system) = &arguments.system {
         session.system(system);
     }
-    match &prompt {
-        Some(prompt) if seen => {
-            let turn = Turn::Parts(parts(prompt, arguments)?);
-            let reason = reply(&mut session, turn, arguments, format)?;
+    match prompt {
+        Some(_) if arguments.parts.len() > 1 => {
+            let turn = Turn::Parts(parts(arguments)?);
+            let reason = reply(session, turn, arguments, format)?;
             // The turn itself opens the towers.
             say_each(&model.report().notices_of_towers, arguments.quiet);
             let verified = model.report().verified_towers;
@@ -66,8 +99,8 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
             });
             Ok(outcome_of(reason))
         }
-        Some(prompt) => reply(&mut session, Turn::Chat(prompt), arguments, format).map(outcome_of),
-        None => super::chat::talk(&mut session, &model, arguments, format),
+        Some(prompt) => reply(session, Turn::Chat(prompt), arguments, format).map(outcome_of),
+        None => super::chat::talk(session, model, arguments, format),
     }
 }
 
@@ -104,6 +137,8 @@ pub enum Turn<'t> {
     Chat(&'t str),
     /// A user's turn with pictures and sounds.
     Parts(Vec<ChatPart>),
+    /// The results of calls, which the conversation has.
+    Results,
     /// A text to continue.
     Text(&'t str),
 }
@@ -155,6 +190,10 @@ fn configure(session: &mut Session, arguments: &RunArguments) -> Result<(), Fail
         }
     }
     session.template.control_tokens_in_text = arguments.control_tokens_in_text;
+    if let Some(path) = &arguments.tools {
+        session.set_tools(ToolDefinition::list_from_json(&text_of(path)?, &path.display().to_string())?)?;
+    }
+    session.set_tool_choice(arguments.tool_choice.clone().unwrap_or_default());
     Ok(())
 }
 
@@ -169,22 +208,26 @@ pub fn reply(
     let moved_before = session.placement().moves.len();
     let ended = stream(session, turn, arguments, format);
     let moves = session.placement().moves.split_off(moved_before);
-    if format == Format::Text && ended.is_ok() {
+    if format == Format::Text && ended.as_ref().is_ok_and(|replied| replied.line_is_open) {
         write(b"\n")?;
     }
     for moved in &moves {
         views::say(&move_notice(moved));
     }
-    let Replied { text, thoughts, reason, statistics } = ended?;
+    let Replied { text, thoughts, calls, reason, statistics, .. } = ended?;
     if format == Format::Json {
         let done = json!({
             "done": reason,
             "reply": text,
             "thoughts": thoughts,
+            "calls": calls.iter().map(call_as_json).collect::<Vec<_>>(),
             "statistics": in_seconds(&statistics),
             "moves": moves,
         });
         write(json_line(&done)?.as_bytes())?;
+    }
+    if statistics.incomplete {
+        views::say(&incomplete(&reason));
     }
     if !arguments.quiet && format == Format::Text {
         views::say(&summary(&reason, &statistics));
@@ -196,6 +239,9 @@ pub fn reply(
 struct Replied {
     text: String,
     thoughts: String,
+    calls: Vec<ToolCall>,
+    /// Whether the output ends within a line.
+    line_is_open: bool,
     reason: DoneReason,
     statistics: GenerationStatistics,
 }
@@ -209,6 +255,9 @@ fn in_seconds(statistics: &GenerationStatistics) -> serde_json::Value {
         "recomputed_tokens": statistics.recomputed_tokens,
         "generated_tokens": statistics.generated_tokens,
         "thought_tokens": statistics.thought_tokens,
+        "forced_tokens": statistics.forced_tokens,
+        "repeated_steps": statistics.repeated_steps,
+        "incomplete": statistics.incomplete,
         "parts_seconds": statistics.parts_time.as_secs_f64(),
         "prompt_seconds": statistics.prompt_time.as_secs_f64(),
         "decode_seconds": statistics.decode_time.as_secs_f64(),
@@ -233,32 +282,14 @@ fn stream(
             let mut watch = views::Progress::new("reading", Path::new("pictures and sounds"));
             session.chat_parts_watched(parts, &mut watch)?
         }
+        Turn::Results => session.answer()?,
         Turn::Text(text) => session.complete(text)?,
     };
-    let mut said = String::new();
-    let mut thoughts = views::Thoughts::default();
-    let mut flow = views::Flow::on_stdout();
+    let mut output = Output::new();
     let mut ended = None;
     for event in reply.by_ref() {
         match (event?, format) {
-            (GenerationEvent::TextDelta { text }, format) => {
-                thoughts.end();
-                match format {
-                    Format::Text => write(flow.push(&text).as_bytes())?,
-                    Format::Json => write(json_line(&json!({ "text": text }))?.as_bytes())?,
-                };
-                said += &text;
-            }
-            (GenerationEvent::ThoughtDelta { text }, Format::Text) if arguments.quiet => drop(text),
-            (GenerationEvent::ThoughtDelta { text }, Format::Text) => thoughts.show(&text),
-            (GenerationEvent::ThoughtDelta { text }, Format::Json) => {
-                write(json_line(&json!({ "thought": text }))?.as_bytes())?;
-            }
-            (GenerationEvent::Token { id }, Format::Json) => {
-                write(json_line(&json!({ "token": id }))?.as_bytes())?;
-            }
             (GenerationEvent::Done { reason, statistics }, _) => ended = Some((reason, statistics)),
-            (GenerationEvent::Token { .. }, Format::Text) => {}
             (GenerationEvent::DraftDropped { draft }, _) if arguments.target.strict => {
                 return Err(Failure::Refused {
                     kind: ErrorKind::Strict,
@@ -266,20 +297,12 @@ fn stream(
                     help: format!("{}, or leave --strict out", draft.help),
                 });
             }
-            (GenerationEvent::DraftDropped { draft }, Format::Json) => {
-                write(json_line(&json!({ "draft_dropped": draft }))?.as_bytes())?;
-            }
-            (GenerationEvent::DraftDropped { draft }, Format::Text) => {
-                views::say(&format!(
-                    "fallback: {}; the reply continues without it. help: {}",
-                    draft.because, draft.help
-                ));
-            }
+            (event, Format::Text) => output.show(event, arguments.quiet)?,
+            (event, Format::Json) => output.write_json(event)?,
         }
     }
-    thoughts.end();
-    write(flow.end().as_bytes())?;
-    let thoughts = reply.thoughts().to_owned();
+    output.end()?;
+    let (thoughts, calls) = (reply.thoughts().to_owned(), reply.calls().to_vec());
     let Some((reason, statistics)) = ended else {
         return Err(Failure::Refused {
             kind: ErrorKind::Internal,
@@ -287,7 +310,101 @@ fn stream(
             help: "run it again with `-vv` and report the output".to_owned(),
         });
     };
-    Ok(Replied { text: said, thoughts, reason, statistics })
+    let Output { said: text, line_is_open, .. } = output;
+    Ok(Replied { text, thoughts, calls, line_is_open, reason, statistics })
+}
+
+/// The output of one reply.
+struct Output {
+    said: String,
+    thoughts: views::Thoughts,
+    flow: views::Flow,
+    /// Whether the output needs a line end. True for an empty reply too.
+    line_is_open: bool,
+    /// Whether the current line has text.
+    has_text: bool,
+}
+
+impl Output {
+    fn new() -> Output {
+        Output {
+            said: String::new(),
+            thoughts: views::Thoughts::default(),
+            flow: views::Flow::on_stdout(),
+            line_is_open: true,
+            has_text: false,
+        }
+    }
+
+    /// Shows an event to a person. Calls are lines of JSON.
+    fn show(&mut self, event: GenerationEvent, quiet: bool) -> Result<(), Failure> {
+        match event {
+            GenerationEvent::TextDelta { text } => {
+                self.thoughts.end();
+                write(self.flow.push(&text).as_bytes())?;
+                self.said += &text;
+                (self.line_is_open, self.has_text) = (true, true);
+            }
+            GenerationEvent::ThoughtDelta { text } if !quiet => self.thoughts.show(&text),
+            GenerationEvent::ToolCall { call, .. } => {
+                self.thoughts.end();
+                let line_end = if self.has_text { "\n" } else { "" };
+                let call = json_line(&call_as_json(&call))?;
+                write(format!("{}{line_end}{call}", self.flow.end()).as_bytes())?;
+                self.flow = views::Flow::on_stdout();
+                (self.line_is_open, self.has_text) = (false, false);
+            }
+            GenerationEvent::DraftDropped { draft } => {
+                views::say(&format!(
+                    "fallback: {}; the reply continues without it. help: {}",
+                    draft.because, draft.help
+                ));
+            }
+            GenerationEvent::Token { .. }
+            | GenerationEvent::ThoughtDelta { .. }
+            | GenerationEvent::ToolCallBegin { .. }
+            | GenerationEvent::ToolCallArguments { .. }
+            | GenerationEvent::ToolCallDropped { .. }
+            | GenerationEvent::Done { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Writes an event as a line of JSON.
+    fn write_json(&mut self, event: GenerationEvent) -> Result<(), Failure> {
+        let line = match event {
+            GenerationEvent::TextDelta { text } => {
+                self.said += &text;
+                json!({ "text": text })
+            }
+            GenerationEvent::ThoughtDelta { text } => json!({ "thought": text }),
+            GenerationEvent::Token { id } => json!({ "token": id }),
+            GenerationEvent::ToolCallBegin { index, id, name } => {
+                json!({ "call_begin": { "index": index, "id": id, "name": name } })
+            }
+            GenerationEvent::ToolCallArguments { index, text } => {
+                json!({ "call_arguments": { "index": index, "text": text } })
+            }
+            GenerationEvent::ToolCall { index, call } => {
+                let mut shown = call_as_json(&call);
+                shown["index"] = index.into();
+                json!({ "call": shown })
+            }
+            GenerationEvent::ToolCallDropped { index } => json!({ "call_dropped": { "index": index } }),
+            GenerationEvent::DraftDropped { draft } => json!({ "draft_dropped": draft }),
+            GenerationEvent::Done { .. } => return Ok(()),
+        };
+        write(json_line(&line)?.as_bytes()).map(drop)
+    }
+
+    fn end(&mut self) -> Result<(), Failure> {
+        self.thoughts.end();
+        write(self.flow.end().as_bytes()).map(drop)
+    }
+}
+
+fn call_as_json(call: &ToolCall) -> serde_json::Value {
+    json!({ "id": call.id, "name": call.name, "arguments": call.arguments })
 }
 
 /// Returns a notice that is printed even without statistics: part of the reply was computed
@@ -317,6 +434,7 @@ fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
     let reason = match reason {
         DoneReason::StopToken { .. } => "ended by a stop token".to_owned(),
         DoneReason::StopText { text } => format!("ended by stop text {text:?}"),
+        DoneReason::GrammarEnd => "ended by the grammar".to_owned(),
         DoneReason::MaxTokens => "ended by the token limit".to_owned(),
         DoneReason::ContextFull => "ended because the context is full".to_owned(),
         DoneReason::Cancelled => "cancelled".to_owned(),
@@ -334,6 +452,10 @@ fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
         0 => String::new(),
         thoughts => format!(" ({thoughts} of thoughts)"),
     };
+    let forced = match statistics.forced_tokens {
+        0 => String::new(),
+        forced => format!(", {forced} forced by the grammar"),
+    };
     let drafted = match statistics.speculation.drafted {
         0 => String::new(),
         drafted => format!(", {} of {drafted} drafted accepted", statistics.speculation.accepted),
@@ -344,7 +466,7 @@ fn summary(reason: &DoneReason, statistics: &GenerationStatistics) -> String {
         false => String::new(),
     };
     format!(
-        "[{parts}{}{reused}{}, first token after {}, {}{thoughts}{}{drafted}, {reason}]",
+        "[{parts}{}{reused}{}, first token after {}, {}{thoughts}{}{forced}{drafted}, {reason}]",
         units::count(statistics.prompt_tokens as u64, "prompt token"),
         rate(statistics.prefill_tokens_per_second()),
         units::seconds(statistics.time_to_first_token.as_secs_f64()),

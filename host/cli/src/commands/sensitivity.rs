@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shardwright::OpenOptions;
+use shardwright::{Lora, OpenOptions};
 
 use super::{isolation_of, loudness, print, search_path};
 use crate::arguments::{Format, PlannerPlaces, SensitivityArguments};
@@ -29,6 +29,9 @@ pub fn sensitivity(arguments: &SensitivityArguments, format: Format) -> Result<O
     }
     if let Some(text) = &arguments.text {
         options = options.calibration_text(text);
+    }
+    for Lora { folder, scale } in &arguments.lora.adapters {
+        options = options.lora(folder, *scale);
     }
     if let Some(millinats) = arguments.quality {
         options = options.quality(millinats);

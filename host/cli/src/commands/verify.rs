@@ -4,7 +4,7 @@ use shardwright::ErrorKind;
 use shardwright_verify::{NotRun, VerifyOptions, VerifyReport};
 
 use super::{decided_before, expecting, open_options, print};
-use crate::arguments::{Format, VerifyArguments};
+use crate::arguments::{Format, LoraArguments, TargetArguments, VerifyArguments};
 use crate::outcome::{Failure, Outcome};
 use crate::views;
 
@@ -14,10 +14,12 @@ pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Fa
     let path = arguments.bundle.as_ref().unwrap_or(&arguments.checkpoint);
     let open = expecting(open, path, &arguments.expected)?;
     let mut options = verify_options(arguments)?;
-    if arguments.bundle.is_some() && decided_before(&arguments.target, &arguments.execution).is_none() {
+    // Adapters belong to the checkpoint, with which the bundle is compared.
+    let rest = TargetArguments { lora: LoraArguments::default(), ..arguments.target.clone() };
+    if arguments.bundle.is_some() && decided_before(&rest, &arguments.execution).is_none() {
         options = options.as_recorded();
     }
-    let goldens = arguments.golden.as_deref().or_else(|| recorded_beside(&arguments.checkpoint));
+    let goldens = goldens(arguments);
     let mut watch = views::Progress::new("verifying", &arguments.checkpoint);
     let (passed, whole) = if arguments.self_test {
         let report =
@@ -59,6 +61,21 @@ pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Fa
     }
     whole?;
     Ok(Outcome::Done)
+}
+
+/// Returns the folder with recorded outputs. Outputs next to the checkpoint belong to the model
+/// without adapters.
+fn goldens(arguments: &VerifyArguments) -> Option<&Path> {
+    let named = arguments.golden.as_deref();
+    let beside = recorded_beside(&arguments.checkpoint).filter(|_| named.is_none());
+    if beside.is_some() && !arguments.target.lora.adapters.is_empty() {
+        views::say(
+            "note: recorded outputs next to the checkpoint are not used, because they belong to the model \
+             without adapters; pass recorded outputs with `--golden DIR`",
+        );
+        return None;
+    }
+    named.or(beside)
 }
 
 /// Returns the checkpoint's folder if it contains recorded outputs.

@@ -9,6 +9,7 @@ mod gguf_file;
 mod goldens;
 mod hostile;
 mod hostile_quantised;
+mod lora;
 mod outline;
 mod quantised;
 mod register;

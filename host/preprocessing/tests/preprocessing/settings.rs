@@ -222,8 +222,8 @@ fn every_field_changes_the_settings_or_is_refused_or_is_listed() {
 #[test]
 fn unknown_fields_outside_of_pictures_and_sounds_are_reported() {
     let settings = nested(&json!({
-        "image_processor": {}, "video_processor": {"fps": 1}, "audio_seq_length": 5, "chat_template": "x",
-        "size": {"height": 960}, "do_normalize": null,
+        "image_processor": {}, "video_processor": {"fps": 1}, "audio_seq_length": 5, "size": {"height": 960},
+        "chat_template": "x", "do_normalize": null,
     }));
     let folder = tempfile::tempdir().expect("a folder");
     let reported: Vec<String> = settings.expect("settings").ignored.iter().map(ToString::to_string).collect();

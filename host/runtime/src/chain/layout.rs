@@ -196,6 +196,18 @@ impl StatePlan {
         let beyond = self.capacity.saturating_sub(self.window);
         high_water as u64 <= self.capacity || length as u64 >= (high_water as u64).saturating_sub(beyond)
     }
+
+    /// Returns the first position whose row was not overwritten after positions up to `high_water`
+    /// were written.
+    pub(crate) fn first_kept(&self, high_water: usize) -> usize {
+        high_water.saturating_sub(usize::try_from(self.capacity).unwrap_or(usize::MAX))
+    }
+
+    /// Returns the number of rows and the bytes of a row.
+    pub(crate) fn extents(&self) -> (usize, usize) {
+        let size = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
+        (size(self.capacity), size(self.row_bytes))
+    }
 }
 
 /// A boundary between two shards.

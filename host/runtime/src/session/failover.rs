@@ -7,13 +7,11 @@ use shardwright_bundle::Structure;
 use shardwright_vocabulary::{Error, ErrorClass, ErrorKind, Place};
 
 use super::Session;
-use super::logits::Logits;
 use crate::chain::Chain;
 use crate::engine::Engine;
 use crate::error::SessionError;
 use crate::next_chain::NextChain;
 use crate::placement::{Counters, Move, PlacementRecord};
-use crate::soft::SoftParts;
 
 /// Most chains that one call requests. A plan names two or three. The limit stops an implementation
 /// that returns the same broken chain forever.
@@ -60,19 +58,8 @@ impl Session {
             &mut || Ok(()),
         )?;
         let (lost, successor) = taken;
-        let mut session = Session {
-            engine: successor.engine,
-            tokens: Vec::new(),
-            soft: SoftParts::default(),
-            filled: 0,
-            high_water: 0,
-            logits: Logits::default(),
-            exact_top_k: None,
-            largest_logits: None,
-            failover: Failover { next: Some(next), moves: Vec::new(), since: None },
-            recomputed: 0,
-            speculation: None,
-        };
+        let mut session = Session::over(successor.engine);
+        session.failover.next = Some(next);
         session.moved(&lost, since, record, successor.passed_over);
         Ok(session)
     }
@@ -103,7 +90,7 @@ impl Session {
         let Some(mut next) = self.failover.next.take() else { return Err(lost) };
         let (since, record) = (Instant::now(), self.placement());
         // Memory on the lost device is useless, and the next chain may need the budget.
-        self.release();
+        self.release_memory();
         let taken = take(
             next.as_mut(),
             lost,

@@ -49,6 +49,12 @@ impl Logits {
         Ok(())
     }
 
+    /// Stores a copy of these values.
+    pub(super) fn copy_from(&mut self, values: &[f32]) {
+        self.clear();
+        self.copied.extend_from_slice(values);
+    }
+
     /// Keeps only the values of one row of `width`.
     pub(super) fn keep_row(&mut self, row: usize, width: usize) {
         let (first, end) = (row * width, (row + 1) * width);

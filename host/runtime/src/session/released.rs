@@ -8,6 +8,12 @@ impl Session {
     /// The history stays, with its soft rows. The next call allocates the memory again and runs the
     /// history again, with the same logits as a result. [`Session::logits`] are unknown until then.
     pub fn release(&mut self) {
+        self.keep_prefix();
+        self.release_memory();
+    }
+
+    /// Releases the memory without storing states in the prefix cache.
+    pub(super) fn release_memory(&mut self) {
         self.logits.clear();
         self.engine.release();
         if let Some(speculation) = &mut self.speculation {

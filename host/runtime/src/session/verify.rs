@@ -6,7 +6,7 @@ use shardwright_drafting::Speculation;
 use shardwright_vocabulary::EntryKind;
 
 use super::Session;
-use crate::error::SessionError;
+use crate::error::{SessionError, no_tokens};
 
 /// Callback that receives the index of a row and the logits after it, and returns whether the next
 /// row's token is accepted.
@@ -43,6 +43,13 @@ impl Session {
         let room = self.decode_rows().min(self.remaining()).saturating_sub(1);
         let known = drafted.iter().take_while(|id| self.check_vocabulary(&[**id]).is_ok());
         &drafted[..known.take(room).count()]
+    }
+
+    /// Runs the last token of the history again, so that all logits after it are exact.
+    pub(crate) fn repeat_last(&mut self) -> Result<(), SessionError> {
+        let Some(&last) = self.tokens.last() else { return Err(no_tokens()) };
+        self.truncate(self.tokens.len() - 1)?;
+        self.looking_at(None, |session| session.append(&[last])).map(drop)
     }
 
     /// Runs `certain` and `drafted` after the history in one step, and passes the logits after each

@@ -49,6 +49,10 @@ fn hear(model: &Model, session: &mut Session, prompt: &[u32], options: &Generati
             }
             GenerationEvent::ThoughtDelta { text } => heard.thoughts += &text,
             GenerationEvent::DraftDropped { draft } => panic!("{draft:?}"),
+            event @ (GenerationEvent::ToolCallBegin { .. }
+            | GenerationEvent::ToolCallArguments { .. }
+            | GenerationEvent::ToolCall { .. }
+            | GenerationEvent::ToolCallDropped { .. }) => panic!("{event:?}"),
             GenerationEvent::Done { reason, statistics } => heard.done = Some((reason, statistics)),
         }
     }

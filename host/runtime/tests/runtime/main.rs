@@ -11,7 +11,10 @@ mod largest_logits;
 mod placement;
 mod refusals;
 mod released;
+mod saved;
 mod sessions;
 mod speculation;
 mod storages;
+#[cfg(feature = "constraint")]
+mod structured;
 mod tables;

@@ -61,6 +61,10 @@ fn hear(model: &Model, session: &mut Session, prompt: &[u32], options: &Generati
                 heard.text += &text
             }
             GenerationEvent::DraftDropped { draft } => heard.dropped.push(draft.because),
+            event @ (GenerationEvent::ToolCallBegin { .. }
+            | GenerationEvent::ToolCallArguments { .. }
+            | GenerationEvent::ToolCall { .. }
+            | GenerationEvent::ToolCallDropped { .. }) => panic!("{event:?}"),
             GenerationEvent::Done { reason, statistics } => heard.done = Some((reason, statistics)),
         }
     }

@@ -20,6 +20,7 @@ use minijinja::Value;
 use serde_json::{Map, Value as Json};
 use shardwright_vocabulary::{Error, Result};
 
+use crate::calls::CallFormat;
 use crate::cancellable::cancellable;
 use crate::input::{Files, invalid_field, too_large, utf8_text};
 use crate::spelled::Marks;
@@ -179,6 +180,12 @@ impl ChatTemplate {
     /// effect.
     pub fn reads(&self, variable: &str) -> bool {
         self.templates.iter().any(|(_, source)| engine::reads(source, variable))
+    }
+
+    /// Returns how the template for conversations with tools writes calls. `None` if the format is
+    /// not known.
+    pub fn call_format(&self, tokenizer: &Tokenizer) -> Option<CallFormat> {
+        CallFormat::of(self.source(TOOLS).or_else(|| self.source(DEFAULT))?, tokenizer)
     }
 
     /// Renders a conversation with the template named `default`, or `tool_use` if it exists and

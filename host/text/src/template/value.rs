@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use minijinja::Value;
+use minijinja::value::Serde;
 use serde::{Deserialize, Deserializer};
 use shardwright_vocabulary::Result;
 
@@ -28,6 +29,12 @@ impl TemplateValue {
 impl<'de> Deserialize<'de> for TemplateValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TemplateValue, D::Error> {
         Value::deserialize(deserializer).map(TemplateValue)
+    }
+}
+
+impl From<serde_json::Value> for TemplateValue {
+    fn from(value: serde_json::Value) -> Self {
+        TemplateValue(Value::from(Serde(value)))
     }
 }
 

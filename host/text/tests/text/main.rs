@@ -1,5 +1,6 @@
 //! Tokenizers, templates and streaming: goldens and hostile files.
 
+mod calls;
 mod damaged_templates;
 mod drafted;
 mod gguf;

@@ -34,6 +34,9 @@ inspect_knows_everything_that_is_ours: --output, --verify
 what_is_of_this_machine_is_an_argument_of_a_bundle_too: --isolation, --threads
 tests/tests/program/cli_hostile.rs
 what_never_ends_is_read_to_its_cap: --prompt-name
+tests/tests/program/cli_lora.rs
+adapters_change_replies_and_bundles_record_them: --lora
+every_command_that_reads_weights_merges_adapters: sensitivity --lora
 tests/tests/program/cli_options.rs
 an_option_is_refused_where_it_says_nothing: --clip-lengths, --picture-sizes, --table, --towers
 a_flag_of_a_profile_that_the_shim_does_not_know_is_a_fallback: --without-flag
@@ -55,6 +58,16 @@ a_quality_to_keep_decides_between_formats: --formats, --quality
 every_command_reports_fields_without_effect_and_rejects_them_under_strict: show --strict
 every_command_reports_fields_without_effect_and_rejects_them_under_strict: inspect --strict
 every_command_reports_fields_without_effect_and_rejects_them_under_strict: sensitivity --strict
+tests/tests/program/cli_serve.rs
+models_have_names_and_share_limits_of_the_command: --port, --open-requests, --prefix-cache
+models_have_names_and_share_limits_of_the_command: serve --memory-budget
+clients_are_admitted_as_the_command_says: --address, --api-key, --host-name, --no-auth
+a_signal_lets_open_requests_end_within_the_limit: --drain
+chat_is_run_with_a_conversation: chat --greedy, chat --seed
+tests/tests/program/cli_saved.rs
+a_saved_conversation_continues: --restore, --save
+tests/tests/program/cli_tools.rs
+calls_are_lines_of_json_and_choices_force_them: --tools, --tool-choice
 tests/tests/program/cli_verify.rs
 bounds_decide_and_are_named: --threshold
 how_much_is_run_can_be_said: --rows, --steps, verify --greedy
@@ -102,6 +115,8 @@ tests/tests/program/rounding.rs
 plans_are_run_and_lose_less_by_the_usual_rounding: --rounding, --measure, --no-measure
 tests/tests/program/sensitivity.rs
 plans_rest_on_what_is_measured: sensitivity --minutes, sensitivity --text
+tests/tests/program/structured.rs
+answers_match_a_schema_a_regular_expression_and_a_grammar: --json-schema, --regex, --grammar
 tests/tests/program/trust.rs
 what_is_required_is_signed_or_refused_and_a_person_sees_why: --expect, --signatures, --signed-as
 what_is_required_is_signed_or_refused_and_a_person_sees_why: pack --key, pack --release
