@@ -107,6 +107,9 @@ impl Judge for PrimitiveCount {
             .filter(|node| node.op.is_semantic())
             .map(|node| (node.name.clone(), reason.clone()))
             .collect();
+        if encodings.attention.is_rounded() {
+            return Err(format!("attention in {} has no primitives: {}", encodings.attention, self.why));
+        }
         let primitive = decompose_all(&prepared(entry, encodings));
         let graph = encode(&primitive, encodings).map_err(|error| error.to_string())?;
         Ok(Legalised { graph, decomposed, by_runtime: Default::default() })
@@ -129,5 +132,32 @@ impl Judge for PrimitiveCount {
             "operations counted in primitives, artefacts with one set of weights each (modelled): {}",
             self.why
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use shardwright_graph::{ComponentKind, EntryOptions, EntryPoint};
+    use shardwright_models::Checkpoint;
+    use shardwright_vocabulary::{EntryKind, EntryName};
+
+    use super::*;
+
+    #[test]
+    fn attention_in_16_bits_is_not_counted_in_primitives() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/qwen3");
+        let graph = Checkpoint::open(path).unwrap().into_graph();
+        let decode = EntryPoint::of(EntryName { kind: EntryKind::Decode, rows: 1, context: 16 }, 1);
+        let entry = graph.entry(ComponentKind::Decoder, 0..1, decode, EntryOptions::default());
+        let entry = entry.unwrap().unwrap();
+        let judged = |formats: &str| {
+            let tuple: FormatTuple = formats.parse().unwrap();
+            PrimitiveCount::default().legalise(&graph, &entry, &Encodings::counting(&tuple))
+        };
+        assert!(judged("f32").is_ok());
+        let error = judged("f32/attention-bf16").unwrap_err();
+        assert!(error.starts_with("attention in bf16 has no primitives: "), "{error}");
     }
 }

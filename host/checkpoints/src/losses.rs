@@ -230,6 +230,7 @@ fn alone(format: ValueFormat) -> FormatTuple {
     match format {
         ValueFormat::Activations(activations) => FormatTuple { activations, ..FormatTuple::F32 },
         ValueFormat::States(states) => FormatTuple { states, ..FormatTuple::F32 },
+        ValueFormat::Attention(attention) => FormatTuple { attention, ..FormatTuple::F32 },
     }
 }
 

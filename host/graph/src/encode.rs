@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use half::f16;
 use serde::{Deserialize, Serialize};
 use shardwright_vocabulary::{
-    ActivationFormat, DType, Encoding, Error, FormatTuple, Result, ScaleBits, StateFormat,
+    ActivationFormat, AttentionFormat, DType, Encoding, Error, FormatTuple, Result, ScaleBits, StateFormat,
 };
 
 use crate::{ComponentKind, EntryGraph, EntryNode, INVISIBLE, Op, Role, Segment, Tensor, TensorId, stream};
@@ -110,6 +110,8 @@ pub struct Encodings<'a> {
     pub activations: ActivationFormat,
     /// Format of states.
     pub states: StateFormat,
+    /// Format of the products of attention.
+    pub attention: AttentionFormat,
     /// The calibrated ranges. Needed only for static integers.
     pub ranges: &'a Ranges,
     /// Range assumed for tensors without a known range. Graphs that are counted and checked before
@@ -134,6 +136,7 @@ impl<'a> Encodings<'a> {
         Encodings {
             activations: formats.activations,
             states: formats.states,
+            attention: formats.attention,
             ranges,
             assumed: None,
             ports: Vec::new(),
@@ -192,11 +195,21 @@ fn no_range(key: &str) -> Error {
 ///
 /// With dynamic activations, linear operations over integer weights quantise their rows at run
 /// time. A residual stream in 16-bit floats is divided by a power of two, so that massive
-/// activations stay finite in it.
+/// activations stay finite in it. Attention multiplies in the chosen format.
 pub fn prepared(entry: &EntryGraph, encodings: &Encodings<'_>) -> EntryGraph {
-    match stream::unit(encodings).filter(|_| stream::is_additive(entry)) {
+    let mut graph = match stream::unit(encodings).filter(|_| stream::is_additive(entry)) {
         Some(unit) => stream::in_units(entry, unit),
         None => dynamic_activations(entry, encodings.activations),
+    };
+    multiply_attention_in(&mut graph, encodings.attention);
+    graph
+}
+
+fn multiply_attention_in(graph: &mut EntryGraph, format: AttentionFormat) {
+    for node in &mut graph.nodes {
+        if let Op::Attention(attention) = &mut node.op {
+            attention.products = format;
+        }
     }
 }
 
@@ -223,6 +236,7 @@ pub fn unrounded(encoded: &EntryGraph) -> EntryGraph {
     for node in graph.nodes.iter_mut().filter(|node| matches!(node.op, Op::DynamicLinear { .. })) {
         node.op = Op::Linear;
     }
+    multiply_attention_in(&mut graph, AttentionFormat::F32);
     for tensor in graph.tensors.iter_mut().filter(|tensor| tensor.weight.is_none() && !tensor.is_index()) {
         (tensor.dtype, tensor.affine) = (DType::F32, None);
     }

@@ -7,7 +7,9 @@ use shardwright_vocabulary::{Error, ErrorKind, Result};
 use crate::decompose::decompose_where;
 use crate::operations::Rewrite;
 use crate::operations::attention::with_mask;
-use crate::{Encodings, EntryGraph, EntryNode, Keys, Op, Role, StateId, TensorId, encode, prepared};
+use crate::{
+    Attention, Encodings, EntryGraph, EntryNode, Keys, Op, Role, StateId, TensorId, encode, prepared,
+};
 
 /// A shim's verdict on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +104,9 @@ impl<E> LegaliseError<E> {
 /// strictly lower ones (`Attention` and `Rope` by `Softcap`, `Softmax`, `Rotate` and primitives,
 /// and the first three by primitives). It does not add nodes of the same level, so it terminates.
 ///
+/// An `Attention` whose products are rounded has no decomposition that rounds them. A shim must
+/// support it, and its state updates, as a whole.
+///
 /// A `Rope` with a divisor for each pair, or a magnitude, is decomposed before the shim sees the
 /// graph, because the contract has no attributes for them.
 pub fn legalise<E>(
@@ -163,10 +168,14 @@ fn legalise_shown<E>(
             // The graph passed to the shim differs only by conversions.
             match place.get(node.name.as_str()) {
                 Some(&index) if node.op == Op::StateUpdate => updates.push((index, verdict.reason.clone())),
-                Some(&index) if node.op.is_semantic() => {
+                Some(&index) if node.op.is_replaceable() => {
                     refused.insert(index, verdict.reason.clone());
                 }
                 _ => {
+                    let products = match &node.op {
+                        Op::Attention(attention) => format!("; {}", in_16_bits(attention)),
+                        _ => String::new(),
+                    };
                     let whole = |(name, reason): (&String, &String)| {
                         let step = node.name.strip_prefix(name.as_str())?.starts_with('.');
                         let op = ops.get(name).copied().unwrap_or("operation");
@@ -176,7 +185,7 @@ fn legalise_shown<E>(
                         node: node.name.clone(),
                         op: node.op.name(),
                         layer: node.layer,
-                        reason: verdict.reason.clone(),
+                        reason: format!("{}{products}", verdict.reason),
                         within: legal.decomposed.iter().filter_map(whole).collect(),
                     });
                 }
@@ -232,9 +241,13 @@ fn moved_updates(
             continue;
         }
         for reader in graph.nodes.iter().filter(|node| node.inputs.contains(&update.output)) {
-            let Op::Attention(_) = reader.op else {
+            let Op::Attention(attention) = &reader.op else {
                 return Err(obstacle(format!("`{}` ({}) reads its result", reader.name, reader.op.name())));
             };
+            if attention.products.is_rounded() {
+                let what = in_16_bits(attention);
+                return Err(obstacle(format!("`{}` reads its result, but {what}", reader.name)));
+            }
             for other in &reader.inputs[1..3] {
                 match updates.get(other) {
                     Some(_) if moved.contains_key(other) => {}
@@ -253,6 +266,11 @@ fn moved_updates(
         }
     }
     Ok(moved)
+}
+
+/// Returns the reason why an attention with rounded products is not decomposed.
+fn in_16_bits(attention: &Attention) -> String {
+    format!("attention in {} has no decomposition", attention.products)
 }
 
 fn written_state(graph: &EntryGraph, output: TensorId) -> Option<StateId> {

@@ -1,5 +1,5 @@
 use serde::{Deserialize, Serialize};
-use shardwright_vocabulary::OpKind;
+use shardwright_vocabulary::{AttentionFormat, OpKind};
 
 /// Rotary position embedding of every head, with half-split pairs.
 ///
@@ -106,6 +106,20 @@ pub enum KeySource {
 ///
 /// [`Mask`](crate::Mask) defines which keys are visible. Only a query in a row beyond the valid
 /// ones can have no visible key. Its result is any finite value.
+///
+/// With `products` in 16 bits, operands are rounded to the nearest value of that format, ties to
+/// even, before they are multiplied: queries, keys and values as they are read, and the weights of
+/// keys. Products are exact, and scores, sums and results are f32. The order of sums does not
+/// depend on how a text is divided into runs, because keys are grouped by their positions:
+///
+/// * Positions `n · 64` to `n · 64 + 63` are block n ([`Attention::BLOCK`]). A row sees all, some
+///   or none of the keys of a block.
+/// * Within a block, the weight of a visible key is `exp(score − largest)`, with the largest
+///   visible score of the block, rounded to 16 bits. It is 0 below `e⁻⁶⁴`. The block's sum is the
+///   sum of the rounded weights, and its result is the sum of the values times these weights.
+/// * Blocks are added in their order. `largest` becomes the larger of both, and sums and results
+///   are multiplied by `exp(own largest − largest)`, or by 0 below `e⁻⁶⁴`. The final result is
+///   divided by the final sum.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attention {
     /// Number of query heads.
@@ -124,6 +138,18 @@ pub struct Attention {
     pub causal: bool,
     /// Source of keys and values.
     pub keys: KeySource,
+    /// Format of the products. A plan sets it ([`prepared`](crate::prepared)), not a model.
+    #[serde(default, skip_serializing_if = "is_f32")]
+    pub products: AttentionFormat,
+}
+
+impl Attention {
+    /// Number of positions of a block of keys, if products are rounded.
+    pub const BLOCK: u64 = 64;
+}
+
+fn is_f32(format: &AttentionFormat) -> bool {
+    !format.is_rounded()
 }
 
 /// An operation. The first group is semantic and has decompositions. The second group is primitive.
@@ -370,11 +396,13 @@ impl Op {
     }
 
     /// Returns the version of the operation's meaning, which increases if the default of an
-    /// attribute changes. Blocks of [`Op::DynamicLinear`] have a separate version, so that a shim
-    /// that does not know them refuses the operation.
+    /// attribute changes. Blocks of [`Op::DynamicLinear`] and rounded products of
+    /// [`Op::Attention`] have a separate version, so that a shim that does not know them refuses
+    /// the operation.
     pub const fn version(&self) -> u32 {
         match self {
             Op::DynamicLinear { block: 1.. } => 2,
+            Op::Attention(attention) if attention.products.is_rounded() => 2,
             _ => 1,
         }
     }
@@ -407,7 +435,14 @@ impl Op {
         self.kind().is_semantic()
     }
 
-    /// Returns the attributes in the order of the shim contract.
+    /// Returns whether the operation may be replaced by its decomposition, which computes the same
+    /// values up to float rounding. The steps of an attention with rounded products do not round.
+    pub fn is_replaceable(&self) -> bool {
+        self.is_semantic() && !matches!(self, Op::Attention(attention) if attention.products.is_rounded())
+    }
+
+    /// Returns the attributes in the order of the shim contract. Attributes of a version are left
+    /// out in earlier versions.
     pub fn attributes(&self) -> Vec<Attribute> {
         let names = self.kind().attributes().iter();
         names.zip(self.values()).map(|(attribute, value)| Attribute { name: attribute.name, value }).collect()
@@ -427,7 +462,7 @@ impl Op {
                 Integer(rope.rotated_pairs.into()),
                 Float(rope.factor.into()),
             ],
-            Op::Attention(attention) => vec![
+            Op::Attention(attention) => [
                 Integer(attention.heads.into()),
                 Integer(attention.kv_heads.into()),
                 Integer(attention.head_dim.into()),
@@ -439,7 +474,10 @@ impl Op {
                     KeySource::State => "state",
                     KeySource::Rows => "rows",
                 }),
-            ],
+            ]
+            .into_iter()
+            .chain(attention.products.is_rounded().then(|| Text(attention.products.name())))
+            .collect(),
             Op::AxialRope(rope) => vec![Integer(rope.head_dim.into()), Float(rope.theta.into())],
             Op::RelativeAttention(attention) => vec![
                 Integer(attention.heads.into()),
@@ -517,7 +555,26 @@ pub(crate) mod tests {
                 AttributeValue::Text(_) => AttributeKind::Text,
             });
             let listed = kind.attributes().iter().map(|attribute| attribute.kind);
+            // The last attribute of an attention belongs to version 2.
+            let left_out = usize::from(kind == OpKind::Attention);
+            let listed = listed.take(kind.attributes().len() - left_out);
             assert_eq!(kinds.collect::<Vec<_>>(), listed.collect::<Vec<_>>(), "{op:?}");
         }
+    }
+
+    #[test]
+    fn rounded_products_of_attention_have_a_version_and_an_attribute() {
+        for (products, name) in [(AttentionFormat::Bf16, "bf16"), (AttentionFormat::F16, "f16")] {
+            let op = Op::Attention(Attention { products, ..ATTENTION });
+            let attributes = op.attributes();
+            assert_eq!((op.version(), op.is_semantic(), op.is_replaceable()), (2, true, false));
+            assert_eq!(attributes.len(), op.kind().attributes().len());
+            let last = attributes.last().unwrap();
+            assert_eq!((last.name, &last.value), ("products", &AttributeValue::Text(name)));
+        }
+        let plain = Op::Attention(ATTENTION);
+        assert_eq!((plain.version(), plain.is_replaceable()), (1, true));
+        assert!(plain.attributes().iter().all(|attribute| attribute.name != "products"));
+        assert!(serde_json::to_value(&plain).unwrap().get("products").is_none());
     }
 }

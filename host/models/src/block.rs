@@ -4,7 +4,7 @@ use shardwright_graph::{
     AssetId, Attention, ComponentBuilder, ComponentKind, Dim, KeySource, Op, Role, Rope, StateId, ValueId,
     WeightId,
 };
-use shardwright_vocabulary::{DType, Error, Result};
+use shardwright_vocabulary::{AttentionFormat, DType, Error, Result};
 
 use crate::translation::Translation;
 
@@ -241,6 +241,7 @@ pub(crate) fn attention(
         window: shape.window,
         causal: shape.causal,
         keys: keys.source,
+        products: AttentionFormat::F32,
     });
     let mixed = builder.op("attention", attention, &[q, keys.k, keys.v, positions]);
     builder.linear("o-projection", mixed, weights.o)

@@ -243,7 +243,7 @@ fn shard_formats(
             units.push((Segment { layers, ..segment }, tuple));
         }
     }
-    let values = |tuple: &FormatTuple| (tuple.activations, tuple.states);
+    let values = FormatTuple::values;
     let alike = units.iter().all(|(_, tuple)| values(tuple) == values(units[0].1));
     let with_weights = units.iter().zip(&weighing).find(|(_, weighs)| **weighs).map(|((_, tuple), _)| *tuple);
     if let (true, Some(tuple)) = (alike, with_weights) {

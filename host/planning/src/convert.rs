@@ -242,6 +242,18 @@ fn guest_states(format: own::StateFormat) -> wit::Format {
     guest_values(format.name(), dtype, false, wit::Granularity::Tensor)
 }
 
+/// Describes a format of states together with the format in which attention multiplies them, under
+/// the name that both have in a tuple: `f16/attention-bf16`. Planners therefore distinguish tuples
+/// that differ in attention alone, and a shard has one of them.
+fn guest_states_read(format: StatesRead) -> wit::Format {
+    let (states, attention) = format;
+    let guest = guest_states(states);
+    match attention.is_rounded() {
+        true => wit::Format { name: format!("{states}/attention-{attention}"), ..guest },
+        false => guest,
+    }
+}
+
 fn guest_format(name: &str, dtype: own::DType, quantisation: Option<wit::Quantisation>) -> wit::Format {
     let numbers = match dtype {
         own::DType::F32 | own::DType::F16 | own::DType::Bf16 => wit::NumberKind::Float,
@@ -252,12 +264,15 @@ fn guest_format(name: &str, dtype: own::DType, quantisation: Option<wit::Quantis
     wit::Format { name: name.to_owned(), numbers, bits, quantisation }
 }
 
+/// Format of states, and of the attention that reads them.
+type StatesRead = (own::StateFormat, own::AttentionFormat);
+
 /// The formats of a request without duplicates, in order of first use in its tuples. Tuples refer
 /// to them by index.
 struct FormatLists {
     weights: Vec<own::WeightFormat>,
     activations: Vec<own::ActivationFormat>,
-    states: Vec<own::StateFormat>,
+    states: Vec<StatesRead>,
 }
 
 impl FormatLists {
@@ -269,7 +284,7 @@ impl FormatLists {
                 index_of(&mut lists.weights, entry.format);
             }
             index_of(&mut lists.activations, tuple.activations);
-            index_of(&mut lists.states, tuple.states);
+            index_of(&mut lists.states, (tuple.states, tuple.attention));
         }
         for row in &request.sensitivities {
             index_of(&mut lists.weights, row.format);
@@ -286,8 +301,47 @@ impl FormatLists {
             roles: tuple.roles.iter().map(role).collect(),
             weights: index_of(&mut self.weights, tuple.weights),
             activations: index_of(&mut self.activations, tuple.activations),
-            states: index_of(&mut self.states, tuple.states),
+            states: index_of(&mut self.states, (tuple.states, tuple.attention)),
         }
+    }
+
+    /// Converts the losses of values. A loss of states or of attention applies to every entry of
+    /// the list of states with that format, so a planner adds both.
+    fn value_sensitivities(
+        &mut self,
+        rows: &[crate::request::ValueSensitivity],
+    ) -> Vec<wit::ValueSensitivity> {
+        for row in rows {
+            match row.format {
+                own::ValueFormat::Activations(format) => index_of(&mut self.activations, format),
+                own::ValueFormat::States(format) if self.states.iter().all(|(own, _)| *own != format) => {
+                    index_of(&mut self.states, (format, own::AttentionFormat::F32))
+                }
+                own::ValueFormat::States(_) | own::ValueFormat::Attention(_) => continue,
+            };
+        }
+        let has = |format: own::ValueFormat, place: usize| match format {
+            own::ValueFormat::Activations(format) => self.activations.get(place) == Some(&format),
+            own::ValueFormat::States(format) => self.states.get(place).is_some_and(|own| own.0 == format),
+            own::ValueFormat::Attention(format) => self.states.get(place).is_some_and(|own| own.1 == format),
+        };
+        let guest = |row: &crate::request::ValueSensitivity| {
+            let (values, count) = match row.format {
+                own::ValueFormat::Activations(_) => ("activations", self.activations.len()),
+                own::ValueFormat::States(_) | own::ValueFormat::Attention(_) => ("states", self.states.len()),
+            };
+            let places = (0..count).filter(|place| has(row.format, *place));
+            let guest = |place: usize| wit::ValueSensitivity {
+                component: row.component,
+                layer: row.layer,
+                values: values.to_owned(),
+                format: u32::try_from(place).unwrap_or(u32::MAX),
+                micronats: row.micronats,
+                provenance: guest_provenance(row.provenance),
+            };
+            places.map(guest).collect::<Vec<_>>()
+        };
+        rows.iter().flat_map(guest).collect()
     }
 }
 
@@ -465,26 +519,7 @@ impl From<&Request> for wit::Request {
                 provenance: guest_provenance(row.provenance),
             })
             .collect();
-        let value_sensitivities = request
-            .value_sensitivities
-            .iter()
-            .map(|row| {
-                let (values, format) = match row.format {
-                    own::ValueFormat::Activations(format) => {
-                        ("activations", index_of(&mut lists.activations, format))
-                    }
-                    own::ValueFormat::States(format) => ("states", index_of(&mut lists.states, format)),
-                };
-                wit::ValueSensitivity {
-                    component: row.component,
-                    layer: row.layer,
-                    values: values.to_owned(),
-                    format,
-                    micronats: row.micronats,
-                    provenance: guest_provenance(row.provenance),
-                }
-            })
-            .collect();
+        let value_sensitivities = lists.value_sensitivities(&request.value_sensitivities);
         wit::Request {
             model: wit::Model {
                 name: request.model.name.clone(),
@@ -506,7 +541,7 @@ impl From<&Request> for wit::Request {
             targets: request.targets.iter().map(target).collect(),
             weight_formats: lists.weights.iter().copied().map(guest_weight_format).collect(),
             activation_formats: lists.activations.iter().copied().map(guest_activations).collect(),
-            state_formats: lists.states.iter().copied().map(guest_states).collect(),
+            state_formats: lists.states.iter().copied().map(guest_states_read).collect(),
             formats,
             entries: request.entries.iter().copied().map(guest_entry).collect(),
             costs: request.costs.iter().map(guest_cost).collect(),
@@ -731,5 +766,50 @@ mod tests {
             }
         }
         assert!(of(Activations::F16).is_none());
+    }
+
+    #[test]
+    fn planners_see_attention_in_16_bits_as_another_format_of_states() {
+        let tuples = ["f32/f32/f16", "f32/f32/f16/attention-bf16", "f32/f32/f32/attention-bf16"];
+        let mut lists = FormatLists { weights: vec![], activations: vec![], states: vec![] };
+        let guests: Vec<u32> = tuples.iter().map(|text| lists.tuple(&text.parse().unwrap()).states).collect();
+        assert_eq!(guests, [0, 1, 2]);
+        let names: Vec<String> = lists.states.iter().map(|format| guest_states_read(*format).name).collect();
+        assert_eq!(names, ["f16", "f16/attention-bf16", "f32/attention-bf16"]);
+        let row = |format: own::ValueFormat, micronats: u32| crate::request::ValueSensitivity {
+            component: 1,
+            layer: 2,
+            format,
+            micronats,
+            provenance: own::Provenance::Modelled,
+        };
+        let rows = [
+            row(own::ValueFormat::States(own::StateFormat::F16), 3),
+            row(own::ValueFormat::Attention(own::AttentionFormat::Bf16), 50),
+            row(own::ValueFormat::Activations(own::ActivationFormat::F16), 7),
+            row(own::ValueFormat::States(own::StateFormat::A8), 11),
+            // No tuple has it.
+            row(own::ValueFormat::Attention(own::AttentionFormat::F16), 13),
+        ];
+        let found: Vec<(String, u32, u32)> = lists
+            .value_sensitivities(&rows)
+            .into_iter()
+            .map(|row| (row.values, row.format, row.micronats))
+            .collect();
+        let states = |format, micronats| ("states".to_owned(), format, micronats);
+        let activations = ("activations".to_owned(), 1, 7);
+        assert_eq!(
+            found,
+            [states(0, 3), states(1, 3), states(1, 50), states(2, 50), activations, states(3, 11)]
+        );
+        // The sum of the rows of a tuple is its loss.
+        let of_tuple = |place: u32| -> u32 {
+            found
+                .iter()
+                .filter(|(what, format, _)| what == "states" && *format == place)
+                .map(|row| row.2)
+                .sum()
+        };
+        assert_eq!([of_tuple(0), of_tuple(1), of_tuple(2)], [3, 53, 50]);
     }
 }

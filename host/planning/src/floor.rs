@@ -168,11 +168,11 @@ fn tables(request: &Request) -> Result<Tables> {
 }
 
 /// Returns whether a unit can be added to the shard. A shard has one target and one format of
-/// activations and states.
+/// activations, states and attention.
 fn joins(request: &Request, shard: &Shard, unit: &Unit<'_>, way: &Way) -> bool {
     let values = |formats: Option<u32>| {
         let tuple = request.formats.get(formats? as usize)?;
-        Some((tuple.activations, tuple.states))
+        Some(tuple.values())
     };
     let of_component = shard.segments.last().is_some_and(|segment| segment.component == unit.component);
     of_component && shard.target == way.target && values(shard.formats().last()) == values(Some(way.formats))

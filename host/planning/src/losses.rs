@@ -78,7 +78,7 @@ impl<'request> Losses<'request> {
         if !is_float && weights.peek().is_none() {
             return UnitLoss::Unknown;
         }
-        let formats = [ValueFormat::Activations(tuple.activations), ValueFormat::States(tuple.states)];
+        let formats = tuple.values();
         let values = self.values.get(&(component, layer)).into_iter().flatten();
         let values: Vec<_> = values.filter(|row| formats.contains(&row.format)).collect();
         let mut sum = Sum::default();

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use shardwright_graph::{Graph, Weight, WeightId};
-use shardwright_vocabulary::{ActivationFormat, Result, StateFormat, ValueFormat, WeightFormat, WeightRole};
+use shardwright_vocabulary::{
+    ActivationFormat, AttentionFormat, Result, StateFormat, ValueFormat, WeightFormat, WeightRole,
+};
 
 use crate::compensation::SecondMoments;
 use crate::sensitivity::{places, table_pairs};
@@ -199,7 +201,9 @@ const fn table_scale(table: usize) -> f64 {
 /// by row, and 1 with 8-bit states.
 pub const fn value_prior(format: ValueFormat) -> u64 {
     match format {
-        ValueFormat::Activations(ActivationFormat::F32) | ValueFormat::States(StateFormat::F32) => 0,
+        ValueFormat::Activations(ActivationFormat::F32)
+        | ValueFormat::States(StateFormat::F32)
+        | ValueFormat::Attention(AttentionFormat::F32) => 0,
         ValueFormat::Activations(ActivationFormat::A8Dynamic) => 30_000,
         ValueFormat::Activations(ActivationFormat::A8DynamicBlock32) => 2400,
         ValueFormat::Activations(ActivationFormat::A16 | ActivationFormat::A16Symmetric) => 36_000,
@@ -209,6 +213,10 @@ pub const fn value_prior(format: ValueFormat) -> u64 {
         ValueFormat::Activations(ActivationFormat::F16) => 15,
         ValueFormat::States(StateFormat::A8) => 6000,
         ValueFormat::States(StateFormat::A16 | StateFormat::F16) => 1,
+        // Not measured. Operands have the errors of 16-bit states, and those of bfloat16 are eight
+        // times as large. The loss grows with their square.
+        ValueFormat::Attention(AttentionFormat::F16) => 2,
+        ValueFormat::Attention(AttentionFormat::Bf16) => 130,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use shardwright_graph::{Encodings, Graph, Ranges};
 use shardwright_reference::{Arrangement, Array, ReferenceModel, Trace};
-use shardwright_vocabulary::{ActivationFormat, Error, FormatTuple, Result, StateFormat};
+use shardwright_vocabulary::{Error, FormatTuple, Result};
 
 /// Outputs of a model for some sequences.
 pub(crate) struct Answers {
@@ -18,9 +18,9 @@ pub(crate) struct Answers {
 /// Number of sequences whose layer outputs are kept.
 const LAYERS_OF: usize = 4;
 
-/// Returns whether activations or states are in another format.
+/// Returns whether activations, states or products of attention are in another format.
 fn is_encoded(formats: &FormatTuple) -> bool {
-    formats.activations != ActivationFormat::F32 || formats.states != StateFormat::F32
+    formats.values().iter().any(|format| !format.is_exact())
 }
 
 /// Runs every sequence through a model whose weights are already in their target formats.

@@ -72,6 +72,7 @@ impl Change {
         match format {
             ValueFormat::Activations(format) => format.is_static(),
             ValueFormat::States(format) => matches!(format, StateFormat::A16 | StateFormat::A8),
+            ValueFormat::Attention(_) => false,
         }
     }
 
@@ -81,11 +82,8 @@ impl Change {
             Change::Weights { component, layer, role, format } => {
                 format!("{component}.{layer}.{role}.{format}")
             }
-            Change::Values { component, layer, format: ValueFormat::Activations(format) } => {
-                format!("{component}.{layer}.activations.{}", format.name())
-            }
-            Change::Values { component, layer, format: ValueFormat::States(format) } => {
-                format!("{component}.{layer}.states.{}", format.name())
+            Change::Values { component, layer, format } => {
+                format!("{component}.{layer}.{}.{}", format.values(), format.name())
             }
             Change::Table { table, format } => format!("table.{table}.{format}"),
         }

@@ -231,9 +231,18 @@ pub fn mask(step: Step, mask: &Mask) -> Vec<f32> {
 ///
 /// The slot contains the latest position up to the query's that maps to it.
 pub fn slot_is_visible(position: i32, slot: usize, capacity: usize, window: u32) -> bool {
+    let stored = latest_position(position, slot, capacity);
+    stored >= 0 && within(i64::from(position), stored, window)
+}
+
+/// Returns the position of a visible row of a state, as in [`slot_is_visible`].
+pub(crate) fn stored_position(position: i32, slot: usize, capacity: usize) -> u64 {
+    latest_position(position, slot, capacity).max(0) as u64
+}
+
+fn latest_position(position: i32, slot: usize, capacity: usize) -> i64 {
     let (position, slot, capacity) = (i64::from(position), slot as i64, capacity as i64);
-    let stored = position - (position - slot).rem_euclid(capacity);
-    stored >= 0 && within(position, stored, window)
+    position - (position - slot).rem_euclid(capacity)
 }
 
 /// Like [`slot_is_visible`], but for a state that contains only the rows before the run, which

@@ -180,6 +180,39 @@ names! {
     }
 }
 
+names! {
+    /// The format in which attention multiplies: queries with keys, and weights with values.
+    AttentionFormat, "attention format" {
+        /// 32-bit float.
+        F32 = "f32",
+        /// bfloat16, summed in 32-bit floats.
+        Bf16 = "bf16",
+        /// 16-bit float, summed in 32-bit floats.
+        F16 = "f16",
+    }
+}
+
+impl AttentionFormat {
+    /// Returns whether operands are rounded to 16 bits.
+    pub const fn is_rounded(self) -> bool {
+        !matches!(self, Self::F32)
+    }
+
+    /// Returns whether products are in 32-bit floats, as if no format were named.
+    // Serde passes a reference.
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+    fn is_default(&self) -> bool {
+        !self.is_rounded()
+    }
+}
+
+#[allow(clippy::derivable_impls, reason = "the macro declares the cases without attributes")]
+impl Default for AttentionFormat {
+    fn default() -> Self {
+        Self::F32
+    }
+}
+
 /// The format of values that a shard computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -188,12 +221,36 @@ pub enum ValueFormat {
     Activations(ActivationFormat),
     /// Format of states.
     States(StateFormat),
+    /// Format of the products of attention.
+    Attention(AttentionFormat),
 }
 
 impl ValueFormat {
     /// Returns whether values are stored exactly as the float model computes them.
     pub const fn is_exact(self) -> bool {
-        matches!(self, Self::Activations(ActivationFormat::F32) | Self::States(StateFormat::F32))
+        match self {
+            Self::Activations(format) => matches!(format, ActivationFormat::F32),
+            Self::States(format) => matches!(format, StateFormat::F32),
+            Self::Attention(format) => !format.is_rounded(),
+        }
+    }
+
+    /// Returns the name of the values: `activations`, `states` or `attention`.
+    pub const fn values(self) -> &'static str {
+        match self {
+            Self::Activations(_) => "activations",
+            Self::States(_) => "states",
+            Self::Attention(_) => "attention",
+        }
+    }
+
+    /// Returns the name of the format.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Activations(format) => format.name(),
+            Self::States(format) => format.name(),
+            Self::Attention(format) => format.name(),
+        }
     }
 }
 
@@ -255,6 +312,9 @@ pub struct FormatTuple {
     pub activations: ActivationFormat,
     /// Format of all states of the shard.
     pub states: StateFormat,
+    /// Format of the products of all attentions of the shard.
+    #[serde(default, skip_serializing_if = "AttentionFormat::is_default")]
+    pub attention: AttentionFormat,
 }
 
 impl FormatTuple {
@@ -262,9 +322,18 @@ impl FormatTuple {
     pub const F32: FormatTuple =
         FormatTuple::uniform(WeightFormat::F32, ActivationFormat::F32, StateFormat::F32);
 
-    /// Returns a tuple with one weight format for all roles.
+    /// Returns a tuple with one weight format for all roles, and attention in 32-bit floats.
     pub const fn uniform(weights: WeightFormat, activations: ActivationFormat, states: StateFormat) -> Self {
-        Self { weights, roles: Vec::new(), activations, states }
+        Self { weights, roles: Vec::new(), activations, states, attention: AttentionFormat::F32 }
+    }
+
+    /// Returns the formats of all values that a shard computes. A shard has each of them once.
+    pub const fn values(&self) -> [ValueFormat; 3] {
+        [
+            ValueFormat::Activations(self.activations),
+            ValueFormat::States(self.states),
+            ValueFormat::Attention(self.attention),
+        ]
     }
 
     /// Returns the weight format of one role.
@@ -286,24 +355,37 @@ impl FormatTuple {
     }
 }
 
+/// Prefix of the part of a tuple that names the format of attention: `attention-bf16`.
+const ATTENTION: &str = "attention-";
+
 /// Parses the output of `Display`. Also accepts a weight format alone, such as `w8-per-channel`,
-/// with f32 for all other values.
+/// with f32 for all other values. The last part may name the format of attention:
+/// `w8-per-channel/a8-dynamic/f16/attention-bf16`.
 impl FromStr for FormatTuple {
     type Err = UnknownName;
 
     fn from_str(text: &str) -> Result<Self, UnknownName> {
-        let mut parts = text.split('/');
+        let (values, attention) = match text.rsplit_once('/') {
+            Some((values, last)) => match last.strip_prefix(ATTENTION) {
+                Some(format) => (values, format.parse()?),
+                None => (text, AttentionFormat::F32),
+            },
+            None => (text, AttentionFormat::F32),
+        };
+        let mut parts = values.split('/');
         let weights = parts.next().unwrap_or_default();
         let activations = parts.next().map_or(Ok(ActivationFormat::F32), str::parse)?;
         let states = parts.next().map_or(Ok(StateFormat::F32), str::parse)?;
-        let form =
-            || UnknownName::new("format tuple", text, "WEIGHTS[ROLE=FORMAT]…/ACTIVATIONS/STATES".to_owned());
+        let form = || {
+            let expected = "WEIGHTS[ROLE=FORMAT]…/ACTIVATIONS/STATES/attention-FORMAT";
+            UnknownName::new("format tuple", text, expected.to_owned())
+        };
         if parts.next().is_some() {
             return Err(form());
         }
         let mut brackets = weights.split('[');
-        let mut tuple =
-            FormatTuple::uniform(brackets.next().unwrap_or_default().parse()?, activations, states);
+        let uniform = FormatTuple::uniform(brackets.next().unwrap_or_default().parse()?, activations, states);
+        let mut tuple = FormatTuple { attention, ..uniform };
         for bracket in brackets {
             let (role, format) =
                 bracket.strip_suffix(']').and_then(|pair| pair.split_once('=')).ok_or_else(form)?;
@@ -323,7 +405,11 @@ impl fmt::Display for FormatTuple {
         for entry in &self.roles {
             write!(formatter, "[{}={}]", entry.role, entry.format)?;
         }
-        write!(formatter, "/{}/{}", self.activations, self.states)
+        write!(formatter, "/{}/{}", self.activations, self.states)?;
+        match self.attention.is_rounded() {
+            true => write!(formatter, "/{ATTENTION}{}", self.attention),
+            false => Ok(()),
+        }
     }
 }
 
@@ -337,8 +423,8 @@ pub struct SegmentFormats {
     pub formats: FormatTuple,
 }
 
-/// The formats of a shard. Segments may differ in their weight formats. Activations and states have
-/// one format in the whole shard.
+/// The formats of a shard. Segments may differ in their weight formats. Activations, states and
+/// attention have one format in the whole shard.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ShardFormats {
@@ -350,7 +436,7 @@ pub enum ShardFormats {
 
 impl ShardFormats {
     /// Combines the formats of single layers and components without layers, in order. Returns
-    /// `None` if there are no units or if they differ in activations or states.
+    /// `None` if there are no units or if they differ in activations, states or attention.
     pub fn of<'a>(units: impl IntoIterator<Item = (Segment, &'a FormatTuple)>) -> Option<Self> {
         let mut runs: Vec<SegmentFormats> = Vec::new();
         for (segment, formats) in units {
@@ -366,8 +452,7 @@ impl ShardFormats {
             }
         }
         let first = runs.first()?.formats.clone();
-        let values = |formats: &FormatTuple| (formats.activations, formats.states);
-        if runs.iter().any(|run| values(&run.formats) != values(&first)) {
+        if runs.iter().any(|run| run.formats.values() != first.values()) {
             return None;
         }
         match runs.iter().all(|run| run.formats == first) {

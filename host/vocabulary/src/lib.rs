@@ -63,8 +63,8 @@ pub use error::{At, Error, ErrorKind, Result};
 pub use error_class::ErrorClass;
 pub use flag::{Flag, FlagSchema, FlagStage, FlagType, FlagVerdict};
 pub use format::{
-    ActivationFormat, FormatTuple, Granularity, RoleFormat, SegmentFormats, ShardFormats, SoftcapPlace,
-    StateFormat, ValueFormat, WeightFormat, WeightLayout, WeightRole, scale_count,
+    ActivationFormat, AttentionFormat, FormatTuple, Granularity, RoleFormat, SegmentFormats, ShardFormats,
+    SoftcapPlace, StateFormat, ValueFormat, WeightFormat, WeightLayout, WeightRole, scale_count,
 };
 pub use lesson::Lesson;
 pub use limit::{Limit, Relief, limit_names};

@@ -45,8 +45,8 @@ macro_rules! operations {
             Attention SW_OP_ATTENTION 4 "attention"
                 ["q", "k", "v", "positions i32 [R]"]
                 [heads: Integer, kv_heads: Integer, head_dim: Integer, scale: Float, softcap: Float,
-                 window: Integer, causal: Integer, keys: Text]
-                "`softcap` 0: none; `window` 0: none; `keys` is `state` or `rows`";
+                 window: Integer, causal: Integer, keys: Text, products: Text]
+                "`softcap` 0: none; `window` 0: none; `keys` is `state` or `rows`; `products`, in version 2 alone, is `bf16` or `f16`";
             Gelu SW_OP_GELU 5 "gelu" ["x"] [] "0.5 x (1 + tanh(sqrt(2/π) (x + 0.044715 x³)))";
             Silu SW_OP_SILU 6 "silu" ["x"] [] "x / (1 + exp(−x))";
             Softcap SW_OP_SOFTCAP 7 "softcap" ["x"] [cap: Float] "cap · tanh(x / cap)";

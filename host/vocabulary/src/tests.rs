@@ -156,6 +156,36 @@ fn a_tuple_answers_per_role() {
 }
 
 #[test]
+fn a_tuple_names_attention_in_16_bits_and_not_in_32() {
+    let parsed = |text: &str| text.parse::<FormatTuple>();
+    let plain = parsed("w8-per-channel/a8-dynamic/f16").unwrap();
+    assert_eq!(plain.attention, AttentionFormat::F32);
+    assert_eq!(parsed("w8-per-channel/a8-dynamic/f16/attention-f32").unwrap(), plain);
+    assert!(!serde_json::to_string(&plain).unwrap().contains("attention"));
+    for attention in [AttentionFormat::Bf16, AttentionFormat::F16] {
+        let tuple = FormatTuple { attention, ..plain.clone() };
+        assert_eq!(tuple.to_string(), format!("w8-per-channel/a8-dynamic/f16/attention-{attention}"));
+        assert_eq!(parsed(&tuple.to_string()).unwrap(), tuple);
+        let json = serde_json::to_string(&tuple).unwrap();
+        assert_eq!(serde_json::from_str::<FormatTuple>(&json).unwrap(), tuple);
+        let short = parsed(&format!("f32/attention-{attention}")).unwrap();
+        assert_eq!(short, FormatTuple { attention, ..FormatTuple::F32 });
+        // A shard has one format of attention.
+        let layers = [(Segment::decoder(0, 1), &plain), (Segment::decoder(1, 2), &tuple)];
+        assert_eq!(ShardFormats::of(layers), None);
+        assert!(!ValueFormat::Attention(attention).is_exact());
+    }
+    assert!(ValueFormat::Attention(AttentionFormat::F32).is_exact());
+    let unknown = parsed("f32/f32/f32/attention-f8").unwrap_err();
+    assert_eq!((unknown.what, unknown.expected.as_str()), ("attention format", "f32, bf16, f16"));
+    for wrong in
+        ["attention-bf16", "f32/f32/f32/bf16", "f32/attention-bf16/f32/f32", "f32/f32/f32/f32/attention-bf16"]
+    {
+        assert!(parsed(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn limits_refuse_unknown_fields() {
     let limit = Limit::new(limit_names::OPS, 2600, Provenance::Reported);
     assert_eq!(limit.to_string(), "ops ≤ 2600 (reported)");

@@ -1,5 +1,6 @@
 //! Whole models across every boundary: cuts, formats, fallbacks, revisions.
 
+mod attention_in_16_bits;
 mod chat_parts;
 mod drafts;
 mod exactness;

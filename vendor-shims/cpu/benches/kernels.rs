@@ -20,7 +20,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use shardwright_shim_cpu::kernels::attention::{Heads, Operands, Visible, attention, scratch_values};
+use shardwright_shim_cpu::kernels::attention::{
+    Heads, Operands, Products, Visible, attention, attention_rounded, scratch_rounded, scratch_values,
+};
 use shardwright_shim_cpu::kernels::encoding::{Element, Encoding, Stored};
 use shardwright_shim_cpu::kernels::integer::split::{
     Head, Split, pack_high, pack_low, panel_bytes, row_bytes, scratch_values as split_scratch, split_linear,
@@ -511,6 +513,28 @@ fn linears() {
     }
 }
 
+/// Returns the median time of an attention.
+fn attention_seconds(
+    level: Level,
+    threads: usize,
+    heads: Heads,
+    products: Products,
+    operands: Operands<'_>,
+    visible: &[Visible],
+) -> f64 {
+    let pool = Pool::new(threads);
+    let plain = scratch_values(heads, operands.capacity, threads, true).expect("small");
+    let mut scratch = vec![0.0; plain.max(scratch_rounded(heads, threads).expect("small"))];
+    let mut out = vec![0.0; visible.len() * heads.heads * heads.head_dim];
+    let (mut blocks, scratch, out) = (Vec::new(), &mut scratch, &mut out);
+    median(|| match products {
+        Products::F32 => attention(level, &pool, heads, operands, visible, &mut blocks, scratch, out),
+        products => {
+            attention_rounded(level, &pool, heads, products, operands, visible, &mut blocks, scratch, out);
+        }
+    })
+}
+
 fn attentions() {
     let rows = 128;
     let heads = Heads { heads: 8, kv_heads: 1, head_dim: 256, scale: 1.0, softcap: 0.0 };
@@ -537,32 +561,18 @@ fn attentions() {
                 };
                 Stored::new(encoding, bytes).expect("aligned")
             };
-            let operands = Operands { q: &q, k: stored(k), v: stored(v), capacity };
+            let operands = Operands { q: &q, k: stored(k), v: stored(v), capacity, stride: 256 };
             for level in Level::available().into_iter().skip(1) {
                 for threads in thread_counts() {
-                    let pool = Pool::new(threads);
-                    let mut scratch =
-                        vec![0.0; scratch_values(heads, capacity, threads, true).expect("small")];
-                    let mut out = vec![0.0; rows * 2048];
-                    let mut blocks = Vec::new();
-                    let seconds = median(|| {
-                        attention(
-                            level,
-                            &pool,
-                            heads,
-                            operands,
-                            &visible,
-                            &mut blocks,
-                            &mut scratch,
-                            &mut out,
-                        )
-                    });
-                    println!(
-                        "attention {name} {:8} {threads} threads  {rows:3} rows of 8 heads, 4096 keys  {:8.0} µs  {:6.1} GFLOP/s",
-                        level.name(),
-                        seconds * 1e6,
-                        (4 * rows * 8 * 256 * capacity) as f64 / seconds / 1e9
-                    );
+                    for products in [Products::F32, Products::Bf16, Products::F16] {
+                        let seconds = attention_seconds(level, threads, heads, products, operands, &visible);
+                        println!(
+                            "attention {name} {products:?} {:8} {threads} threads  {rows:3} rows of 8 heads, 4096 keys  {:8.0} µs  {:6.1} GFLOP/s",
+                            level.name(),
+                            seconds * 1e6,
+                            (4 * rows * 8 * 256 * capacity) as f64 / seconds / 1e9
+                        );
+                    }
                 }
             }
         }

@@ -28,7 +28,7 @@ use crate::program::{PackedScales, Program, Step, decode, encode};
 const MAGIC: &[u8; 8] = b"SWCPUART";
 const END: &[u8; 8] = b"SWCPUEND";
 /// Version of the layout and of the program's encoding.
-pub const FORMAT: u32 = 13;
+pub const FORMAT: u32 = 14;
 const HEADER: u64 = 64;
 const TRAILER: u64 = 16;
 const PAGE: u64 = 4096;

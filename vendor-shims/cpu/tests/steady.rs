@@ -90,6 +90,12 @@ fn blocks(count: u64, rows: u64) -> Builder {
         h = b.binary(SW_OP_MUL, gate, up);
     }
     b.output("y", SW_ROLE_TAP, h);
+    // Every second attention rounds its operands.
+    let attentions = b.nodes.iter_mut().filter(|node| node.op == SW_OP_ATTENTION);
+    for node in attentions.step_by(2) {
+        node.version = 2;
+        node.attributes.push(Attribute::Text("products", "bf16"));
+    }
     b
 }
 

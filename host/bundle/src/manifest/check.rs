@@ -114,9 +114,9 @@ fn mixture(runs: &[SegmentFormats], segments: &Segments) -> Result<(), &'static 
     if runs.iter().all(|run| Some(&run.formats) == first) {
         return Err("are listed separately, but are all equal");
     }
-    let values = |formats: &FormatTuple| (formats.activations, formats.states);
+    let values = FormatTuple::values;
     if !runs.iter().all(|run| Some(values(&run.formats)) == first.map(values)) {
-        return Err("differ in activations or states, which a shard has only once");
+        return Err("differ in activations, states or attention, which a shard has only once");
     }
     Ok(())
 }

@@ -7,10 +7,11 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use shardwright_graph::{ComponentKind, State, StateKind};
 use shardwright_vocabulary::{
-    ActivationFormat, ChosenSpeculation, DType, EntryKind, EntryName, ErrorKind, Flag, FlagOutcome,
-    FlagVerdict, FormatTuple, Granularity, NodePlacement, Notice, NoticeKind, Pass, PlannerIdentity,
-    Provenance, Quantisation, Result, Rewrite, RewriteKind, RoleFormat, Segment, SegmentFormats,
-    ShardFormats, ShimIdentity, StateFormat, Target, TargetKind, WeightFormat, WeightRole, scale_count,
+    ActivationFormat, AttentionFormat, ChosenSpeculation, DType, EntryKind, EntryName, ErrorKind, Flag,
+    FlagOutcome, FlagVerdict, FormatTuple, Granularity, NodePlacement, Notice, NoticeKind, Pass,
+    PlannerIdentity, Provenance, Quantisation, Result, Rewrite, RewriteKind, RoleFormat, Segment,
+    SegmentFormats, ShardFormats, ShimIdentity, StateFormat, Target, TargetKind, WeightFormat, WeightRole,
+    scale_count,
 };
 
 use super::*;
@@ -50,6 +51,7 @@ fn sample() -> Manifest {
             roles: vec![RoleFormat { role: WeightRole::MlpOutput, format: WeightFormat::W8PerChannel }],
             activations: ActivationFormat::A16,
             states: StateFormat::F16,
+            attention: AttentionFormat::F32,
         }
         .into(),
         entries: ["prefill_8@64", "decode_1@64", "decode_4@64"].map(|name| name.parse().unwrap()).to_vec(),
@@ -797,11 +799,12 @@ fn shard_entry(index: usize) -> impl Strategy<Value = ShardEntry> {
         proptest::option::of((one_of(WeightRole::ALL), one_of(WeightFormat::ALL))),
         one_of(ActivationFormat::ALL),
         one_of(StateFormat::ALL),
+        one_of(AttentionFormat::ALL),
         one_of(WeightFormat::ALL),
     )
-        .prop_map(|(weights, role, activations, states, second)| {
+        .prop_map(|(weights, role, activations, states, attention, second)| {
             let roles = role.into_iter().map(|(role, format)| RoleFormat { role, format }).collect();
-            (FormatTuple { weights, roles, activations, states }, second)
+            (FormatTuple { weights, roles, activations, states, attention }, second)
         });
     let target = (word(), word(), word(), one_of(TargetKind::ALL))
         .prop_map(|(name, shim, device, kind)| Target { name, shim, device, kind });

@@ -12,7 +12,7 @@ use shardwright_models::Checkpoint;
 use shardwright_planning::profile::{GENERIC, ProfileRegistry};
 use shardwright_quantisation::{Change, Compensated, ExpectedLosses, Loss, Moments, moment_priors};
 use shardwright_vocabulary::{
-    Error, ErrorKind, FormatTuple, Notice, Part, Pass, Provenance, Result, ValueFormat, Watch, WeightFormat,
+    Error, ErrorKind, FormatTuple, Notice, Part, Pass, Provenance, Result, Watch, WeightFormat,
 };
 
 use super::kept::Kept;
@@ -258,11 +258,8 @@ fn rows(graph: &Graph, known: &Known) -> Vec<LossRow> {
             Change::Weights { component, layer, role, format } => {
                 (Some(component), layer, role.name().to_owned(), format.name())
             }
-            Change::Values { component, layer, format: ValueFormat::Activations(format) } => {
-                (Some(component), layer, "activations".to_owned(), format.name())
-            }
-            Change::Values { component, layer, format: ValueFormat::States(format) } => {
-                (Some(component), layer, "states".to_owned(), format.name())
+            Change::Values { component, layer, format } => {
+                (Some(component), layer, format.values().to_owned(), format.name())
             }
             Change::Table { table, format } => {
                 let name = graph.assets.get(table as usize).map_or("table", |asset| &asset.name);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use shardwright_build::TableFormats;
-use shardwright_graph::{Component, ComponentKind, Graph};
+use shardwright_graph::{Component, ComponentKind, Graph, Op};
 use shardwright_quantisation::{
     Change, Compensated, Loss, places, priors, table_pairs, table_priors, value_prior,
 };
@@ -22,10 +22,7 @@ pub(super) struct Formats {
 impl Formats {
     /// Returns the formats of tuples, and the formats into which gathered tables may be converted.
     pub fn of(tuples: &[FormatTuple], asked: TableFormats) -> Self {
-        let both = |tuple: &FormatTuple| {
-            [ValueFormat::Activations(tuple.activations), ValueFormat::States(tuple.states)]
-        };
-        let values: BTreeSet<ValueFormat> = tuples.iter().flat_map(both).collect();
+        let values: BTreeSet<ValueFormat> = tuples.iter().flat_map(FormatTuple::values).collect();
         Formats {
             weights: quantised_formats(tuples),
             tables: asked.to_make(),
@@ -180,7 +177,7 @@ impl Known {
 }
 
 /// Returns the places where computed values may have a format: components and layers with matrices
-/// for activations, layers that write a state for states.
+/// for activations, layers that write a state for states, layers that attend for attention.
 pub(super) fn value_places(graph: &Graph, format: ValueFormat) -> Vec<(ComponentKind, u32)> {
     match format {
         ValueFormat::Activations(_) => {
@@ -195,6 +192,14 @@ pub(super) fn value_places(graph: &Graph, format: ValueFormat) -> Vec<(Component
                 writes.map(|layer| (component.kind, layer)).collect::<Vec<_>>()
             };
             graph.components.iter().flat_map(writers).collect()
+        }
+        ValueFormat::Attention(_) => {
+            let attends = |component: &Component| {
+                let nodes = component.nodes.iter().filter(|node| matches!(node.op, Op::Attention(_)));
+                nodes.map(|node| (component.kind, node.layer.unwrap_or(0))).collect::<Vec<_>>()
+            };
+            let places: BTreeSet<(ComponentKind, u32)> = graph.components.iter().flat_map(attends).collect();
+            places.into_iter().collect()
         }
     }
 }

@@ -143,7 +143,7 @@ impl<'p> Probe<'p> {
         let parts = BTreeSet::from([part]);
         let block = match format {
             ValueFormat::Activations(activations) => activations.dynamic_block(),
-            ValueFormat::States(_) => None,
+            ValueFormat::States(_) | ValueFormat::Attention(_) => None,
         };
         let Some(block) = block else {
             let changed = Changed { parts, graph, encodings };

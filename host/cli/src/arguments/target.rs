@@ -43,8 +43,10 @@ pub struct TargetArguments {
     /// WEIGHTS/ACTIVATIONS/STATES such as `w4-block32[head=w8-per-channel]/f32/f32`. Default: the
     /// formats of the chip's profile, then `stored`, or only `stored` without a chip.
     ///
-    /// States are the KV cache. Brackets set the format of a role. Without a chip, weights that are
-    /// stored as integers in blocks of 32 are multiplied with activations in `a8-dynamic-block32`.
+    /// States are the KV cache. Brackets set the format of a role. A last part `attention-bf16` or
+    /// `attention-f16` rounds the operands of attention to 16 bits. Without a chip, weights that
+    /// are stored as integers in blocks of 32 are multiplied with activations in
+    /// `a8-dynamic-block32`.
     #[arg(long, value_name = "FORMATS", value_parser = formats)]
     pub formats: Vec<FormatChoice>,
     /// Towers (encoders for pictures and sounds) to plan and compile with the text, separated by

@@ -53,7 +53,7 @@ pub fn sensitivity(report: &SensitivityReport) -> String {
 }
 
 fn is_of_values(row: &LossRow) -> bool {
-    row.component.is_some() && ["activations", "states"].contains(&row.what.as_str())
+    row.component.is_some() && ["activations", "states", "attention"].contains(&row.what.as_str())
 }
 
 /// Returns a place such as `decoder 3`, and the values there.

@@ -39,6 +39,7 @@ pub(crate) fn expect(shape: &[u64], wanted: &[u64], what: &str) -> Result<(), St
 mod tests {
     use super::*;
     use crate::{Attention, AxialRope, KeySource, RelativeAttention, Rope};
+    use shardwright_vocabulary::AttentionFormat;
 
     #[test]
     fn shapes_follow_the_definitions() {
@@ -51,6 +52,7 @@ mod tests {
             window: 0,
             causal: true,
             keys: KeySource::State,
+            products: AttentionFormat::F32,
         };
         let rope = Rope {
             head_dim: 8,

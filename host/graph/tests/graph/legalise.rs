@@ -1,10 +1,10 @@
 use std::convert::Infallible;
 
 use shardwright_graph::{
-    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Keys, LegaliseError, Op, Role, StateId, Verdict,
-    decompose_where, legalise,
+    ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, Keys, LegaliseError, Op, Ranges, Role,
+    StateId, Verdict, decompose_where, legalise, legalise_encoded, prepared, unrounded,
 };
-use shardwright_vocabulary::{EntryKind, ErrorKind};
+use shardwright_vocabulary::{AttentionFormat, EntryKind, ErrorKind, FormatTuple};
 
 use crate::support::{LayerRecipe, Recipe, point, toy};
 
@@ -257,4 +257,50 @@ fn keys_beside_values_from_elsewhere_are_an_error() {
     let LegaliseError::Other(error) = &error else { panic!("{error}") };
     assert!(error.message().starts_with("the state update is refused"), "{error}");
     assert!(error.message().contains("`state.layer.0.v`"), "{error}");
+}
+
+#[test]
+fn attention_in_16_bits_is_never_decomposed() {
+    let graph = entry(EntryKind::Decode, 0..2);
+    let none = Ranges::new();
+    let formats = |attention| FormatTuple { attention, ..FormatTuple::F32 };
+    for attention in [AttentionFormat::Bf16, AttentionFormat::F16] {
+        let formats = formats(attention);
+        let encodings = Encodings::of(&formats, &none);
+        let rounded = prepared(&graph, &encodings);
+        let products = |graph: &EntryGraph| -> Vec<AttentionFormat> {
+            let of = |op: &Op| match op {
+                Op::Attention(attention) => Some(attention.products),
+                _ => None,
+            };
+            graph.nodes.iter().filter_map(|node| of(&node.op)).collect()
+        };
+        assert_eq!(products(&rounded), [attention; 2]);
+        assert_eq!(unrounded(&rounded), graph);
+        let legal = legalise_encoded(&graph, &encodings, shim(|_| None)).unwrap();
+        assert_eq!(products(&legal.graph), [attention; 2]);
+
+        let refuses = |node: &shardwright_graph::EntryNode| {
+            (node.op.version() == 2).then_some("version 2 of the operation is unknown")
+        };
+        let error = legalise_encoded(&graph, &encodings, shim(refuses)).unwrap_err();
+        let LegaliseError::Refused { node, op, layer, reason, within } = &error else { panic!("{error}") };
+        assert_eq!((node.as_str(), *op, *layer), ("layer.0.attention", "attention", Some(0)));
+        let wanted =
+            format!("version 2 of the operation is unknown; attention in {attention} has no decomposition");
+        assert_eq!((reason, within.len()), (&wanted, 0));
+
+        let refuses =
+            |node: &shardwright_graph::EntryNode| (node.op == Op::StateUpdate).then_some("no scatter");
+        let error = legalise_encoded(&graph, &encodings, shim(refuses)).unwrap_err();
+        let LegaliseError::Other(error) = &error else { panic!("{error}") };
+        assert_eq!(error.kind(), ErrorKind::Shim);
+        let wanted = format!(
+            "the state update is refused (no scatter), and `layer.0.attention` reads its result, but \
+             attention in {attention} has no decomposition"
+        );
+        assert_eq!(error.message(), wanted);
+    }
+    let plain = formats(AttentionFormat::F32);
+    assert_eq!(prepared(&graph, &Encodings::of(&plain, &none)), graph);
 }

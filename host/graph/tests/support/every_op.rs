@@ -10,6 +10,7 @@ pub(crate) const ATTENTION: Attention = Attention {
     window: 512,
     causal: true,
     keys: KeySource::State,
+    products: shardwright_vocabulary::AttentionFormat::F32,
 };
 
 /// Returns every operation, with unusual attributes, in the order of the list.

@@ -10,7 +10,7 @@ use shardwright_graph::{
     Asset, AssetId, Attention, ComponentBuilder, ComponentKind, Dim, EntryPoint, Graph, KeySource, Op, Pass,
     Role, Rope, Segment, Segments, State, StateId, StateKind, ValueId, Weight, WeightData, WeightId,
 };
-use shardwright_vocabulary::{DType, EntryKind};
+use shardwright_vocabulary::{AttentionFormat, DType, EntryKind};
 
 /// Description of a toy model.
 #[derive(Clone, Debug)]
@@ -416,6 +416,7 @@ fn decoder_layer(
         window: layer.window,
         causal: !recipe.encoder,
         keys: if recipe.encoder { KeySource::Rows } else { KeySource::State },
+        products: AttentionFormat::F32,
     };
     let mixed = builder.op("attention", Op::Attention(attention), &[q, pair.0, pair.1, positions]);
     let mixed = builder.linear("o", mixed, weights.o);

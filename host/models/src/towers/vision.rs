@@ -7,7 +7,7 @@
 use shardwright_graph::{
     AssetId, Attention, AxialRope, ComponentKind, Dim, GridAxis, KeySource, Op, Role, WeightId,
 };
-use shardwright_vocabulary::{DType, Error, Pass, Result};
+use shardwright_vocabulary::{AttentionFormat, DType, Error, Pass, Result};
 
 use super::clipped::ClippedLinear;
 use super::{Prompt, component, prefix, soft_rows, stream};
@@ -169,6 +169,7 @@ impl Vision {
                     window: 0,
                     causal: false,
                     keys: KeySource::Rows,
+                    products: AttentionFormat::F32,
                 });
                 let mixed = builder.op("attention", attention, &[q, k, v, positions]);
                 let mixed = layer.o.apply(builder, "o-projection", mixed);

@@ -2,7 +2,7 @@
 //! even absurd ones.
 
 use shardwright_vocabulary::{
-    EntryKind, Limit, Overhead, Provenance, TimeCost, ValueFormat, WeightFormat, limit_names, overhead_names,
+    EntryKind, Limit, Overhead, Provenance, TimeCost, WeightFormat, limit_names, overhead_names,
 };
 
 use crate::hedge;
@@ -201,10 +201,10 @@ pub fn extreme(base: &Request) -> Vec<Case> {
         }),
         case(base, "activations and states with extreme losses", |request| {
             let Some(format) = request.formats.first().cloned() else { return };
-            let both = [ValueFormat::Activations(format.activations), ValueFormat::States(format.states)];
+            let all = format.values();
             for (component, own) in (0..).zip(&request.model.components) {
                 for (layer, format) in
-                    (0..own.layer_count().max(1)).flat_map(|layer| both.map(|format| (layer, format)))
+                    (0..own.layer_count().max(1)).flat_map(|layer| all.map(|format| (layer, format)))
                 {
                     let (micronats, provenance) = (u32::MAX, Provenance::Modelled);
                     let row = ValueSensitivity { component, layer, format, micronats, provenance };

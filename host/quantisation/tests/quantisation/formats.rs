@@ -343,6 +343,7 @@ fn a_graph_is_made_as_its_formats_say() {
         roles: vec![RoleFormat { role: WeightRole::Head, format: WeightFormat::W8PerChannel }],
         activations: ActivationFormat::A16,
         states: StateFormat::F16,
+        ..FormatTuple::F32
     };
     let tables = TableFormats {
         embedding: Some(WeightFormat::W8PerTensor),

@@ -74,7 +74,7 @@ pub fn candidate(
     let roles =
         if head == weights { Vec::new() } else { vec![RoleFormat { role: WeightRole::Head, format: head }] };
     Candidate {
-        formats: FormatTuple { weights, roles, activations, states },
+        formats: FormatTuple { weights, roles, activations, states, ..FormatTuple::F32 },
         tables: TableFormats { embedding: Some(table), per_layer: Some(table) },
         moments: None,
     }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use shardwright_graph::{Graph, Range, Ranges};
 use shardwright_reference::{Arrangement, ReferenceModel};
 use shardwright_vocabulary::{
-    ActivationFormat, DType, FormatTuple, RoleFormat, StateFormat, WeightFormat, WeightRole,
+    ActivationFormat, AttentionFormat, DType, FormatTuple, RoleFormat, StateFormat, WeightFormat, WeightRole,
 };
 
 use crate::support::{LayerRecipe, Noise, Recipe};
@@ -82,6 +82,8 @@ pub fn formats() -> impl Strategy<Value = FormatTuple> {
                 .collect(),
             activations: ActivationFormat::ALL[activations.index(ActivationFormat::ALL.len())],
             states: StateFormat::ALL[states.index(StateFormat::ALL.len())],
+            // Rounded products have no other form.
+            attention: AttentionFormat::F32,
         },
     )
 }

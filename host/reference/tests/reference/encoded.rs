@@ -9,7 +9,9 @@ use shardwright_graph::{
     decompose_all, infer_shape,
 };
 use shardwright_reference::{Array, Bindings, Evaluator, States, Weights, widen};
-use shardwright_vocabulary::{DType, Encoding, EntryKind, ErrorKind, Granularity, ScaleBits};
+use shardwright_vocabulary::{
+    AttentionFormat, DType, Encoding, EntryKind, ErrorKind, Granularity, ScaleBits,
+};
 
 /// Number of rows of every operand.
 const ROWS: usize = 4;
@@ -696,6 +698,7 @@ fn attention_and_rotation_of_encoded_rows() {
         window: 3,
         causal: true,
         keys: KeySource::Rows,
+        products: AttentionFormat::F32,
     };
     for from in encodings() {
         for to in [Encoding::F32, Encoding::F16, integer(DType::U16, 1e-4, 30_000)] {

@@ -6,7 +6,7 @@ use shardwright_graph::{
     StateId, StateKind, StatePort, Tensor, TensorId, Weight, WeightData, WeightId, infer_shape,
 };
 use shardwright_reference::{Array, Bindings, Evaluator, States, Weights, widen};
-use shardwright_vocabulary::{DType, EntryKind};
+use shardwright_vocabulary::{AttentionFormat, DType, EntryKind};
 
 /// Returns a constant of f32 values.
 fn weight(shape: &[u64], values: &[f32]) -> Weight {
@@ -277,6 +277,7 @@ const UNIFORM: Attention = Attention {
     window: 0,
     causal: true,
     keys: KeySource::State,
+    products: AttentionFormat::F32,
 };
 
 /// Runs rows `[position, −position]` in chunks and returns the first value of each result row.
@@ -353,6 +354,72 @@ fn attention_weighs_by_scaled_and_capped_scores() {
         let weight = 1.0 / (1.0 + (scores[0] - scores[1]).exp());
         let wanted = [1.0, 2.0, (1.0 - weight + 3.0 * weight) as f32, (2.0 * (1.0 - weight) - weight) as f32];
         assert_eq!(run(Attention { softcap, ..attention }), wanted);
+    }
+}
+
+/// The weight of a key is rounded relative to the largest score of its block of 64 positions.
+#[test]
+fn attention_in_16_bits_rounds_operands_and_weights() {
+    const ROWS: usize = 70;
+    let value = |row: usize| 1.0 + row as f32 / 1024.0;
+    let attention =
+        Attention { heads: 1, kv_heads: 1, head_dim: 2, scale: 1.0, keys: KeySource::Rows, ..UNIFORM };
+    let run = |products: AttentionFormat| -> Vec<f32> {
+        let operands = [("q", DType::F32), ("positions", DType::I32), ("y", DType::F32)];
+        let shape = |dtype: DType| if dtype == DType::I32 { vec![ROWS as u64] } else { vec![ROWS as u64, 2] };
+        let tensors = operands.map(|(name, dtype)| Tensor::plain(name, shape(dtype), dtype)).to_vec();
+        let entry = EntryGraph {
+            segments: Segment::whole(ComponentKind::Head).into(),
+            point: EntryPoint {
+                kind: EntryKind::Encode,
+                rows: ROWS as u64,
+                context: 0,
+                largest_rows: ROWS as u64,
+            },
+            tensors,
+            nodes: vec![EntryNode {
+                name: "attention".to_owned(),
+                op: Op::Attention(Attention { products, ..attention }),
+                inputs: [0, 0, 0, 1].map(TensorId).to_vec(),
+                output: TensorId(2),
+                layer: None,
+            }],
+            inputs: vec![(TensorId(0), Role::Hidden), (TensorId(1), Role::Positions)],
+            outputs: vec![(TensorId(2), Role::Hidden)],
+            states: Vec::new(),
+        };
+        let evaluator = Evaluator::new(entry, Weights::new(&[])).unwrap();
+        let x = (0..ROWS).flat_map(|row| [value(row), 0.5]).collect();
+        let mut bindings = Bindings::new();
+        bindings
+            .bind(Role::Positions, Array::integers_of(&[ROWS as u64], (0..ROWS as i32).collect()).unwrap())
+            .bind(Role::Hidden, Array::floats_of(&[ROWS as u64, 2], x).unwrap());
+        let outputs = evaluator.run(&bindings, &mut States::none(), ROWS as u64).unwrap();
+        outputs.get(&Role::Hidden).unwrap().row(ROWS - 1).to_vec()
+    };
+    let round = |products: AttentionFormat, value: f64| match products {
+        AttentionFormat::F32 => value,
+        AttentionFormat::Bf16 => half::bf16::from_f64(value).to_f64(),
+        AttentionFormat::F16 => half::f16::from_f64(value).to_f64(),
+    };
+    let mut seen = Vec::new();
+    for &products in AttentionFormat::ALL {
+        let operand = |row: usize| round(products, f64::from(value(row)));
+        let score = |row: usize| operand(ROWS - 1) * operand(row) + 0.25;
+        let mut sum = [0.0; 2];
+        let all = (0..ROWS).map(score).fold(f64::NEG_INFINITY, f64::max);
+        for rows in [0..64, 64..ROWS] {
+            let own = rows.clone().map(score).fold(f64::NEG_INFINITY, f64::max);
+            for row in rows {
+                let weight = round(products, (score(row) - own).exp()) * (own - all).exp();
+                sum = [sum[0] + weight, sum[1] + weight * operand(row)];
+            }
+        }
+        let found = run(products);
+        assert!((f64::from(found[0]) - sum[1] / sum[0]).abs() < 1e-6, "{products}: {found:?} {sum:?}");
+        assert_eq!(found[1], 0.5);
+        assert!(!seen.contains(&found), "{products}");
+        seen.push(found);
     }
 }
 

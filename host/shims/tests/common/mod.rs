@@ -12,7 +12,7 @@ use shardwright_graph::{
     StateId, StateKind, StatePort, Tensor, TensorId, Weight, WeightData, WeightId, WeightQuantisation,
 };
 use shardwright_shims::ShimRegistry;
-use shardwright_vocabulary::{Affine, DType, EntryKind, Granularity, ScaleBits};
+use shardwright_vocabulary::{Affine, AttentionFormat, DType, EntryKind, Granularity, ScaleBits};
 
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -305,6 +305,7 @@ pub fn decoder(kind: EntryKind, rows: u64, largest_rows: u64) -> EntryGraph {
         window: 0,
         causal: true,
         keys: KeySource::State,
+        products: AttentionFormat::F32,
     });
     let a = b.node("attention", attention, &[q, k, v, positions], &[rows, HIDDEN]);
     let out = b.node("residual", Op::Add, &[a, hidden], &[rows, HIDDEN]);

@@ -443,6 +443,13 @@ fn attention(node: &Node, inputs: &[&Tensor], rows: usize) -> Tensor {
     let (scale, cap, window) = (float(node, "scale"), float(node, "softcap"), integer(node, "window"));
     let (causal, state) = (integer(node, "causal") == 1, is_text(node, "keys", "state"));
     let capacity = k.shape[0] as i64;
+    let products = match node.version {
+        1 => Products::F32,
+        _ if is_text(node, "products", "bf16") => Products::Bf16,
+        _ if is_text(node, "products", "f16") => Products::F16,
+        other => panic!("products of attention in version {other}"),
+    };
+    let [q, k, v] = [q, k, v].map(|operand| operand.map(|value| products.round(value)));
     let mut out = q.map(|_| 0.0);
     for row in 0..rows {
         let position = positions.data[row] as i64;
@@ -471,20 +478,60 @@ fn attention(node: &Node, inputs: &[&Tensor], rows: usize) -> Tensor {
                     if cap == 0.0 { score } else { cap * (score / cap).tanh() }
                 })
                 .collect();
-            let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let sum: f64 = scores.iter().map(|score| (score - largest).exp()).sum();
+            let block = |slot: usize| match state {
+                true => (position - (position - slot as i64).rem_euclid(capacity)) / KEYS_OF_BLOCK,
+                false => slot as i64 / KEYS_OF_BLOCK,
+            };
+            let blocks: Vec<i64> = seen.iter().map(|slot| block(*slot)).collect();
+            let weights = products.weights(&scores, &blocks);
+            let sum: f64 = weights.iter().sum();
             for at in 0..d {
-                out.data[(row * heads + head) * d + at] = seen
-                    .iter()
-                    .zip(&scores)
-                    .map(|(slot, score)| {
-                        (score - largest).exp() / sum * v.data[(slot * kv_heads + kv) * d + at]
-                    })
-                    .sum();
+                let of =
+                    |(slot, weight): (&usize, &f64)| weight / sum * v.data[(slot * kv_heads + kv) * d + at];
+                out.data[(row * heads + head) * d + at] = seen.iter().zip(&weights).map(of).sum();
             }
         }
     }
     out
+}
+
+/// Positions of a block of keys, in version 2 of attention.
+const KEYS_OF_BLOCK: i64 = 64;
+
+/// Type of the operands of an attention's products.
+#[derive(Clone, Copy)]
+enum Products {
+    F32,
+    Bf16,
+    F16,
+}
+
+impl Products {
+    fn round(self, value: f64) -> f64 {
+        match self {
+            Products::F32 => value,
+            Products::Bf16 => half::bf16::from_f32(value as f32).to_f64(),
+            Products::F16 => half::f16::from_f32(value as f32).to_f64(),
+        }
+    }
+
+    /// Returns the weight of every score. Rounded ones are relative to the largest score of their
+    /// block.
+    fn weights(self, scores: &[f64], blocks: &[i64]) -> Vec<f64> {
+        let largest = |block: Option<i64>| {
+            let of = scores.iter().zip(blocks).filter(|(_, own)| block.is_none_or(|block| block == **own));
+            of.map(|(score, _)| *score).fold(f64::NEG_INFINITY, f64::max)
+        };
+        let all = largest(None);
+        let weight = |(score, block): (&f64, &i64)| match self {
+            Products::F32 => (score - all).exp(),
+            _ => {
+                let own = largest(Some(*block));
+                self.round((score - own).exp()) * (own - all).exp()
+            }
+        };
+        scores.iter().zip(blocks).map(weight).collect()
+    }
 }
 
 /// Computes attention in which row i sees the rows from i − window + 1 to i, with the scores

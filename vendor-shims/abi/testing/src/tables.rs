@@ -436,6 +436,14 @@ impl Builder {
         output
     }
 
+    /// Rounds the operands of every attention that was added to `products`, `bf16` or `f16`.
+    pub fn round_attention(&mut self, products: &'static str) {
+        for node in self.nodes.iter_mut().filter(|node| node.op == SW_OP_ATTENTION) {
+            node.version = 2;
+            node.attributes.push(Attribute::Text("products", products));
+        }
+    }
+
     /// Adds a data movement. Its result keeps the operand's encoding, unless the operand is a
     /// weight.
     fn moved(&mut self, op: u32, inputs: &[TensorId], shape: &[u64], attributes: Vec<Attribute>) -> TensorId {

@@ -186,6 +186,17 @@ impl<'a> Stored<'a> {
         }
     }
 
+    /// Returns the encoding of the elements.
+    pub fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
+    /// Returns the elements without the first `count`. Empty if there are fewer.
+    pub fn skip(&self, count: usize) -> Stored<'a> {
+        let bytes = self.bytes.get(count * self.encoding.element.bytes()..).unwrap_or_default();
+        Stored { bytes, ..*self }
+    }
+
     /// Returns the bits of the elements if they are binary16.
     pub fn halves(&self) -> Option<&'a [u16]> {
         match self.encoding.element {
@@ -295,7 +306,7 @@ pub fn nearest(level: Level, pool: &Pool, encoding: Encoding, count: usize, valu
 
 dispatch! { fn widen_at => widen(source: Stored<'_>, first: usize, out: &mut [f32]) }
 dispatch! { fn narrow_at => narrow(encoding: Encoding, x: &[f32], target: &mut [u8]) }
-dispatch! { fn nearest_at => round(encoding: Encoding, values: &mut [f32]) }
+dispatch! { pub fn nearest_at => round(encoding: Encoding, values: &mut [f32]) }
 
 /// Computes `out[i] = f(x[i])` in a loop that compilers vectorise if `f` is inlined and cannot
 /// fail.
@@ -412,8 +423,9 @@ fn narrow<S: Simd>(s: S, encoding: Encoding, x: &[f32], target: &mut [u8]) {
     }
 }
 
+/// Rounds each value to the nearest value that the encoding can represent.
 #[inline(always)]
-fn round<S: Simd>(s: S, encoding: Encoding, values: &mut [f32]) {
+pub fn round<S: Simd>(s: S, encoding: Encoding, values: &mut [f32]) {
     match (encoding.element, encoding.element.range()) {
         (_, Some((low, high))) => {
             let (low, high) = (low as f32, high as f32);

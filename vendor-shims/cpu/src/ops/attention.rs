@@ -5,7 +5,8 @@ use shardwright_shim_abi::Error;
 use super::Operation;
 use crate::execute::Stage;
 use crate::kernels::attention::{
-    Everyone, Heads, Operands, Visible, attention, attention_of_all, scratch_of_all, scratch_values,
+    Everyone, Heads, Operands, Products, Visible, attention, attention_of_all, attention_rounded,
+    scratch_of_all, scratch_rounded, scratch_values,
 };
 use crate::lower::{Emit, Following, Here, Recognised, Site, expect, invalid, matrix, unsupported};
 use crate::program::{AttentionKeys, Bounds, Checked, Entry, Place, Step, ensure, product, step};
@@ -44,7 +45,20 @@ pub fn recognise(here: &Here<'_, '_>) -> Recognised<Operation> {
         "rows" => return invalid(format!("{rows} rows of queries, but {keys} of keys")),
         other => return unsupported(format!("unknown source of keys `{other}`")),
     };
-    Ok(Operation::Attention { heads, window, causal, state })
+    let products = products(here)?;
+    Ok(Operation::Attention { heads, window, causal, state, products })
+}
+
+/// Returns the type of the products. Version 1 has no attribute for it.
+fn products(here: &Here<'_, '_>) -> Recognised<Products> {
+    if here.node.op_version() == 1 {
+        return Ok(Products::F32);
+    }
+    match here.node.attribute_text("products")? {
+        "bf16" => Ok(Products::Bf16),
+        "f16" => Ok(Products::F16),
+        other => unsupported(format!("unknown type of products `{other}`, expected bf16 or f16")),
+    }
 }
 
 /// The result follows the entry's rows, regardless of how its queries were computed. Rows beyond
@@ -60,10 +74,12 @@ pub fn lower(
     window: u64,
     causal: bool,
     state: bool,
+    products: Products,
 ) -> Result<Step, Error> {
     Ok(Step::Attention(step::Attention {
         heads,
         window,
+        products,
         keys: if state {
             let capacity = emit.graph.input(site.node, 1).map_or(0, |keys| keys.shape[0]) as u64;
             AttentionKeys::State { capacity }
@@ -113,6 +129,9 @@ impl step::Attention {
             AttentionKeys::State { capacity } => capacity,
             AttentionKeys::Rows { .. } => rows,
         };
+        if self.products != Products::F32 {
+            return scratch_rounded(self.heads, threads);
+        }
         let keys = usize::try_from(keys).ok()?;
         match self.sees_all(entry) {
             true => scratch_of_all(self.heads, keys, threads),
@@ -130,10 +149,10 @@ impl step::Attention {
         })
     }
 
-    /// Checks whether all rows see each other, and are unencoded.
+    /// Checks whether all rows see each other, and are multiplied unencoded and unrounded.
     fn sees_all(&self, entry: &Entry) -> bool {
         let all = self.window == 0 && self.keys == AttentionKeys::Rows { causal: false };
-        all && !self.is_encoded(entry)
+        all && self.products == Products::F32 && !self.is_encoded(entry)
     }
 
     pub fn execute(&self, stage: &mut Stage<'_, '_>) -> Result<(), Error> {
@@ -145,8 +164,25 @@ impl step::Attention {
             return Ok(());
         }
         let capacity = self.see(memory.read_i32(self.positions), rows, stage.visible)?;
-        let operands = Operands { q, k: memory.stored(self.k), v: memory.stored(self.v), capacity };
-        attention(level, pool, self.heads, operands, stage.visible, stage.blocks, stage.scratch, out);
+        let stride = self.heads.kv_heads * self.heads.head_dim;
+        let operands = Operands { q, k: memory.stored(self.k), v: memory.stored(self.v), capacity, stride };
+        let (heads, visible, blocks) = (self.heads, &*stage.visible, &mut *stage.blocks);
+        match self.products {
+            Products::F32 => attention(level, pool, heads, operands, visible, blocks, stage.scratch, out),
+            products => {
+                attention_rounded(
+                    level,
+                    pool,
+                    heads,
+                    products,
+                    operands,
+                    visible,
+                    blocks,
+                    stage.scratch,
+                    out,
+                );
+            }
+        }
         Ok(())
     }
 

@@ -41,7 +41,10 @@ use crate::program::{Bounds, Checked, Entry, Step};
 /// Recognises node `index`, or returns the reason why it cannot run.
 pub fn recognise(graph: &Graph<'_>, index: usize) -> Recognised<Operation> {
     let here = &Here { graph, index, node: graph.nodes[index] };
-    let known = if here.node.op() == raw::SW_OP_DYNAMIC_LINEAR { 2 } else { 1 };
+    let known = match here.node.op() {
+        raw::SW_OP_DYNAMIC_LINEAR | raw::SW_OP_ATTENTION => 2,
+        _ => 1,
+    };
     if !(1..=known).contains(&here.node.op_version()) {
         return unsupported(format!(
             "version {} of op {} is unknown, expected at most {known}",
@@ -149,8 +152,8 @@ pub fn lower(emit: &mut Emit<'_, '_>, index: usize, operation: &Operation) -> Re
         Operation::Rope { head_dim, pairs, .. } => rotary::lower_rope(emit, site, operation, head_dim, pairs),
         Operation::Rotate { head_dim } => rotary::lower_rotate(emit, site, head_dim),
         Operation::AxialRope { head_dim, .. } => rotary::lower_axial(emit, site, operation, head_dim),
-        Operation::Attention { heads, window, causal, state } => {
-            attention::lower(emit, site, heads, window, causal, state)
+        Operation::Attention { heads, window, causal, state, products } => {
+            attention::lower(emit, site, heads, window, causal, state, products)
         }
         Operation::RelativeAttention(relative) => relative::lower(emit, site, relative),
         Operation::Convolution(plane) => convolution::lower_plane(emit, site, plane),

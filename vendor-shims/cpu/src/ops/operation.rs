@@ -1,6 +1,6 @@
 //! The supported operations, and what storage must know of each.
 
-use crate::kernels::attention::Heads;
+use crate::kernels::attention::{Heads, Products};
 use crate::kernels::convolution::Plane;
 use crate::kernels::elementwise::{Binary, Unary};
 use crate::kernels::norm::RmsNorm;
@@ -51,6 +51,7 @@ pub enum Operation {
         causal: bool,
         /// Whether the keys are a state.
         state: bool,
+        products: Products,
     },
     /// Normalisation to mean 0 and variance 1.
     LayerNorm {

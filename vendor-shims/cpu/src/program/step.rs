@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::operand::{Extent, Operand};
 use super::packed::{PackedSplit, PackedTiles, PackedWeights};
-use crate::kernels::attention::Heads;
+use crate::kernels::attention::{Heads, Products};
 use crate::kernels::convolution::Plane;
 use crate::kernels::elementwise::{self, Broadcast, Gate};
 use crate::kernels::encoding::Encoding;
@@ -214,6 +214,7 @@ pub struct Attention {
     pub heads: Heads,
     /// Visible distance, 0 for no limit.
     pub window: u64,
+    pub products: Products,
     /// Source of the keys.
     pub keys: AttentionKeys,
     /// `[rows, heads · head_dim]`

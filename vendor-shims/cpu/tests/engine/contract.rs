@@ -319,6 +319,28 @@ fn semantic_nodes_must_be_consistent() {
 }
 
 #[test]
+fn products_of_attention_must_be_known() {
+    type Change = fn(&mut Builder);
+    let cases: &[(u32, &str, Change)] = &[
+        (SW_ERROR_UNSUPPORTED_OP, "unknown type of products `f8`", |b| b.round_attention("f8")),
+        (SW_ERROR_INVALID_ARGUMENT, "lacks the attribute `products`", |b| b.nodes[1].version = 2),
+        (SW_ERROR_UNSUPPORTED_OP, "version 3 of op 4 is unknown, expected at most 2", |b| {
+            b.round_attention("bf16");
+            b.nodes[1].version = 3;
+        }),
+    ];
+    let host = open(&[]).expect("opened");
+    for (class, part, change) in cases {
+        let mut b = stateful();
+        change(&mut b);
+        let verdicts = host.check(b.build()).expect("checked");
+        assert_eq!(verdicts[1].0, SW_VERDICT_REFUSED, "{part}");
+        assert!(verdicts[1].1.contains(part), "`{part}` not in `{}`", verdicts[1].1);
+        refused(host.compile(&[b.build()], &[]).map(|_| ()), *class, part);
+    }
+}
+
+#[test]
 fn graphs_that_contradict_themselves_are_errors() {
     type Change = fn(&mut Builder);
     let invalid = SW_ERROR_INVALID_ARGUMENT;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::support::samples;
 use crate::targets::{TARGETS, program_of};
 use shardwright_shim_cpu::artefact::Artefact;
+use shardwright_shim_cpu::kernels::attention::Products;
 use shardwright_shim_cpu::kernels::integer::IntegerType;
 use shardwright_shim_cpu::program::{NumberForm, PackedScales, Step};
 
@@ -79,7 +80,8 @@ fn the_samples_reach_the_kernels_they_are_named_after() {
     has("w8-dynamic-block32", |step| matches!(step, Step::DynamicLinear(step) if step.block == Some(32)));
     has("split-head", |step| matches!(step, Step::SplitLinear(step) if step.cap.is_none()));
     has("capped-head", |step| matches!(step, Step::SplitLinear(step) if step.cap.is_some()));
-    has("attention-state", |step| matches!(step, Step::Attention(_)));
+    has("attention-state", |step| matches!(step, Step::Attention(step) if step.products == Products::F32));
+    has("attention-bf16", |step| matches!(step, Step::Attention(step) if step.products == Products::Bf16));
     has("attention-state", |step| matches!(step, Step::StateUpdate(_)));
     has("encoded", |step| matches!(step, Step::Decode(_)));
     has("tower", |step| matches!(step, Step::Convolution(_)));

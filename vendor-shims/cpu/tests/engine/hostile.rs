@@ -6,7 +6,7 @@ use crate::support::towers::{Matrices, vision};
 use crate::support::*;
 use crate::targets::{bind, load_and_run, mend, program_of};
 use shardwright_shim_abi::raw::*;
-use shardwright_shim_cpu::kernels::attention::Heads;
+use shardwright_shim_cpu::kernels::attention::{Heads, Products};
 use shardwright_shim_cpu::kernels::elementwise::{Binary, Broadcast};
 use shardwright_shim_cpu::kernels::encoding;
 use shardwright_shim_cpu::kernels::integer::IntegerType;
@@ -147,7 +147,18 @@ fn positions_that_nothing_reads_are_checked() {
         let heads = Heads { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, softcap: 0.0 };
         let [x, out] = [0, 1].map(|offset| Operand { offset, elements: 1, ..nothing });
         let (keys, rows) = (AttentionKeys::Rows { causal: true }, Extent::Fixed(1));
-        let step = step::Attention { heads, window: 0, keys, q: x, k: x, v: x, positions, rows, out };
+        let step = step::Attention {
+            heads,
+            window: 0,
+            products: Products::F32,
+            keys,
+            q: x,
+            k: x,
+            v: x,
+            positions,
+            rows,
+            out,
+        };
         let (name, ports, steps) = ("one".to_owned(), Vec::new(), vec![Step::Attention(step)]);
         let entry = Entry { name, rows: 1, context: 1, ports, arena: 2, steps };
         Program { threads: 1, entries: vec![entry] }.check(0)

@@ -56,6 +56,13 @@ pub fn sample() -> Builder {
     b
 }
 
+/// Builds [`sample`] with attention in bfloat16.
+fn rounded_sample() -> Builder {
+    let mut b = sample();
+    b.round_attention("bf16");
+    b
+}
+
 /// Builds [`sample`] with integer weights, activations of 16 bits and a state of 8 bits.
 pub fn encoded_sample() -> Builder {
     let mut b = sample();
@@ -262,6 +269,7 @@ pub fn artefacts() -> Vec<(&'static str, Region)> {
         ("split-head", head(1, None)),
         ("capped-head", head(3, Some(30.0))),
         ("attention-state", sample()),
+        ("attention-bf16", rounded_sample()),
         ("encoded", encoded_sample()),
         ("tower", tower()),
     ]

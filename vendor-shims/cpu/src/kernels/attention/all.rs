@@ -194,7 +194,8 @@ mod tests {
             let mut other = vec![0.0; rows * width];
             let mut scratch = vec![0.0; scratch_values(heads, rows, 1, false).unwrap()];
             let visible = vec![Visible { start: 0, count: rows }; rows];
-            let operands = Operands { q: &q, k: Stored::values(&k), v: Stored::values(&v), capacity: rows };
+            let (k, v) = (Stored::values(&k), Stored::values(&v));
+            let operands = Operands { q: &q, k, v, capacity: rows, stride: kv_width };
             let (pool, blocks) = (Pool::eager(1), &mut Vec::new());
             attention(Level::Scalar, &pool, heads, operands, &visible, blocks, &mut scratch, &mut other);
             for (got, exact) in expected.iter().zip(&other) {

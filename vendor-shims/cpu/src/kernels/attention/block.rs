@@ -30,10 +30,12 @@ dispatch! {
 }
 dispatch! {
     /// Computes results for values `first..first + count` of the head. Reads the weights of each
-    /// query where [`scores_at`] wrote the scores, and its sum at `sums` plus its index.
+    /// query where [`scores_at`] wrote the scores. Divides them by its sum, which is at `sums` plus
+    /// its index, unless that is `None`.
     pub fn results_at => results(
         heads: Heads, operands: Operands<'_>, visible: &[Visible], block: &Block, kv_head: usize, first: usize, count: usize,
-        scratch: SharedOutput<'_, f32>, offset: usize, sums: usize, widened: &mut [f32], out: SharedOutput<'_, f32>,
+        scratch: SharedOutput<'_, f32>, offset: usize, sums: Option<usize>, widened: &mut [f32],
+        out: SharedOutput<'_, f32>,
     )
 }
 
@@ -69,7 +71,7 @@ pub fn whole_at(
         sum[0] = weights_at(level, heads, own);
     }
     let d = heads.head_dim;
-    results_at(level, heads, operands, visible, block, kv_head, 0, d, shared, 0, sums, widened, out);
+    results_at(level, heads, operands, visible, block, kv_head, 0, d, shared, 0, Some(sums), widened, out);
 }
 
 /// Returns the number of queries of a register tile.
@@ -88,7 +90,7 @@ const AHEAD: usize = 16;
 
 /// Up to this many queries read encoded keys and values in place if their kernels support it. For
 /// more queries, the keys and values are widened once.
-const FEW_QUERIES: usize = 8;
+pub const FEW_QUERIES: usize = 8;
 
 /// Returns the bits of binary16 if the queries are few enough to read them in place.
 #[inline(always)]
@@ -98,7 +100,7 @@ fn halves(stored: Stored<'_>, queries: usize) -> Option<&[u16]> {
 
 /// Returns the row of the keys that stores a position.
 #[inline(always)]
-fn slot(position: u64, capacity: usize) -> usize {
+pub fn slot(position: u64, capacity: usize) -> usize {
     (position % capacity as u64) as usize
 }
 
@@ -116,33 +118,32 @@ fn scores<S: Simd>(
     offset: usize,
     widened: &mut [f32],
 ) {
-    let Operands { q, k, capacity, .. } = operands;
+    let Operands { q, k, capacity, stride, .. } = operands;
     let d = heads.head_dim;
     let group = heads.heads / heads.kv_heads;
-    let kv_width = heads.kv_heads * d;
     let queries = block.rows * group;
     let (direct, halves) = (k.direct(), halves(k, queries));
     let of = Queries { q, heads, block, kv_head, scratch, offset };
     assert!(first + count <= block.count && (block.row + block.rows) * heads.heads * d <= q.len());
-    assert!(count == 0 || (capacity > 0 && capacity * kv_width <= k.len() && kv_head < heads.kv_heads));
+    assert!(count == 0 || (capacity > 0 && operands.has_rows(k, (kv_head + 1) * d)));
     let mut done = 0;
     while done < count {
         // A run of consecutive key rows, short enough to stay in cache.
         let at = slot(block.start + (first + done) as u64, capacity);
         let run = run_keys(d).min(count - done).min(capacity - at);
-        let place = at * kv_width + kv_head * d;
+        let place = at * stride + kv_head * d;
         // SAFETY: keys are within the operand as asserted, and no other task has these keys of
         // these queries.
         unsafe {
             if let Some(k) = direct.filter(|_| queries > FEW_QUERIES) {
-                of.scores::<S, f32, false>(s, k[place..].as_ptr(), kv_width, first + done, run);
+                of.scores::<S, f32, false>(s, k[place..].as_ptr(), stride, first + done, run);
             } else if let Some(k) = direct {
-                of.scores::<S, f32, true>(s, k[place..].as_ptr(), kv_width, first + done, run);
+                of.scores::<S, f32, true>(s, k[place..].as_ptr(), stride, first + done, run);
             } else if let Some(k) = halves {
-                of.scores::<S, u16, true>(s, k[place..].as_ptr(), kv_width, first + done, run);
+                of.scores::<S, u16, true>(s, k[place..].as_ptr(), stride, first + done, run);
             } else {
                 for (key, row) in widened[..run * d].chunks_exact_mut(d).enumerate() {
-                    widen(s, k, place + key * kv_width, row);
+                    widen(s, k, place + key * stride, row);
                 }
                 of.scores::<S, f32, false>(s, widened.as_ptr(), d, first + done, run);
             }
@@ -335,86 +336,73 @@ fn results<S: Simd>(
     count: usize,
     scratch: SharedOutput<'_, f32>,
     offset: usize,
-    sums: usize,
+    sums: Option<usize>,
     widened: &mut [f32],
     out: SharedOutput<'_, f32>,
 ) {
-    let Operands { v, capacity, .. } = operands;
+    let Operands { v, capacity, stride, .. } = operands;
     let d = heads.head_dim;
     let group = heads.heads / heads.kv_heads;
-    let kv_width = heads.kv_heads * d;
     let queries = block.rows * group;
     let (direct, halves) = (v.direct(), halves(v, queries));
-    assert!(first + count <= d && (capacity == 0 || capacity * kv_width <= v.len()));
+    assert!(first + count <= d && operands.has_rows(v, (kv_head + 1) * d));
     let rows = &visible[block.row..block.row + block.rows];
     // No other task accesses these values of this head of this row.
     let target = |query: usize| {
         let (row, member) = (query / group, query % group);
         out.address(((block.row + row) * heads.heads + kv_head * group + member) * d + first, count)
     };
-    // Positions that all rows see, surrounded by positions that only some rows see. Each row visits
-    // its positions in ascending order.
-    let common_start = rows.iter().map(|row| row.start).max().unwrap_or(0);
-    let common_end = rows.iter().map(|row| row.start + row.count as u64).min().unwrap_or(0).max(common_start);
-    let end = |row: Visible| row.start + row.count as u64;
-    let before = (0..queries).map(|query| {
-        let row = rows[query / group];
-        (query, 1, row.start, common_start.min(end(row)))
-    });
-    let longest = run_keys(d);
-    let runs = (common_end - common_start).div_ceil(longest as u64);
-    let tile = queries_of_tile::<S>();
-    let common = (0..runs).flat_map(|run| {
-        let from = common_start + run * longest as u64;
-        let to = common_end.min(from + longest as u64);
-        (0..queries).step_by(tile).map(move |query| (query, tile.min(queries - query), from, to))
-    });
-    let after = (0..queries).map(|query| {
-        let row = rows[query / group];
-        (query, 1, common_end.max(common_start.min(end(row))), end(row))
-    });
     for query in 0..queries {
         // SAFETY: only this task accesses these values.
         unsafe { target(query).write_bytes(0, count) };
     }
-    // The run that is currently widened. Consecutive tiles of a block's queries read the same run.
-    let mut widened_run = None;
-    for (query, tile, from, to) in before.chain(common).chain(after) {
-        let mut at = from;
-        while at < to {
-            let row = slot(at, capacity);
-            let run = ((to - at).min((capacity - row) as u64) as usize).min(longest);
-            let place = row * kv_width + kv_head * d + first;
-            let start = offset + query * block.count + (at - block.start) as usize;
-            let mut of =
-                Weighted { weights: [std::ptr::null(); 4], targets: [std::ptr::null_mut(); 4], run, count };
-            for index in 0..tile {
-                of.weights[index] = scratch.address(start + index * block.count, run).cast_const();
-                of.targets[index] = target(query + index);
+    let seen = || rows.iter().filter(|row| row.count > 0);
+    let end = seen().map(|row| row.start + row.count as u64).max().unwrap_or(0);
+    let mut at = seen().map(|row| row.start).min().unwrap_or(end);
+    // Runs of consecutive rows of values stay in cache for all queries. Each query visits the
+    // positions that it sees in ascending order.
+    while at < end {
+        let row = slot(at, capacity);
+        let run = ((end - at).min((capacity - row) as u64) as usize).min(run_keys(d));
+        let place = row * stride + kv_head * d + first;
+        if direct.is_none() && halves.is_none() {
+            for (key, values) in widened[..run * count].chunks_exact_mut(count.max(1)).enumerate() {
+                widen(s, v, place + key * stride, values);
             }
-            // SAFETY: values and weights are in bounds as asserted and by the blocks' construction,
-            // and only this task accesses the targets.
-            unsafe {
-                if let Some(v) = direct.filter(|_| queries > FEW_QUERIES) {
-                    of.add::<S, f32, false>(s, tile, v[place..].as_ptr(), kv_width);
-                } else if let Some(v) = direct {
-                    of.add::<S, f32, true>(s, tile, v[place..].as_ptr(), kv_width);
-                } else if let Some(v) = halves {
-                    of.add::<S, u16, true>(s, tile, v[place..].as_ptr(), kv_width);
-                } else {
-                    if widened_run != Some((row, run)) {
-                        widened_run = Some((row, run));
-                        for (key, values) in widened[..run * count].chunks_exact_mut(count.max(1)).enumerate()
-                        {
-                            widen(s, v, place + key * kv_width, values);
-                        }
+        }
+        for query in (0..queries).step_by(queries_of_tile::<S>()) {
+            let tile = queries_of_tile::<S>().min(queries - query);
+            for Piece { query, tile, first, end } in pieces(rows, group, (query, tile), (at, run)) {
+                let start = offset + query * block.count + (at - block.start) as usize + first;
+                let (skipped, run) = (first * stride, end - first);
+                let mut of = Weighted {
+                    weights: [std::ptr::null(); 4],
+                    targets: [std::ptr::null_mut(); 4],
+                    run,
+                    count,
+                };
+                for index in 0..tile {
+                    of.weights[index] = scratch.address(start + index * block.count, run).cast_const();
+                    of.targets[index] = target(query + index);
+                }
+                // SAFETY: values and weights are in bounds as asserted and by the blocks'
+                // construction, and only this task accesses the targets.
+                unsafe {
+                    if let Some(v) = direct.filter(|_| queries > FEW_QUERIES) {
+                        of.add::<S, f32, false>(s, tile, v[place + skipped..].as_ptr(), stride);
+                    } else if let Some(v) = direct {
+                        of.add::<S, f32, true>(s, tile, v[place + skipped..].as_ptr(), stride);
+                    } else if let Some(v) = halves {
+                        of.add::<S, u16, true>(s, tile, v[place + skipped..].as_ptr(), stride);
+                    } else {
+                        of.add::<S, f32, false>(s, tile, widened[first * count..].as_ptr(), count);
                     }
-                    of.add::<S, f32, false>(s, tile, widened.as_ptr(), count);
                 }
             }
-            at += run as u64;
         }
+        at += run as u64;
     }
+    let Some(sums) = sums else { return };
     for query in 0..queries {
         if rows[query / group].count > 0 {
             // SAFETY: each query has one sum, which was written before and which other tasks only
@@ -425,6 +413,44 @@ fn results<S: Simd>(
             }
         }
     }
+}
+
+/// Positions `first..end` of a run that `tile` queries from `query` on see.
+#[derive(Clone, Copy, Default)]
+struct Piece {
+    query: usize,
+    tile: usize,
+    first: usize,
+    end: usize,
+}
+
+/// Divides the positions of a run that a tile of at most four queries sees: positions that only
+/// some of them see, query by query, around positions that all of them see.
+#[inline(always)]
+fn pieces(
+    rows: &[Visible],
+    group: usize,
+    (query, tile): (usize, usize),
+    (at, run): (u64, usize),
+) -> impl Iterator<Item = Piece> {
+    let mut bounds = [[0; 2]; 4];
+    let mut common = [0, run];
+    for (index, bounds) in bounds.iter_mut().enumerate().take(tile) {
+        let row = rows[(query + index) / group];
+        let first = row.start.saturating_sub(at).min(run as u64) as usize;
+        let end = (row.start + row.count as u64).saturating_sub(at).min(run as u64) as usize;
+        *bounds = [first, end.max(first)];
+        common = [common[0].max(first), common[1].min(end)];
+    }
+    let [first, end] = [common[0], common[1].max(common[0])];
+    let mut all = [Piece::default(); 9];
+    for (index, [start, stop]) in bounds.into_iter().enumerate().take(tile) {
+        let one = Piece { query: query + index, tile: 1, first: start, end: stop };
+        all[index] = Piece { end: stop.min(first), ..one };
+        all[5 + index] = Piece { first: start.max(end), ..one };
+    }
+    all[4] = Piece { query, tile, first, end };
+    all.into_iter().filter(|piece| piece.first < piece.end)
 }
 
 /// The queries of a tile, at most four, with the weights of a run of keys and `count` accumulators

@@ -15,14 +15,17 @@
 //! * result: one accumulator per value, `fma(weight, v, accumulator)` key by key, divided by the
 //!   sum at the end.
 //!
-//! Rows that all see each other use separate kernels, in `all.rs`.
+//! Rows that all see each other use separate kernels, in `all.rs`. Attention whose operands are
+//! rounded to 16 bits is in `rounded.rs`.
 
 mod all;
 mod block;
 mod element;
+mod rounded;
 mod weights;
 
 pub use all::{Everyone, attention_of_all, scratch_of_all};
+pub use rounded::{Products, attention_rounded, scratch_rounded};
 
 pub(super) use weights::{divide, weigh};
 
@@ -65,6 +68,33 @@ pub struct Operands<'a> {
     pub v: Stored<'a>,
     /// Number of rows of `k` and `v`.
     pub capacity: usize,
+    /// Distance of these rows, in elements.
+    pub stride: usize,
+}
+
+impl Operands<'_> {
+    /// Checks whether keys or values have all rows, with `width` elements in the last one.
+    fn has_rows(&self, stored: Stored<'_>, width: usize) -> bool {
+        let before = self.capacity.saturating_sub(1).checked_mul(self.stride);
+        let end = before.and_then(|before| before.checked_add(width));
+        self.capacity == 0 || (width <= self.stride && end.is_some_and(|end| end <= stored.len()))
+    }
+}
+
+/// Checks the operands of an attention, and returns the number of keys that all rows see together.
+///
+/// # Panics
+/// When a length does not fit the dimensions or a row sees more than `capacity` keys.
+fn checked(heads: Heads, operands: Operands<'_>, visible: &[Visible], out: &[f32]) -> u64 {
+    assert!(heads.kv_heads > 0 && heads.heads.is_multiple_of(heads.kv_heads), "heads do not share evenly");
+    let queries = visible.len() * heads.heads * heads.head_dim;
+    assert!(operands.q.len() >= queries && out.len() >= queries, "queries shorter than the rows");
+    let width = heads.kv_heads * heads.head_dim;
+    let is_whole = operands.has_rows(operands.k, width) && operands.has_rows(operands.v, width);
+    assert!(is_whole, "keys shorter than the capacity");
+    let most = visible.iter().map(|row| row.count).max().unwrap_or(0);
+    assert!(most <= operands.capacity, "more visible keys than rows of the state");
+    visible.iter().map(|row| row.count as u64).sum()
 }
 
 /// Number of queries that share the keys in cache, unless their scores would need too much memory.
@@ -132,18 +162,10 @@ pub fn attention(
     scratch: &mut [f32],
     out: &mut [f32],
 ) {
-    let Operands { q, k, v, capacity } = operands;
-    let rows = visible.len();
-    let kv_width = heads.kv_heads * heads.head_dim;
-    let width = heads.heads * heads.head_dim;
-    assert!(heads.kv_heads > 0 && heads.heads.is_multiple_of(heads.kv_heads), "heads do not share evenly");
-    assert!(q.len() >= rows * width && out.len() >= rows * width, "queries shorter than the rows");
-    assert!(
-        k.len() >= capacity * kv_width && v.len() >= capacity * kv_width,
-        "keys shorter than the capacity"
-    );
+    let total = checked(heads, operands, visible, out);
+    let Operands { k, v, .. } = operands;
+    let (rows, width) = (visible.len(), heads.heads * heads.head_dim);
     let keys = visible.iter().map(|row| row.count).max().unwrap_or(0);
-    assert!(keys <= capacity, "more visible keys than rows of the state");
     let per_thread = per_thread(heads, keys).unwrap_or(usize::MAX);
     let encoded = k.direct().is_none() || v.direct().is_none();
     let enough = scratch_values(heads, keys, pool.threads(), encoded);
@@ -157,7 +179,6 @@ pub fn attention(
     join(visible, block_rows(group, keys).min(share), blocks);
     let blocks = &*blocks;
     let units = blocks.len() * heads.kv_heads;
-    let total: u64 = visible.iter().map(|row| row.count as u64).sum();
     let work = total.saturating_mul(2 * width as u64);
     let output = SharedOutput::new(out);
     let shared = SharedOutput::new(scratch);
@@ -241,7 +262,7 @@ pub fn attention(
                 count,
                 shared,
                 kv_head * group * seen.count,
-                scores + kv_head * group,
+                Some(scores + kv_head * group),
                 widened(worker),
                 output,
             );

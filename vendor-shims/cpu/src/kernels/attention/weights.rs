@@ -6,7 +6,7 @@ use crate::simd::{LANES, Simd};
 /// Scores this far below the largest get weight zero. All keys of the longest context together
 /// would add less than 2⁻⁶⁰ of the result. Without this cut, weights and sums become subnormal, and
 /// each operation on subnormal numbers costs processors about a hundred cycles.
-const NEGLIGIBLE: f32 = -64.0;
+pub const NEGLIGIBLE: f32 = -64.0;
 
 /// Turns scores times `scale`, capped unless `cap` is 0, into weights and returns their sum.
 #[inline(always)]
