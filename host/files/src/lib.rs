@@ -19,6 +19,7 @@
 
 pub mod hex;
 mod memory;
+mod nodes;
 pub mod output;
 pub mod own;
 mod pages;

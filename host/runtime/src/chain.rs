@@ -154,6 +154,18 @@ impl Chain {
         })
     }
 
+    /// Returns the bytes of the artefacts on each memory node. Returns `None` if there is only one
+    /// node, another process uses one of the artefacts, or the system does not report nodes.
+    pub fn artefact_node_bytes(&self) -> Option<Vec<u64>> {
+        self.artefact_pages()?;
+        self.shared.artefacts.iter().try_fold(Vec::new(), |mut sum: Vec<u64>, artefact| {
+            let nodes = artefact.node_bytes()?;
+            sum.resize(sum.len().max(nodes.len()), 0);
+            sum.iter_mut().zip(nodes).for_each(|(sum, bytes)| *sum += bytes);
+            Some(sum)
+        })
+    }
+
     /// Returns the memory that each session needs.
     pub fn session_memory(&self) -> SessionMemory {
         let mut memory = SessionMemory::default();

@@ -223,6 +223,12 @@ impl Artefact {
         self.0.container.pages()
     }
 
+    /// Returns its bytes on each memory node, or `None` if there is only one node or the system
+    /// does not report them.
+    pub fn node_bytes(&self) -> Option<Vec<u64>> {
+        self.0.container.node_bytes()
+    }
+
     /// Moves it into huge pages in the background, for a shard that reads its weights for every
     /// token.
     pub(crate) fn improve_pages(&self) {

@@ -279,6 +279,11 @@ impl Container {
         Pages::of(&self.bytes)
     }
 
+    /// Returns its bytes on each memory node (see [`Pages::by_node`]).
+    pub(crate) fn node_bytes(&self) -> Option<Vec<u64>> {
+        Pages::by_node(&self.bytes)
+    }
+
     pub(crate) fn head_error(&self, reason: impl Into<String>) -> Error {
         foreign(self.path(), format!("head at offset {PREFIX}: {}", reason.into()))
     }

@@ -1,4 +1,4 @@
-//! The processor's name, which is part of the device description.
+//! The processor's name and its memory nodes, which are part of the device description.
 
 use std::collections::BTreeSet;
 
@@ -6,6 +6,27 @@ use std::collections::BTreeSet;
 /// joined.
 pub fn model() -> Option<String> {
     named(&std::fs::read_to_string("/proc/cpuinfo").ok()?)
+}
+
+/// Returns the number of nodes that have memory, or 1 if the system does not report it. Cores read
+/// the memory of their own node faster than the memory of another one.
+///
+/// Source: the kernel's documentation, `stable/sysfs-devices-node`.
+pub fn memory_nodes() -> usize {
+    std::fs::read_to_string("/sys/devices/system/node/has_memory")
+        .ok()
+        .and_then(|list| count(&list))
+        .unwrap_or(1)
+}
+
+/// Counts a list such as `0-1,3`. Returns `None` if it is malformed or empty.
+fn count(list: &str) -> Option<usize> {
+    let of = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+        last.checked_sub(first)?.checked_add(1)
+    };
+    list.trim().split(',').try_fold(0usize, |sum, part| sum.checked_add(of(part)?))
 }
 
 /// Returns `model name` on x86, and the sorted numbers of implementers and parts on ARM.
@@ -33,6 +54,15 @@ fn named(cpuinfo: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_nodes_are_counted() {
+        assert_eq!([count("0\n"), count("0-1\n"), count("0-1,4,6-7")], [Some(1), Some(2), Some(5)]);
+        for wrong in ["", "\n", "a", "1-", "3-1", "0-99999999999999999999", "0,,1"] {
+            assert_eq!(count(wrong), None, "{wrong:?}");
+        }
+        assert!(memory_nodes() >= 1);
+    }
 
     #[test]
     fn processors_are_named_as_the_system_does() {

@@ -149,11 +149,15 @@ impl Shim for CpuShim {
             return Ok(Vec::new());
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let nodes = match processor::memory_nodes() {
+            1 => String::new(),
+            nodes => format!("{nodes} memory nodes, "),
+        };
         Ok(vec![Device {
             name: DEVICE.into(),
             soc: None,
             detail: Some(format!(
-                "{}, {}, {cores} cores, {}",
+                "{}, {}, {cores} cores, {nodes}{}",
                 std::env::consts::ARCH,
                 Level::detect().name(),
                 processor::model().unwrap_or_else(|| "model not known".to_owned())

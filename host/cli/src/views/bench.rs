@@ -109,6 +109,9 @@ pub fn bench(report: &BenchReport) -> String {
     {
         let _ = writeln!(text, "{pages}");
     }
+    if let Some(nodes) = memory.node_bytes.as_deref().and_then(nodes) {
+        let _ = writeln!(text, "{nodes}");
+    }
     if !report.probes.is_empty() {
         let probes: Vec<String> = report.probes.iter().map(|probe| format!("{:.1}", probe.median)).collect();
         let _ = writeln!(text, "memory read by two threads, GB/s: {}", probes.join(" "));
@@ -154,6 +157,28 @@ fn pages(resident: u64, huge: u64) -> Option<String> {
     })
 }
 
+/// Largest share of the weights on one memory node, in per cent, for which the nodes share the work
+/// well.
+const MOST_ON_A_NODE: f64 = 75.0;
+
+/// Describes the memory nodes of the artefacts. Returns `None` for small artefacts.
+fn nodes(bytes: &[u64]) -> Option<String> {
+    let all: u64 = bytes.iter().sum();
+    if all < PAGED_BYTES {
+        return None;
+    }
+    let shares: Vec<f64> = bytes.iter().map(|bytes| 100.0 * *bytes as f64 / all as f64).collect();
+    let listed = shares.iter().map(|share| format!("{share:.0} %")).collect::<Vec<_>>().join(", ");
+    let text = format!("weights by memory node: {listed}");
+    Some(match shares.iter().any(|share| *share > MOST_ON_A_NODE) {
+        true => format!(
+            "{text}\nhelp: run on the cores of that node (`numactl --cpunodebind`), or read the bundle for \
+             the first time with `numactl --interleave=all`"
+        ),
+        false => text,
+    })
+}
+
 /// Returns the beginning of a hash.
 fn short(identity: &str) -> &str {
     identity.get(..12).unwrap_or(identity)
@@ -176,5 +201,14 @@ mod tests {
         assert_eq!(pages(100 * MIB, 97 * MIB).as_deref(), Some("weights in huge pages: 97 %"));
         let small = pages(100 * MIB, 20 * MIB).unwrap();
         assert!(small.starts_with("weights in small pages: 80 %\nhelp: "), "{small}");
+    }
+
+    #[test]
+    fn weights_on_one_of_two_memory_nodes_are_reported_with_help() {
+        const MIB: u64 = 1 << 20;
+        assert_eq!(nodes(&[PAGED_BYTES - 1, 0]), None);
+        assert_eq!(nodes(&[60 * MIB, 40 * MIB]).as_deref(), Some("weights by memory node: 60 %, 40 %"));
+        let one = nodes(&[3 * MIB, 97 * MIB]).unwrap();
+        assert!(one.starts_with("weights by memory node: 3 %, 97 %\nhelp: "), "{one}");
     }
 }

@@ -260,8 +260,7 @@ pub fn decode(level: Level, pool: &Pool, source: Stored<'_>, count: usize, out: 
         return widen_at(level, source, 0, &mut out[..count]);
     }
     let out = SharedOutput::new(out);
-    pool.run(count.div_ceil(GRAIN), &|task| {
-        let (start, length) = (task * GRAIN, GRAIN.min(count - task * GRAIN));
+    pool.run_pieces(count, GRAIN, &|start, length| {
         // SAFETY: every task has its own values.
         widen_at(level, source, start, unsafe { out.part(start, length) });
     });
@@ -279,8 +278,7 @@ pub fn encode(level: Level, pool: &Pool, x: &[f32], count: usize, target: Stored
         return narrow_at(level, encoding, &x[..count], &mut bytes[..count * width]);
     }
     let bytes = SharedOutput::new(bytes);
-    pool.run(count.div_ceil(GRAIN), &|task| {
-        let (start, length) = (task * GRAIN, GRAIN.min(count - task * GRAIN));
+    pool.run_pieces(count, GRAIN, &|start, length| {
         // SAFETY: every task has its own elements.
         let part = unsafe { bytes.part(start * width, length * width) };
         narrow_at(level, encoding, &x[start..start + length], part);
@@ -297,8 +295,7 @@ pub fn nearest(level: Level, pool: &Pool, encoding: Encoding, count: usize, valu
         return nearest_at(level, encoding, values);
     }
     let values = SharedOutput::new(values);
-    pool.run(count.div_ceil(GRAIN), &|task| {
-        let (start, length) = (task * GRAIN, GRAIN.min(count - task * GRAIN));
+    pool.run_pieces(count, GRAIN, &|start, length| {
         // SAFETY: every task has its own values.
         nearest_at(level, encoding, unsafe { values.part(start, length) });
     });

@@ -16,3 +16,5 @@ pub mod reduce;
 pub mod relative;
 pub mod rotary;
 pub mod shape;
+#[cfg(test)]
+mod simulated;

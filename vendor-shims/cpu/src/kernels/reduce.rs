@@ -38,7 +38,7 @@ pub fn reduce(
         return body(0, groups);
     }
     let grain = (1usize << 15).div_ceil(width.max(1));
-    pool.run(groups.div_ceil(grain), &|task| body(task * grain, grain.min(groups - task * grain)));
+    pool.run_pieces(groups, grain, &body);
 }
 
 dispatch! { fn groups_at => reduce_groups(kind: Reduction, width: usize, x: &[f32], out: &mut [f32]) }

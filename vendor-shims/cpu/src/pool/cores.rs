@@ -34,10 +34,11 @@ impl Processors {
         Processors(mask)
     }
 
-    /// Returns the fast cores if the calling thread may also use slow ones. A scheduler that sees a
-    /// thread sleep between kernels may move it to a small core.
-    pub fn fast_among_slow() -> Option<Processors> {
-        fast_cores().filter(|fast| fast.left_out).map(|fast| Processors::of(&fast.processors))
+    /// Returns the fast cores if the calling thread may also use slow ones and the fast cores are
+    /// enough for `threads` threads. A scheduler that sees a thread sleep between kernels may move
+    /// it to a small core.
+    pub fn fast_among_slow(threads: usize) -> Option<Processors> {
+        fast_cores().filter(|fast| fast.are_enough(threads)).map(|fast| Processors::of(&fast.processors))
     }
 
     /// Restricts the calling thread to this set. A failure is ignored, since no result depends on
@@ -69,6 +70,14 @@ struct Fast {
     processors: Vec<usize>,
     /// Whether other cores are slow.
     left_out: bool,
+}
+
+impl Fast {
+    /// Checks whether to restrict this many threads to the fast cores. More threads were requested
+    /// for the slow cores too.
+    fn are_enough(&self, threads: usize) -> bool {
+        self.left_out && threads <= self.processors.len()
+    }
 }
 
 /// Finds the fast cores of an allowed list. `read` returns the contents of a file in a processor's
@@ -146,6 +155,7 @@ mod tests {
         assert_eq!(count("0-7", &phone), Some(4));
         assert_eq!(count("4-7", &phone), Some(4));
         let big = fast("0-7", files_of(&phone)).expect("a list");
+        assert_eq!([1, 4, 5, 8].map(|threads| big.are_enough(threads)), [true, true, false, false]);
         assert_eq!((big.processors, big.left_out), (vec![0, 1, 2, 3], true));
         assert!(!fast("4-7", files_of(&phone)).expect("a list").left_out);
         let hybrid = [(0, "cpufreq/cpuinfo_max_freq", "5000000"), (1, "cpufreq/cpuinfo_max_freq", "2900000")];

@@ -5,15 +5,22 @@
 //! then sleep. The spin time is bounded and adaptive. If spinning was useless, because there is no
 //! work or because the awaited thread has lost its core, the next spin is half as long. A pool with
 //! more threads than cores hardly spins at all.
+//!
+//! Threads take the units of a job (`share.rs`), so that slow cores do not hold up fast ones. A job
+//! with few units calls only as many threads, and the others stay as they are.
 
 mod ahead;
 mod cores;
+mod gate;
+mod output;
 mod patience;
 mod share;
+#[cfg(test)]
+pub(crate) mod simulated;
 
 use std::cell::UnsafeCell;
-use std::marker::PhantomData;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -21,8 +28,11 @@ pub use ahead::PIECES;
 use ahead::{Ahead, Upcoming};
 use cores::Processors;
 pub use cores::performance_cores;
+use gate::Gates;
+pub use output::SharedOutput;
 use patience::Patience;
-use share::{MOST_TASKS, Share};
+pub use share::Cut;
+use share::{MOST_UNITS, Shares, Taker};
 
 /// Fewest multiply-adds (or values touched) of a job for which sleeping threads are woken: about 20
 /// µs of one core.
@@ -39,28 +49,36 @@ pub const MAX_THREADS: usize = 256;
 /// that is used.
 pub const STACK: usize = 4 << 20;
 
-/// Set in the gate while a job may be entered.
-const OPEN: u32 = 1 << 31;
-/// Set in the gate while the caller sleeps and waits for the last worker to leave.
-const AWAITED: u32 = 1 << 30;
+/// Low bits of the generation, which contain the number of threads that are called to the job.
+const CALLED_BITS: u32 = 16;
+const CALLED: u64 = (1 << CALLED_BITS) - 1;
+const _: () = assert!(MAX_THREADS as u64 <= CALLED);
+/// Pieces of a task of [`Pool::run_pieces`], which threads take together except near the end.
+const PIECES_OF_TASK: usize = 8;
+
+/// The body of a job. Its arguments are a range of units and the index of the thread.
+type Body<'b> = dyn Fn(Range<usize>, usize) + Sync + 'b;
 
 /// The kernel in progress.
 #[derive(Clone, Copy)]
 struct Job {
-    body: *const (dyn Fn(usize, usize) + Sync),
+    body: *const Body<'static>,
+    cut: Cut,
     /// Number of threads that share the job, including the caller.
     threads: usize,
+    /// Number of threads of the pool.
+    all: usize,
     upcoming: Upcoming,
 }
 
 struct Shared {
-    /// Number of jobs so far. A worker sleeps until it changes.
+    /// Number of jobs so far, and the number of threads that the last one calls. A worker sleeps
+    /// until it changes.
     generation: AtomicU64,
-    /// [`OPEN`], [`AWAITED`], and the number of workers inside the job.
-    gate: AtomicU32,
+    /// Whether workers may enter the job, and how many are inside.
+    gates: Gates,
     job: UnsafeCell<Option<Job>>,
-    /// One share for each thread.
-    shares: Box<[Share]>,
+    shares: Shares,
     panicked: AtomicBool,
     stop: AtomicBool,
     sleepers: AtomicUsize,
@@ -74,11 +92,11 @@ struct Shared {
     ending: Patience,
 }
 
-// SAFETY: `job` is written only while the gate is closed and empty, and read only between entering
-// and leaving it.
+// SAFETY: `job` is written only while all gates are closed and empty, and read only between
+// entering and leaving one.
 unsafe impl Sync for Shared {}
-// SAFETY: the pointer in `job` is dereferenced only during `Pool::run`, which keeps the borrow it
-// came from alive.
+// SAFETY: the pointer in `job` is dereferenced only during `Pool::run_ranges`, which keeps the
+// borrow it came from alive.
 unsafe impl Send for Shared {}
 
 /// Worker threads plus the calling thread.
@@ -118,9 +136,9 @@ impl Pool {
         let crowded = wanted > std::thread::available_parallelism().map_or(1, usize::from);
         let shared = Arc::new(Shared {
             generation: AtomicU64::new(0),
-            gate: AtomicU32::new(0),
+            gates: Gates::new(wanted),
             job: UnsafeCell::new(None),
-            shares: (0..wanted).map(|_| Share::default()).collect(),
+            shares: Shares::new(wanted),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
@@ -131,7 +149,7 @@ impl Pool {
             ending: Patience::new(crowded),
         });
         let mut workers = Vec::new();
-        let fast = Processors::fast_among_slow().map(Arc::new);
+        let fast = Processors::fast_among_slow(wanted).map(Arc::new);
         for index in 1..wanted {
             let shared = Arc::clone(&shared);
             let builder = std::thread::Builder::new().name(format!("shim-cpu-{index}")).stack_size(STACK);
@@ -177,7 +195,7 @@ impl Pool {
     /// # Panics
     /// When a task panicked, after all threads have left the job.
     pub fn run(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
-        self.run_indexed(tasks, &|task, _| body(task));
+        self.run_ranges(tasks, Cut::SINGLE, &|tasks, _| tasks.for_each(body));
     }
 
     /// Runs tasks like [`Pool::run`]. The second argument of `body` is a unique index of the thread
@@ -186,34 +204,56 @@ impl Pool {
     /// # Panics
     /// See [`Pool::run`].
     pub fn run_indexed(&self, tasks: usize, body: &(dyn Fn(usize, usize) + Sync)) {
-        let alone = tasks <= 1 || tasks > MOST_TASKS || self.workers.is_empty();
+        self.run_ranges(tasks, Cut::SINGLE, &|tasks, thread| tasks.for_each(|task| body(task, thread)));
+    }
+
+    /// Calls `body(first, count)` for ranges that cover `0..items` once, about `most` items at a
+    /// time and fewer near the end.
+    ///
+    /// # Panics
+    /// See [`Pool::run`].
+    pub fn run_pieces(&self, items: usize, most: usize, body: &(dyn Fn(usize, usize) + Sync)) {
+        let piece = most.div_ceil(PIECES_OF_TASK).max(1);
+        let cut = Cut { wide: PIECES_OF_TASK, most: PIECES_OF_TASK };
+        self.run_ranges(items.div_ceil(piece), cut, &|pieces, _| {
+            let (first, end) = (pieces.start * piece, (pieces.end * piece).min(items));
+            body(first, end - first);
+        });
+    }
+
+    /// Calls `body` for ranges that cover `0..units` once, each on any thread, and returns when all
+    /// are done. `cut` and the progress of the threads determine the ranges, so the body must give
+    /// the same results for any ranges. A range may have all units. The second argument of `body`
+    /// is a unique index of the thread within this job, below [`Pool::threads`].
+    ///
+    /// # Panics
+    /// See [`Pool::run`].
+    pub fn run_ranges(&self, units: usize, cut: Cut, body: &Body<'_>) {
+        let alone = units <= 1 || units > MOST_UNITS || self.workers.is_empty();
         let guard = if alone { None } else { self.busy.try_lock().ok() };
         let Some(guard) = guard else {
-            (0..tasks).for_each(|task| body(task, 0));
+            if units > 0 {
+                body(0..units, 0);
+            }
             return;
         };
         let upcoming = *guard;
-        let (shared, threads) = (&*self.shared, self.threads());
-        // SAFETY: this extends the lifetime of the borrow. No worker uses it after the gate below
-        // is empty again, and this function does not return before that.
-        let body: &'static (dyn Fn(usize, usize) + Sync) = unsafe { std::mem::transmute(body) };
-        // SAFETY: the gate is closed and empty between jobs, so no worker reads.
-        unsafe { *shared.job.get() = Some(Job { body, threads, upcoming }) };
-        for (thread, share) in shared.shares[..threads].iter().enumerate() {
-            share.set(thread * tasks / threads, (thread + 1) * tasks / threads);
-        }
-        shared.gate.store(OPEN, Ordering::Release);
-        shared.generation.fetch_add(1, Ordering::SeqCst);
-        if shared.sleepers.load(Ordering::SeqCst) > 0 {
-            let _guard = shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
-            shared.wake.notify_all();
-        }
-        let own = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shared.drain(threads, 0, body)));
+        let (shared, all) = (&*self.shared, self.threads());
+        // SAFETY: this extends the lifetime of the borrow. No worker uses it after the gates below
+        // are empty again, and this function does not return before that.
+        let body: &'static Body<'static> = unsafe { std::mem::transmute(body) };
+        let threads = shared.shares.deal(all, units);
+        // SAFETY: all gates are closed and empty between jobs, so no worker reads.
+        unsafe { *shared.job.get() = Some(Job { body, cut, threads, all, upcoming }) };
+        shared.gates.open(threads);
+        shared.call(threads);
+        let drain = || shared.drain(threads, cut, 0, body);
+        let own = std::panic::catch_unwind(std::panic::AssertUnwindSafe(drain));
         if own.is_err() {
-            shared.abandon();
+            shared.shares.clear();
         }
-        if shared.gate.fetch_and(!OPEN, Ordering::AcqRel) != OPEN {
-            shared.await_the_last(&mut upcoming.share(0, threads));
+        if !shared.gates.close(threads) {
+            shared.await_the_last(threads, &mut upcoming.share(0, all));
         }
         let lost = shared.panicked.swap(false, Ordering::AcqRel);
         drop(guard);
@@ -225,43 +265,43 @@ impl Pool {
 }
 
 impl Shared {
-    /// Runs the remaining tasks of the thread's own share, then tasks of the other shares.
-    fn drain(&self, threads: usize, index: usize, body: &(dyn Fn(usize, usize) + Sync)) {
-        let shares = &self.shares[..threads];
-        while let Some(task) = shares[index].first() {
-            body(task, index);
-        }
-        for share in shares[index + 1..].iter().chain(&shares[..index]) {
-            while let Some(task) = share.last() {
-                body(task, index);
-            }
+    /// Starts the next generation and calls the first `threads` threads to it. Wakes sleeping
+    /// threads.
+    fn call(&self, threads: usize) {
+        // Only the holder of `busy`, or of the pool itself, calls.
+        let next = (self.generation.load(Ordering::Relaxed) >> CALLED_BITS).wrapping_add(1);
+        self.generation.store(next << CALLED_BITS | threads as u64, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            self.wake.notify_all();
         }
     }
 
-    /// Prevents further tasks of a failed job from starting.
-    fn abandon(&self) {
-        self.shares.iter().for_each(|share| share.set(0, 0));
+    /// Runs units of the thread's own share, then of the other shares, until none is left.
+    fn drain(&self, threads: usize, cut: Cut, index: usize, body: &Body<'_>) {
+        let mut taker = Taker::new(index, threads, cut);
+        while let Some(units) = self.shares.take(&mut taker) {
+            body(units, index);
+        }
     }
 
-    /// Waits until no worker is inside the closed gate, and prefetches meanwhile.
-    fn await_the_last(&self, ahead: &mut Ahead) {
-        if self.ending.spin(|| self.gate.load(Ordering::Acquire) == 0, || ahead.fetch()) {
+    /// Waits until no worker is inside the closed gates of the first `threads` threads, and
+    /// prefetches meanwhile.
+    fn await_the_last(&self, threads: usize, ahead: &mut Ahead) {
+        if self.ending.spin(|| self.gates.are_empty(threads), || ahead.fetch()) {
             return;
         }
-        let mut existing = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // The last worker to leave sees the mark, and locks before it notifies. So either the count
-        // is zero here or the notification arrives.
-        let mut gate = self.gate.fetch_or(AWAITED, Ordering::AcqRel);
-        while gate & !AWAITED != 0 {
-            existing = self.left.wait(existing).unwrap_or_else(PoisonError::into_inner);
-            gate = self.gate.load(Ordering::Acquire);
-        }
-        self.gate.store(0, Ordering::Release);
+        // The last worker to leave a gate sees the mark, and locks before it notifies. So either
+        // the gate is empty when it is marked or the notification arrives.
+        let mut held = Some(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        self.gates.await_the_last(threads, || {
+            held = held.take().map(|held| self.left.wait(held).unwrap_or_else(PoisonError::into_inner));
+        });
     }
 
     /// Leaves the job. The worker must not access the job afterwards.
-    fn leave(&self) {
-        if self.gate.fetch_sub(1, Ordering::AcqRel) == AWAITED | 1 {
+    fn leave(&self, index: usize) {
+        if self.gates.leave(index) {
             let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
             self.left.notify_one();
         }
@@ -271,11 +311,7 @@ impl Shared {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.generation.fetch_add(1, Ordering::SeqCst);
-        {
-            let _guard = self.shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
-            self.shared.wake.notify_all();
-        }
+        self.shared.call(0);
         for worker in self.workers.drain(..) {
             // A worker catches panics of tasks, so joining fails only if the worker was killed.
             // Then there is nothing to do.
@@ -292,30 +328,29 @@ fn work(shared: &Shared, index: usize) {
         if shared.stop.load(Ordering::SeqCst) {
             return;
         }
-        let entered = shared
-            .gate
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |gate| (gate & OPEN != 0).then_some(gate + 1))
-            .is_ok();
-        if !entered {
+        let is_called = (index as u64) < seen & CALLED;
+        if !is_called || !shared.gates.enter(index) {
             continue;
         }
         // SAFETY: inside the gate the job is not written.
         if let Some(job) = unsafe { *shared.job.get() } {
-            let Job { body, threads, .. } = job;
+            let Job { body, cut, threads, all, .. } = job;
             if job.upcoming != upcoming {
                 upcoming = job.upcoming;
-                ahead = upcoming.share(index, threads);
+                ahead = upcoming.share(index, all);
             }
-            // SAFETY: `Pool::run` keeps the closure alive until the gate is empty.
-            let body = unsafe { &*body };
-            let done =
-                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shared.drain(threads, index, body)));
-            if done.is_err() {
-                shared.panicked.store(true, Ordering::Release);
-                shared.abandon();
+            // The gate may belong to a later job, which calls fewer threads.
+            if index < threads {
+                // SAFETY: `Pool::run_ranges` keeps the closure alive until the gates are empty.
+                let body = unsafe { &*body };
+                let drain = || shared.drain(threads, cut, index, body);
+                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(drain)).is_err() {
+                    shared.panicked.store(true, Ordering::Release);
+                    shared.shares.clear();
+                }
             }
         }
-        shared.leave();
+        shared.leave(index);
     }
 }
 
@@ -336,61 +371,6 @@ fn wait(shared: &Shared, seen: u64, ahead: &mut Ahead) -> u64 {
     };
     shared.sleepers.fetch_sub(1, Ordering::SeqCst);
     generation
-}
-
-/// An output that several tasks write, each to its own elements.
-pub struct SharedOutput<'a, T> {
-    pointer: *mut T,
-    length: usize,
-    lifetime: PhantomData<&'a mut [T]>,
-}
-
-impl<T> Clone for SharedOutput<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for SharedOutput<'_, T> {}
-
-// SAFETY: the holder promises at every access that no other task touches the same elements.
-unsafe impl<T: Send> Send for SharedOutput<'_, T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Sync for SharedOutput<'_, T> {}
-
-impl<'a, T> SharedOutput<'a, T> {
-    /// Shares a slice for the duration of its borrow.
-    pub fn new(slice: &'a mut [T]) -> Self {
-        SharedOutput { pointer: slice.as_mut_ptr(), length: slice.len(), lifetime: PhantomData }
-    }
-
-    /// Returns the address of the first element.
-    pub fn pointer(&self) -> *mut T {
-        self.pointer
-    }
-
-    /// Returns the address of a part that other tasks may also read.
-    ///
-    /// # Panics
-    /// When the part is not within the output.
-    pub fn address(&self, start: usize, length: usize) -> *mut T {
-        assert!(start.checked_add(length).is_some_and(|end| end <= self.length), "part outside the output");
-        // SAFETY: within the slice by the assertion.
-        unsafe { self.pointer.add(start) }
-    }
-
-    /// Returns a part of the output.
-    ///
-    /// # Safety
-    /// No other task may access `start..start + length` while the result is in use.
-    ///
-    /// # Panics
-    /// When the part is not within the output.
-    #[allow(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
-    pub unsafe fn part(&self, start: usize, length: usize) -> &'a mut [T] {
-        assert!(start.checked_add(length).is_some_and(|end| end <= self.length), "part outside the output");
-        // SAFETY: within the slice by the assertion, and exclusive as guaranteed by the caller.
-        unsafe { std::slice::from_raw_parts_mut(self.pointer.add(start), length) }
-    }
 }
 
 /// Runs a test on a thread with half the stack of a pool's thread.
@@ -490,7 +470,7 @@ mod tests {
                 done.fetch_add(1, Ordering::SeqCst);
             });
             assert_eq!(done.load(Ordering::SeqCst), 3);
-            assert_eq!(pool.shared.gate.load(Ordering::SeqCst), 0);
+            assert!(pool.shared.gates.are_empty(3));
         }
     }
 
@@ -505,6 +485,93 @@ mod tests {
             });
         }
         assert_eq!(total.load(Ordering::Relaxed), 500 * 8 * cores);
+    }
+
+    #[test]
+    fn a_job_calls_only_as_many_threads_as_it_has_units() {
+        let pool = Pool::eager(20);
+        for tasks in [2, 3, 9, 19, 40] {
+            let total = AtomicUsize::new(0);
+            pool.run_indexed(tasks, &|task, thread| {
+                assert!(thread < tasks.min(20), "thread {thread} of {tasks} tasks");
+                total.fetch_add(task + 1, Ordering::Relaxed);
+            });
+            assert_eq!(total.load(Ordering::Relaxed), tasks * (tasks + 1) / 2);
+        }
+    }
+
+    #[test]
+    fn ranges_and_pieces_cover_everything_once() {
+        for threads in [1, 2, 3, 9] {
+            let pool = Pool::eager(threads);
+            for (items, most) in [(0, 4), (1, 1), (5, 1000), (1000, 1), (1000, 64), (4099, 100)] {
+                let counts: Vec<AtomicUsize> = (0..items).map(|_| AtomicUsize::new(0)).collect();
+                let count = |range: Range<usize>| {
+                    for item in &counts[range] {
+                        item.fetch_add(1, Ordering::Relaxed);
+                    }
+                };
+                pool.run_pieces(items, most, &|first, length| count(first..first + length));
+                pool.run_ranges(items, Cut { wide: 4, most: 16 }, &|range, _| count(range));
+                assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 2), "{items} by {most}");
+            }
+        }
+    }
+
+    /// Turns of each thread of a job, counted instead of timed. A thread whose units cost three
+    /// turns has a third of the speed, on any machine and under any load.
+    struct Turns {
+        clocks: Vec<AtomicUsize>,
+        /// Units that some thread has begun.
+        begun: AtomicUsize,
+        units: usize,
+    }
+
+    impl Turns {
+        /// Spends the turns of some units. Returns when no thread has spent fewer, or when all
+        /// units have begun.
+        fn spend(&self, thread: usize, units: usize, turns: usize) {
+            let own = self.clocks[thread].fetch_add(units * turns, Ordering::SeqCst) + units * turns;
+            self.begun.fetch_add(units, Ordering::SeqCst);
+            let is_early = |clock: &AtomicUsize| clock.load(Ordering::SeqCst) < own;
+            while self.begun.load(Ordering::SeqCst) < self.units && self.clocks.iter().any(is_early) {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    #[test]
+    fn threads_slowed_by_a_factor_of_three_take_a_third_of_the_units() {
+        let wide = Cut { wide: 8, most: 32 };
+        for (turns, cut) in [
+            ([1, 1, 1, 3].as_slice(), wide),
+            ([3, 1, 1, 1].as_slice(), wide),
+            ([1, 1, 1, 3].as_slice(), Cut::SINGLE),
+            ([1, 3, 1, 3, 1, 3, 1, 3].as_slice(), wide),
+        ] {
+            let (threads, units) = (turns.len(), 1200);
+            let pool = Pool::eager(threads);
+            assert_eq!(pool.threads(), threads);
+            let counters = || (0..threads).map(|_| AtomicUsize::new(0)).collect::<Vec<_>>();
+            let (job, taken) = (Turns { clocks: counters(), begun: AtomicUsize::new(0), units }, counters());
+            pool.run_ranges(units, cut, &|units, thread| {
+                taken[thread].fetch_add(units.len(), Ordering::SeqCst);
+                job.spend(thread, units.len(), turns[thread]);
+            });
+            let of = |all: &[AtomicUsize]| -> Vec<usize> {
+                all.iter().map(|count| count.load(Ordering::SeqCst)).collect()
+            };
+            let (taken, clocks) = (of(&taken), of(&job.clocks));
+            assert_eq!(taken.iter().sum::<usize>(), units);
+            let ideal = units as f64 / turns.iter().map(|turns| 1.0 / *turns as f64).sum::<f64>();
+            let end = clocks.iter().copied().max().unwrap_or(0) as f64;
+            assert!(end <= 1.15 * ideal, "{end} turns, {ideal} at best: {taken:?} by {turns:?}");
+            for (taken, turns) in taken.iter().zip(turns) {
+                let share = ideal / *turns as f64;
+                let near = 0.8 * share..=1.2 * share;
+                assert!(near.contains(&(*taken as f64)), "{taken} units, expected {share} by {turns}");
+            }
+        }
     }
 
     #[test]

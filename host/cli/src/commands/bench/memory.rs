@@ -17,6 +17,8 @@ pub struct Memory {
     pub artefact_resident_bytes: Option<u64>,
     /// Part of these resident bytes that is in huge pages.
     pub huge_bytes: Option<u64>,
+    /// Resident bytes of the artefacts on each memory node. Unknown on machines with one node.
+    pub node_bytes: Option<Vec<u64>>,
     /// Gathered tables, of which a step reads only a few rows.
     pub table_bytes: u64,
     /// Keys and values of one session.
@@ -37,6 +39,7 @@ pub fn memory(model: &Model, session: &Session) -> Memory {
         artefact_bytes: model.chain().weight_bytes(),
         artefact_resident_bytes: None,
         huge_bytes: None,
+        node_bytes: None,
         table_bytes: tables.sum(),
         state_bytes: session.placement().states.iter().map(|state| state.bytes).sum(),
         resident_bytes: resident.map(|(now, _)| now),
@@ -51,6 +54,7 @@ impl Memory {
         Memory {
             artefact_resident_bytes: pages.map(|pages| pages.resident),
             huge_bytes: pages.map(|pages| pages.huge),
+            node_bytes: model.chain().artefact_node_bytes(),
             ..self
         }
     }

@@ -108,6 +108,20 @@ const WEIGHT: u64 = 16;
 /// Values of a head per task are a multiple of this when a single row is spread over threads.
 const SPLIT_VALUES: usize = 64;
 
+/// Tasks of each thread of pools with more than two threads, whose speeds may differ.
+const TASKS: usize = 8;
+/// Fewest rows of a task that is smaller only because of [`TASKS`]: rows of a task share its keys.
+const SHARING_ROWS: usize = 2;
+
+/// Returns the most rows of a task of `threads` threads, so that every thread gets some.
+fn rows_per_thread(rows: usize, kv_heads: usize, threads: usize) -> usize {
+    let of = |tasks: usize| rows.div_ceil(tasks.div_ceil(kv_heads));
+    match threads {
+        0..=2 => of(threads),
+        _ => of(TASKS * threads).max(of(threads).min(SHARING_ROWS)),
+    }
+}
+
 /// Returns the rows of a block that shares keys among [`BLOCK_QUERIES`] queries, limited by the
 /// memory for scores.
 fn block_rows(group: usize, keys: usize) -> usize {
@@ -174,9 +188,8 @@ pub fn attention(
     let (widened, scratch) = scratch.split_at_mut(room * pool.threads());
 
     let group = heads.heads / heads.kv_heads;
-    // A block is limited to this share, so that every thread gets some rows.
-    let share = rows.div_ceil(pool.threads().div_ceil(heads.kv_heads));
-    join(visible, block_rows(group, keys).min(share), blocks);
+    let most = block_rows(group, keys).min(rows_per_thread(rows, heads.kv_heads, pool.threads()));
+    join(visible, most, blocks);
     let blocks = &*blocks;
     let units = blocks.len() * heads.kv_heads;
     let work = total.saturating_mul(2 * width as u64);
@@ -187,7 +200,7 @@ pub fn attention(
     let widened = |worker: usize| unsafe { widened.part(worker * room, room) };
     if !pool.worth(work) || units >= pool.threads() {
         let body = |unit: usize, worker: usize| {
-            let (block, kv_head) = (&blocks[unit / heads.kv_heads], unit % heads.kv_heads);
+            let (block, kv_head) = (last_first(blocks, unit / heads.kv_heads), unit % heads.kv_heads);
             // SAFETY: the pool numbers the threads of a job uniquely, so every thread has its own
             // part.
             let scratch = unsafe { shared.part(worker * per_thread, per_thread) };
@@ -216,7 +229,8 @@ pub fn attention(
         let one = Block { row, rows: 1, start: seen.start, count: seen.count };
         let scores = heads.heads * seen.count;
         let [most, least] = SPLIT_KEYS;
-        let chunk = seen.count.div_ceil(pool.threads()).next_multiple_of(least).clamp(least, most);
+        let tasks = if pool.threads() > 2 { 2 * pool.threads() } else { pool.threads() };
+        let chunk = seen.count.div_ceil(tasks).next_multiple_of(least).clamp(least, most);
         let chunks = seen.count.div_ceil(chunk);
         pool.run_indexed(chunks * heads.kv_heads, &|task, worker| {
             let (kv_head, first) = (task / chunks, task % chunks * chunk);
@@ -298,6 +312,24 @@ fn join(visible: &[Visible], most: usize, blocks: &mut Vec<Block>) {
         }
         blocks.push(Block { row, rows: 1, start: seen.start, count: seen.count });
     }
+}
+
+/// Returns a block, the last one first. Later rows see more keys, and a job that ends with its
+/// smallest tasks has the shortest end.
+fn last_first(blocks: &[Block], index: usize) -> &Block {
+    &blocks[blocks.len() - 1 - index]
+}
+
+/// Returns the cost of each task of causal attention, in products of a row and a key of a head, in
+/// the order in which threads take them.
+#[cfg(test)]
+pub(super) fn costs_of_tasks(heads: usize, kv_heads: usize, rows: usize, threads: usize) -> Vec<f64> {
+    let visible: Vec<Visible> = (1..=rows).map(|count| Visible { start: 0, count }).collect();
+    let most = block_rows(heads / kv_heads, rows).min(rows_per_thread(rows, kv_heads, threads));
+    let mut blocks = Vec::new();
+    join(&visible, most, &mut blocks);
+    let tasks = (0..blocks.len() * kv_heads).map(|unit| last_first(&blocks, unit / kv_heads));
+    tasks.map(|block| (block.rows * block.count * heads / kv_heads) as f64).collect()
 }
 
 #[cfg(test)]

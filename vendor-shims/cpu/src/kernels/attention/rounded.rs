@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::block::{self, FEW_QUERIES, slot};
 use super::weights::{NEGLIGIBLE, divide};
-use super::{Block, Heads, Operands, Visible, join};
+use super::{Block, Heads, Operands, Visible, join, last_first, rows_per_thread};
 use crate::kernels::encoding::{Element, Encoding, Stored, nearest_at, round, widen};
 use crate::kernels::math::{exp, softcap};
 use crate::pool::{Pool, SharedOutput};
@@ -101,8 +101,7 @@ pub fn attention_rounded(
     // SAFETY: the pool numbers the threads of a job uniquely, so every thread has its own part.
     let room = |worker: usize| unsafe { rooms.part(worker * room, room) };
 
-    // A task is limited to this share, so that every thread gets some rows.
-    let share = visible.len().div_ceil(pool.threads().div_ceil(heads.kv_heads));
+    let share = rows_per_thread(visible.len(), heads.kv_heads, pool.threads());
     join(visible, rows_of_task(heads).min(share), blocks);
     let blocks = &*blocks;
     let units = blocks.len() * heads.kv_heads;
@@ -114,7 +113,7 @@ pub fn attention_rounded(
     let output = SharedOutput::new(out);
     if !is_worth || units >= pool.threads() {
         let body = |unit: usize, worker: usize| {
-            let (block, kv_head) = (&blocks[unit / heads.kv_heads], unit % heads.kv_heads);
+            let (block, kv_head) = (last_first(blocks, unit / heads.kv_heads), unit % heads.kv_heads);
             rows(block.row, block.rows, kv_head).attend(room(worker), output);
         };
         match is_worth {

@@ -174,7 +174,7 @@ pub fn binary(
         return body(0, runs);
     }
     let grain = (1usize << 14).div_ceil(run);
-    pool.run(runs.div_ceil(grain), &|task| body(task * grain, grain.min(runs - task * grain)));
+    pool.run_pieces(runs, grain, &body);
 }
 
 dispatch! {

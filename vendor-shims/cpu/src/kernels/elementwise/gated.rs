@@ -30,8 +30,7 @@ pub fn gated(level: Level, pool: &Pool, kind: Gate, gate: &[f32], up: &[f32], co
         return values_at(level, kind, &gate[..count], &up[..count], &mut out[..count]);
     }
     let out = SharedOutput::new(out);
-    pool.run(count.div_ceil(GRAIN), &|task| {
-        let (start, length) = (task * GRAIN, GRAIN.min(count - task * GRAIN));
+    pool.run_pieces(count, GRAIN, &|start, length| {
         let range = start..start + length;
         // SAFETY: every task has its own values.
         values_at(level, kind, &gate[range.clone()], &up[range], unsafe { out.part(start, length) });
@@ -57,7 +56,7 @@ pub fn glu(level: Level, pool: &Pool, x: &[f32], width: usize, groups: usize, ou
         return body(0, groups);
     }
     let grain = GRAIN.div_ceil(width.max(1));
-    pool.run(groups.div_ceil(grain), &|task| body(task * grain, grain.min(groups - task * grain)));
+    pool.run_pieces(groups, grain, &body);
 }
 
 dispatch! { fn values_at => values(kind: Gate, gate: &[f32], up: &[f32], out: &mut [f32]) }

@@ -49,8 +49,7 @@ pub fn unary(level: Level, pool: &Pool, kind: Unary, x: &[f32], count: usize, ou
         return values_at(level, kind, &x[..count], &mut out[..count]);
     }
     let out = SharedOutput::new(out);
-    pool.run(count.div_ceil(GRAIN), &|task| {
-        let (start, length) = (task * GRAIN, GRAIN.min(count - task * GRAIN));
+    pool.run_pieces(count, GRAIN, &|start, length| {
         // SAFETY: every task has its own values.
         values_at(level, kind, &x[start..start + length], unsafe { out.part(start, length) });
     });

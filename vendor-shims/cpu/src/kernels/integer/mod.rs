@@ -35,6 +35,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+pub(super) mod cuts;
 mod geometry;
 #[cfg(target_arch = "aarch64")]
 mod i8mm;
@@ -53,13 +54,15 @@ pub use pack::{IntegerType, pack_tiles};
 pub use quantise::quantise_rows;
 pub use streams::Streams;
 
+use std::ops::Range;
+
 use crate::kernels::linear::Scales;
-use crate::pool::{Pool, SharedOutput};
+use crate::pool::{Cut, Pool, SharedOutput};
 use crate::simd::dot::{DotLevel, VECTOR};
 use crate::simd::{LANES, Level};
+use cuts::Steps;
 use quantise::Rows;
 use results::Target;
-use streams::{FEWER_STREAMS, STREAMS};
 
 /// Packed weights of one linear map.
 #[derive(Clone, Copy, Debug)]
@@ -129,12 +132,6 @@ pub const MANY: usize = 8;
 const MANY_SINGLE: usize = 17;
 /// Panels that are unpacked together.
 const GROUP: usize = 4;
-/// Tasks per thread for few rows, if there are enough panels.
-const CUTS: usize = 16;
-/// Most panels of a task for few rows.
-const LONGEST_RUN: usize = 4 * STREAMS;
-/// Fewest rows per task, so that unpacking weights stays a small part of it.
-const LEAST_ROWS: usize = 48;
 /// Rows beyond the last that may be read.
 const READ_AHEAD: usize = 31;
 /// Ratio of the cost of a float product to the cost of a byte product.
@@ -210,9 +207,9 @@ pub struct Map<'a> {
     pub out: &'a mut [f32],
 }
 
-/// The body of a task. Its arguments are the operands and the target of a map, the index of the
-/// task within the map, and the thread.
-type MapTask<'t> = dyn Fn(&Operands<'_>, Target<'_>, usize, usize) + Sync + 't;
+/// The body of a job. Its arguments are the operands and the target of a map, a range of the map's
+/// units, and the thread.
+type MapUnits<'t> = dyn Fn(&Operands<'_>, Target<'_>, Range<usize>, usize) + Sync + 't;
 
 /// Operands shared by all tasks of a product.
 #[derive(Clone, Copy)]
@@ -277,7 +274,7 @@ pub fn integer_linear<const N: usize>(
         return;
     }
     let shared = pool.worth(rows as u64 * panels as u64 * (LANES * geometry.length) as u64 / CHEAPER);
-    let job = Job { pool, shared, maps, panels, rows };
+    let job = Job { pool, shared, maps, rows };
     match rows < many(dot) {
         true => job.few(dot, streams),
         false => job.many(dot, geometry, ready),
@@ -290,68 +287,56 @@ struct Job<'j, const N: usize> {
     /// Whether all threads work.
     shared: bool,
     maps: [Option<(Operands<'j>, Target<'j>)>; N],
-    /// Number of panels of all maps.
-    panels: usize,
     rows: usize,
 }
 
 impl<const N: usize> Job<'_, N> {
-    fn threads(&self) -> usize {
-        if self.shared { self.pool.threads() } else { 1 }
-    }
-
-    /// Runs all tasks. `tasks_of` returns the number of tasks of a map with some panels. The tasks
-    /// of one map follow the tasks of the previous one.
-    fn run(&self, tasks_of: &dyn Fn(usize) -> usize, body: &MapTask<'_>) {
+    /// Runs all units. `units_of` returns the number of units of a map with some panels. The units
+    /// of one map follow those of the previous one.
+    fn run(&self, cut: Cut, units_of: &dyn Fn(usize) -> usize, body: &MapUnits<'_>) {
         let mut ends = [0; N];
-        let mut tasks = 0;
+        let mut units = 0;
         for (end, map) in ends.iter_mut().zip(&self.maps) {
-            tasks += map.as_ref().map_or(0, |(operands, _)| tasks_of(operands.weights.panels()));
-            *end = tasks;
+            units += map.as_ref().map_or(0, |(operands, _)| units_of(operands.weights.panels()));
+            *end = units;
         }
-        let body = |task: usize, thread: usize| {
-            let index = ends.iter().take_while(|end| **end <= task).count();
-            let begin = if index == 0 { 0 } else { ends[index - 1] };
-            if let Some(Some((operands, target))) = self.maps.get(index) {
-                body(operands, *target, task - begin, thread);
+        let body = |units: Range<usize>, thread: usize| {
+            let mut begin = 0;
+            for (end, map) in ends.iter().zip(&self.maps) {
+                let (first, last) = (units.start.max(begin), units.end.min(*end));
+                if let Some((operands, target)) = map
+                    && first < last
+                {
+                    body(operands, *target, first - begin..last - begin, thread);
+                }
+                begin = *end;
             }
         };
         match self.shared {
-            true => self.pool.run_indexed(tasks, &body),
-            false => (0..tasks).for_each(|task| body(task, 0)),
+            true => self.pool.run_ranges(units, cut, &body),
+            false => body(0..units, 0),
         }
     }
 
-    /// Multiplies a few rows. A task is a run of panels, read once from front to back. Each thread
-    /// gets the same number of tasks from every map, and the last tasks are short, since a job ends
-    /// with its slowest thread.
+    /// Multiplies a few rows by runs of panels, which are read once from front to back.
     fn few(&self, dot: DotLevel, streams: Streams) {
-        let (rows, threads) = (self.rows, self.threads());
-        let part = self.panels.div_ceil(threads * CUTS).next_multiple_of(STREAMS).min(LONGEST_RUN);
-        let range = |panels: usize| panels.div_ceil(threads).next_multiple_of(FEWER_STREAMS);
-        self.run(&|panels| threads * range(panels).div_ceil(part), &|operands, target, task, _| {
-            let (panels, range) = (operands.weights.panels(), range(operands.weights.panels()));
-            let tasks = range.div_ceil(part);
-            let first = task / tasks * range + task % tasks * part;
-            let end = (first + part).min((task / tasks + 1) * range).min(panels);
-            if first < end {
-                stream_at(dot, *operands, streams, rows, (first, end - first), target);
-            }
+        let rows = self.rows;
+        self.run(cuts::PANELS, &|panels| panels, &|operands, target, panels, _| {
+            stream_at(dot, *operands, streams, rows, (panels.start, panels.len()), target);
         });
     }
 
-    /// Multiplies many rows. A task is some rows by a group of panels, which are unpacked first.
+    /// Multiplies many rows by groups of panels, which are unpacked first.
     fn many(&self, dot: DotLevel, geometry: Geometry, ready: &mut [i8]) {
-        let rows = self.rows;
-        let groups = self.panels.div_ceil(GROUP);
-        let part = rows.div_ceil((self.threads() * 4).div_ceil(groups.max(1))).max(LEAST_ROWS);
-        let parts = rows.div_ceil(part);
+        let steps = Steps::of(self.rows, cuts::step_rows(dot));
         let room = GROUP * LANES * geometry.length;
         let ready = SharedOutput::new(ready);
-        self.run(&|panels| panels.div_ceil(GROUP) * parts, &|operands, target, task, thread| {
-            let (panel, row) = (task / parts * GROUP, task % parts * part);
-            let panels = (panel, GROUP.min(operands.weights.panels() - panel));
-            let rows = (row, part.min(rows - row));
+        let multiply = |operands: &Operands<'_>,
+                        target: Target<'_>,
+                        (group, rows): (usize, Range<usize>),
+                        thread: usize| {
+            let panels = cuts::panels_of_group(group, operands.weights.panels());
+            let rows = (rows.start, rows.len());
             // SAFETY: each thread has its own part, and thread indices are below the pool's number
             // of threads.
             let ready = unsafe { ready.part(thread * room, room) };
@@ -373,6 +358,11 @@ impl<const N: usize> Job<'_, N> {
                 return;
             }
             multiply_at(dot, *operands, rows, panels, ready, target);
+        };
+        self.run(steps.cut(), &|panels| steps.units(panels), &|operands, target, units, thread| {
+            for piece in steps.pieces(units) {
+                multiply(operands, target, piece, thread);
+            }
         });
     }
 }

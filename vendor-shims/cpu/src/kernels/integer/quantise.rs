@@ -70,8 +70,8 @@ pub fn quantise_rows(
     };
     if pool.worth(COST * rows as u64 * inputs as u64) && rows > 1 {
         // Rows are short, so a task has several.
-        let part = rows.div_ceil(pool.threads() * 4).max(1);
-        pool.run(rows.div_ceil(part), &|task| (task * part..((task + 1) * part).min(rows)).for_each(&body));
+        let part = rows.div_ceil(pool.threads() * 4);
+        pool.run_pieces(rows, part, &|first, count| (first..first + count).for_each(&body));
     } else {
         (0..rows).for_each(body);
     }

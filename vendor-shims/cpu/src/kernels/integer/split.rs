@@ -23,12 +23,15 @@
 //! apart.
 
 mod head;
+pub(in crate::kernels) mod runs;
 mod search;
 
 use std::num::NonZeroUsize;
+use std::ops::Range;
 use std::sync::atomic::AtomicU32;
 
 pub use self::head::Head;
+use self::runs::{CUT, EARLY, Run, runs, units_of, units_of_part};
 use self::search::{Best, Phase, Search, keep_largest, length, search_at};
 use super::results::value;
 use super::streams::{FEWER_STREAMS, STREAMS, ahead};
@@ -50,13 +53,10 @@ const BLOCK: usize = 32;
 const BLOCK_VECTORS: usize = 5;
 /// One step of a row's spread, as a fraction of √K.
 const SPREAD: f32 = 3.5 / 255.0;
-/// Number of panels whose bounds are compared while they are in cache.
+/// Most panels whose bounds are compared while they are in cache.
 const PANELS: usize = 64;
 /// Outputs of [`PANELS`] panels.
 const CHUNK: usize = PANELS * LANES;
-/// Divisor of the number of tasks: one part of the tasks is enough to find a result near the
-/// largest.
-const EARLY: usize = 8;
 /// Number of rows for which first parts are read once. More rows are processed in groups of this
 /// size.
 pub const ROWS: usize = 16;
@@ -170,7 +170,7 @@ struct Layout {
     end: usize,
 }
 
-/// Scratch values of a thread: a spread, a bound, and a candidate for every output of a task.
+/// Scratch values of a thread: a spread, a bound, and a candidate for every output of a run.
 const ROOM: usize = 3 * CHUNK;
 /// Values of the list of a thread and row: a count, padding, then bits and index of each entry.
 const LIST: usize = LANES + 2 * MOST;
@@ -253,14 +253,21 @@ fn some_rows(
     out: SharedOutput<'_, f32>,
 ) {
     let Split { inputs, outputs, .. } = rows[0].split;
-    let tasks = outputs.div_ceil(CHUNK);
+    let units = units_of(outputs);
     let shared = pool.worth((rows.len() * outputs * inputs) as u64 / 4);
-    let run = |tasks: usize, body: &(dyn Fn(usize, usize) + Sync)| match shared {
-        true => pool.run_indexed(tasks, body),
-        false => (0..tasks).for_each(|task| body(task, 0)),
+    // Covers units in runs of any length that fit in the scratch memory.
+    let run = |units: Range<usize>, body: &(dyn Fn(Run, usize) + Sync)| {
+        let some = |taken: Range<usize>, thread: usize| {
+            let taken = units.start + taken.start..units.start + taken.end;
+            runs(taken, outputs).for_each(|run| body(run, thread));
+        };
+        match shared {
+            true => pool.run_ranges(units.len(), CUT, &some),
+            false => some(0..units.len(), 0),
+        }
     };
     let Some((wanted, head)) = find else {
-        return run(tasks, &|task, _| complete_at(dot, rows, task, out));
+        return run(0..units, &|run, _| complete_at(dot, rows, run, out));
     };
     let bars = [const { AtomicU32::new(0) }; ROWS];
     let list = |thread: usize, row: usize| {
@@ -276,27 +283,37 @@ fn some_rows(
         unsafe { lists.part(thread * rows.len() * LIST, rows.len() * LIST) }
     };
     match head {
-        Head::All => run(tasks, &|task, thread| {
-            complete_at(dot, rows, task, out);
-            keep_largest(rows, &bars, wanted, task, lists_of(thread), out);
+        Head::All => run(0..units, &|run, thread| {
+            complete_at(dot, rows, run, out);
+            keep_largest(rows, &bars, wanted, run, lists_of(thread), out);
         }),
         Head::Bounds => {
             let lengths = std::array::from_fn(|row| length(&rows[row.min(rows.len() - 1)]));
             let search = Search { rows, lengths, bars: &bars, wanted };
-            let step = |phase: Phase, first: usize, end: usize| {
-                run(end - first, &|task, thread| {
-                    // SAFETY: as above.
-                    let room = unsafe { room.part(thread * ROOM, ROOM) };
-                    search_at(dot, &search, phase, first + task, room, lists_of(thread), out);
-                });
+            let step = |phase: Phase, run: Run, thread: usize| {
+                // SAFETY: as above.
+                let room = unsafe { room.part(thread * ROOM, ROOM) };
+                search_at(dot, &search, phase, run, room, lists_of(thread), out);
             };
-            // The most promising results of some tasks come first. They raise the bar for the other
-            // tasks, which finish while their bounds are in cache. If only one result is wanted, a
-            // part of the tasks is enough.
-            let early = if wanted == 1 { tasks.div_ceil(EARLY) } else { tasks };
-            step(Phase::Begin, 0, early);
-            step(Phase::Both, early, tasks);
-            step(Phase::End, 0, early);
+            // The most promising results of some parts come first. They raise the bar for the other
+            // parts, which finish while their bounds are in cache. If only one result is wanted,
+            // few parts are enough. The first and the last phase need the same parts.
+            let part = units_of_part(pool.threads());
+            let parts = units.div_ceil(part);
+            let early = if wanted == 1 { parts.div_ceil(EARLY) } else { parts };
+            let begin_or_end = |phase: Phase| {
+                let body = |at: usize, thread: usize| {
+                    let units = at * part..units.min((at + 1) * part);
+                    runs(units, outputs).for_each(|run| step(phase, run, thread));
+                };
+                match shared {
+                    true => pool.run_indexed(early, &body),
+                    false => (0..early).for_each(|at| body(at, 0)),
+                }
+            };
+            begin_or_end(Phase::Begin);
+            run(units.min(early * part)..units, &|run, thread| step(Phase::Both, run, thread));
+            begin_or_end(Phase::End);
         }
     }
     for row in 0..rows.len() {
@@ -307,7 +324,7 @@ fn some_rows(
             }
         }
         for [bits, index] in best.found() {
-            // SAFETY: all tasks are done.
+            // SAFETY: all jobs are done.
             unsafe { out.part(row * outputs + *index as usize, 1)[0] = f32::from_bits(*bits as u32) };
         }
     }
@@ -325,13 +342,12 @@ struct Row<'a> {
     streams: Streams,
 }
 
-/// Writes `Σ h·q` of the outputs of a task to their places in `out`, for every row.
+/// Writes `Σ h·q` of the outputs of a run to their places in `out`, for every row.
 #[inline(always)]
-fn high<D: Dot>(d: D, rows: &[Row<'_>], task: usize, out: SharedOutput<'_, f32>) {
-    let Row { split: Split { inputs, outputs, high, .. }, streams, .. } = rows[0];
+fn high<D: Dot>(d: D, rows: &[Row<'_>], run: Run, out: SharedOutput<'_, f32>) {
+    let Row { split: Split { inputs, high, .. }, streams, .. } = rows[0];
     let bytes = panel_bytes(inputs);
-    let end = ((task + 1) * PANELS).min(outputs.div_ceil(LANES));
-    let mut panel = task * PANELS;
+    let Run { first: mut panel, end } = run;
     while panel < end {
         let (left, high) = (end - panel, high[panel * bytes..end * bytes].as_ptr());
         macro_rules! cover {
@@ -570,25 +586,25 @@ fn results<D: Dot, const R: usize>(
     }
 }
 
-/// Returns the outputs of a task for a row.
+/// Returns the results of a run for a row.
 #[inline(always)]
-fn outputs_of<'a>(split: Split<'_>, row: usize, task: usize, out: SharedOutput<'a, f32>) -> &'a mut [f32] {
-    let first = task * CHUNK;
-    // SAFETY: a task has its own outputs.
-    unsafe { out.part(row * split.outputs + first, CHUNK.min(split.outputs - first)) }
+fn outputs_of<'a>(split: Split<'_>, row: usize, run: Run, out: SharedOutput<'a, f32>) -> &'a mut [f32] {
+    let outputs = run.outputs(split);
+    // SAFETY: no other thread has these outputs.
+    unsafe { out.part(row * split.outputs + outputs.start, outputs.len()) }
 }
 
-dispatch_dot! { fn complete_at => complete(rows: &[Row<'_>], task: usize, out: SharedOutput<'_, f32>) }
+dispatch_dot! { fn complete_at => complete(rows: &[Row<'_>], run: Run, out: SharedOutput<'_, f32>) }
 
-/// Computes all results of a task.
+/// Computes all results of a run.
 #[inline(always)]
-fn complete<D: Dot>(d: D, rows: &[Row<'_>], task: usize, out: SharedOutput<'_, f32>) {
-    high(d, rows, task, out);
+fn complete<D: Dot>(d: D, rows: &[Row<'_>], run: Run, out: SharedOutput<'_, f32>) {
+    high(d, rows, run, out);
     // Groups of outputs are read in several streams, like panels. For several rows they are in
     // cache.
     let Row { split, streams, .. } = rows[0];
     let streams = streams.count();
-    let count = CHUNK.min(split.outputs - task * CHUNK);
+    let (begin, count) = (run.first * LANES, run.outputs(split).len());
     let part = count.div_ceil(streams).next_multiple_of(LANES);
     for at in (0..part).step_by(LANES) {
         for from in (at..count).step_by(part) {
@@ -597,7 +613,7 @@ fn complete<D: Dot>(d: D, rows: &[Row<'_>], task: usize, out: SharedOutput<'_, f
             macro_rules! of_rows {
                 ($rows:literal) => {{
                     let rows = rows[row..].first_chunk::<$rows>().expect("so many rows");
-                    results(d, rows, row, task * CHUNK + from, lanes, ahead(streams), out);
+                    results(d, rows, row, begin + from, lanes, ahead(streams), out);
                     row += $rows;
                 }};
             }

@@ -20,9 +20,11 @@ mod tile;
 pub use pack::{PanelType, pack_from_columns, pack_from_rows, pack_integers, packed_elements};
 pub use product::{Sizes, mat_mul, scratch_values};
 
+use std::ops::Range;
+
 use crate::kernels::linear::tile::{Blocks, Element, HIGHEST, rows_by_panels};
 use crate::kernels::math::clamp;
-use crate::pool::{Pool, SharedOutput};
+use crate::pool::{Cut, Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd};
 
 /// Packed weights of one linear map.
@@ -192,10 +194,14 @@ impl Panels<'_> {
 const K_BLOCK: usize = 256;
 /// Fewest rows for which narrow panels are widened once per block instead of at every use.
 const WIDEN_ROWS: usize = 12;
-/// Rows of one task. The limit lets few panels still spread over many threads.
-const ROW_BLOCK: usize = 96;
-/// Panels of one task when several rows share them.
+/// Most rows that share widened weights.
+const ROW_BLOCK: usize = 4 * ROW_STEP;
+/// Rows of a unit that threads take, a multiple of [`HIGHEST`].
+const ROW_STEP: usize = 24;
+/// Panels of a unit when several rows share them.
 const PANEL_GROUP: usize = 4;
+/// Cut of one row. A unit is a panel, and a run of panels is read once from front to back.
+const ONE_ROW: Cut = Cut { wide: 8, most: 32 };
 
 /// Operations on a sum after the reduction.
 #[derive(Clone, Copy, Debug, Default)]
@@ -237,26 +243,31 @@ pub fn linear(
     let panels = outputs.div_ceil(LANES);
     let work = rows as u64 * panels as u64 * LANES as u64 * inputs as u64;
     let target = SharedOutput::new(out);
+    let shared = pool.worth(work);
     if rows == 1 {
-        // One row: a task is a contiguous run of panels, read once from front to back.
-        let run = if pool.worth(work) { panels.div_ceil(pool.threads() * 4).max(8) } else { panels };
-        pool.run(panels.div_ceil(run), &|task| {
-            let first = task * run;
-            task_at(level, x, weights, finish, 0, 1, first, run.min(panels - first), target);
-        });
-    } else {
-        let blocks = rows.div_ceil(ROW_BLOCK);
-        // Every thread gets a part, even if there are few outputs.
-        let group = PANEL_GROUP.min((panels * blocks).div_ceil(pool.threads()));
-        let groups = panels.div_ceil(group);
-        let body = |task: usize| {
-            let (index, block) = (task / blocks, task % blocks);
-            let (panel, row) = (index * group, block * ROW_BLOCK);
-            let count = group.min(panels - panel);
-            task_at(level, x, weights, finish, row, ROW_BLOCK.min(rows - row), panel, count, target);
+        let body = |panels: Range<usize>, _: usize| {
+            task_at(level, x, weights, finish, 0, 1, panels.start, panels.len(), target);
         };
-        if pool.worth(work) { pool.run(groups * blocks, &body) } else { (0..groups * blocks).for_each(body) }
+        return if shared { pool.run_ranges(panels, ONE_ROW, &body) } else { body(0..panels, 0) };
     }
+    // A unit is a step of rows by a group of panels. Every thread gets one, even if there are few
+    // outputs.
+    let steps = rows.div_ceil(ROW_STEP);
+    let group = PANEL_GROUP.min((panels * steps).div_ceil(pool.threads()));
+    let body = |units: Range<usize>, _: usize| {
+        let mut next = units.start;
+        while next < units.end {
+            let (index, step) = (next / steps, next % steps);
+            let count = (ROW_BLOCK / ROW_STEP).min(steps - step).min(units.end - next);
+            let (panel, row) = (index * group, step * ROW_STEP);
+            let (panels, rows) = (group.min(panels - panel), (count * ROW_STEP).min(rows - row));
+            task_at(level, x, weights, finish, row, rows, panel, panels, target);
+            next += count;
+        }
+    };
+    let units = panels.div_ceil(group) * steps;
+    let wide = steps.min(ROW_BLOCK / ROW_STEP);
+    if shared { pool.run_ranges(units, Cut { wide, most: wide }, &body) } else { body(0..units, 0) }
 }
 
 /// Computes [`linear`] without a bias on the calling thread alone, as part of a larger task.

@@ -38,7 +38,7 @@ fn over_groups(pool: &Pool, groups: usize, width: usize, body: &(dyn Fn(usize, u
         return;
     }
     let grain = grain(width);
-    pool.run(groups.div_ceil(grain), &|task| body(task * grain, grain.min(groups - task * grain)));
+    pool.run_pieces(groups, grain, body);
 }
 
 /// Normalises `groups` groups of `x` to `out`. `weight` has `width` values. `residual`, which has

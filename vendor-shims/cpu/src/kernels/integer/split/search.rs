@@ -3,17 +3,18 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{CHUNK, LIST, ROWS, Row, SPREAD, high, outputs_of, row_bytes};
+use super::{CHUNK, LIST, ROWS, Row, Run, SPREAD, high, outputs_of, row_bytes};
 use crate::kernels::integer::integers_of;
 use crate::pool::SharedOutput;
 use crate::simd::dot::{Dot, VECTOR, dispatch_dot};
 use crate::simd::{LANES, Simd};
 
-/// Work of one step of a search on the outputs of a task.
+/// Work of one step of a search on the outputs of a run of panels.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Computes the sums of first parts, and the exact result of the output with the highest bound.
-    /// That result is likely to be high and raises the bar for all others.
+    /// Computes the sums of first parts, and the exact result of the output with the highest bound,
+    /// unless that bound is below the bar. The result is likely to be high and raises the bar for
+    /// all others.
     Begin,
     /// Computes exact results of all other outputs whose bounds reach the bar.
     End,
@@ -21,7 +22,7 @@ pub(super) enum Phase {
     Both,
 }
 
-/// State shared by the tasks of a search.
+/// State shared by the threads of a search.
 pub(super) struct Search<'a> {
     pub(super) rows: &'a [Row<'a>],
     /// [`length`] of each row.
@@ -96,40 +97,42 @@ impl<'a> Best<'a> {
 
 dispatch_dot! {
     pub(super) fn search_at => search(
-        shared: &Search<'_>, phase: Phase, task: usize, room: &mut [f32], lists: &mut [i32], out: SharedOutput<'_, f32>,
+        shared: &Search<'_>, phase: Phase, run: Run, room: &mut [f32], lists: &mut [i32], out: SharedOutput<'_, f32>,
     )
 }
 
-/// Performs a phase of the search among the outputs of a task. `lists` contains the list of each
+/// Performs a phase of the search among the outputs of a run. `lists` contains the list of each
 /// row, one after the other.
 #[inline(always)]
 fn search<D: Dot>(
     d: D,
     shared: &Search<'_>,
     phase: Phase,
-    task: usize,
+    run: Run,
     room: &mut [f32],
     lists: &mut [i32],
     out: SharedOutput<'_, f32>,
 ) {
     if phase != Phase::End {
-        high(d, shared.rows, task, out);
+        high(d, shared.rows, run, out);
     }
-    let first = task * CHUNK;
     let (upper, rest) = room.split_at_mut(CHUNK);
     let (spreads, candidates) = rest.split_at_mut(CHUNK);
     let split = shared.rows[0].split;
-    let spread = &split.spread[first..split.outputs.min(first + CHUNK)];
+    let outputs = run.outputs(split);
+    let first = outputs.start;
+    let spread = &split.spread[outputs];
     spreads.iter_mut().zip(spread).for_each(|(to, from)| *to = f32::from(*from));
     for (index, (row, list)) in shared.rows.iter().zip(lists.chunks_exact_mut(LIST)).enumerate() {
-        let results = outputs_of(row.split, index, task, out);
+        let results = outputs_of(row.split, index, run, out);
         if !row.scale.is_finite() {
             results.fill(f32::NAN);
             continue;
         }
         let mut best = Best::of(list, shared.wanted);
         let likely = bounds(d, shared, index, first, results, spreads, upper);
-        if phase != Phase::End {
+        let excluded = upper[likely] < value_of(shared.bars[index].load(Ordering::Relaxed));
+        if phase != Phase::End && !excluded {
             consider(d, shared, index, first + likely, results[likely], &mut best);
         }
         if phase != Phase::Begin {
@@ -139,19 +142,19 @@ fn search<D: Dot>(
     }
 }
 
-/// Keeps the largest results of a task whose results are all in `out`, and replaces them with the
+/// Keeps the largest results of a run whose results are all in `out`, and replaces them with the
 /// least finite number. `lists` contains the list of each row, one after the other. `bars` contains
 /// for each row the [`key`] of a result that as many results as wanted reach.
 pub(super) fn keep_largest(
     rows: &[Row<'_>],
     bars: &[AtomicU32; ROWS],
     wanted: usize,
-    task: usize,
+    run: Run,
     lists: &mut [i32],
     out: SharedOutput<'_, f32>,
 ) {
     for (index, (row, list)) in rows.iter().zip(lists.chunks_exact_mut(LIST)).enumerate() {
-        let results = outputs_of(row.split, index, task, out);
+        let results = outputs_of(row.split, index, run, out);
         if !row.scale.is_finite() {
             results.fill(f32::NAN);
             continue;
@@ -164,7 +167,7 @@ pub(super) fn keep_largest(
                 continue;
             }
             for (lane, result) in results.iter().enumerate() {
-                let output = task * CHUNK + group * LANES + lane;
+                let output = run.first * LANES + group * LANES + lane;
                 if let Some(last) = best.add(*result, output as u32) {
                     least = value_of(bars[index].fetch_max(last, Ordering::Relaxed).max(last));
                 }
@@ -174,7 +177,7 @@ pub(super) fn keep_largest(
     }
 }
 
-/// Computes exact results of all outputs of a task whose bounds reach the bar, except for the one
+/// Computes exact results of all outputs of a run whose bounds reach the bar, except for the one
 /// that [`Phase::Begin`] already computed.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "a row, its outputs and where to work")]
@@ -271,7 +274,7 @@ pub(super) fn bounds<D: Dot>(
             }
         }
     }
-    // Lanes beyond the end do not count: their spreads are whatever another task left there, and
+    // Lanes beyond the end do not count: their spreads are whatever another run left there, and
     // both phases must return the same output.
     let upper = &upper[..results.len()];
     let last = &upper[upper.len() / LANES * LANES..];

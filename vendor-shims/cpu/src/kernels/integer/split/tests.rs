@@ -232,9 +232,10 @@ fn the_memory_of_other_tasks_changes_no_result() {
             let bars = [const { AtomicU32::new(0) }; ROWS];
             let search = Search { rows: &rows, lengths: [length(&rows[0]); ROWS], bars: &bars, wanted };
             let (mut lists, mut out) = (vec![0; LIST], vec![0.0; outputs]);
+            let run = Run { first: 0, end: 1 };
             let out = SharedOutput::new(&mut out);
-            search_at(dot, &search, Phase::Begin, 0, &mut [begin; ROOM], &mut lists, out);
-            search_at(dot, &search, Phase::End, 0, &mut [end; ROOM], &mut lists, out);
+            search_at(dot, &search, Phase::Begin, run, &mut [begin; ROOM], &mut lists, out);
+            search_at(dot, &search, Phase::End, run, &mut [end; ROOM], &mut lists, out);
             let best = Best::of(&mut lists, wanted);
             let found: Vec<usize> = best.found().iter().map(|[_, index]| *index as usize).collect();
             assert_eq!(found, expected[..wanted], "{begin} and {end}, {}", dot.name());
