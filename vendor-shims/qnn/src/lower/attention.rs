@@ -19,9 +19,11 @@ const MOST_REPEATED: u64 = 64;
 /// A single attention then has between 7 % fewer and 10 % more simulated cycles on SoC 72.
 pub const MOST_REPEATED_BYTES: u64 = 1 << 20;
 
-/// Writes an attention in the layout of the variants. The result is `[R, kv · group · d]`.
+/// Writes an attention in the layout of the variants, or in one with fewer parts if its parts are
+/// too many. The result is `[R, kv · group · d]`.
 pub(super) fn write(importer: &mut Importer<'_, '_>, attention: &Attention) -> Result<ValueId, Error> {
-    let parts = match importer.variants.keys {
+    let (heads, keys) = importer.attention_parts.layout(attention, importer.variants);
+    let parts = match keys {
         KeyRows::Split => attention.parts.clone(),
         KeyRows::Joined => vec![(attention.keys, attention.values)],
     };
@@ -30,7 +32,7 @@ pub(super) fn write(importer: &mut Importer<'_, '_>, attention: &Attention) -> R
     let keys = parts.iter().map(|(keys, _)| importer.second(*keys)).collect::<Result<Vec<_>, _>>()?;
     let values = parts.iter().map(|(_, values)| importer.second(*values)).collect::<Result<Vec<_>, _>>()?;
     let mut writer = Writer { importer, attention, mask };
-    match writer.importer.variants.heads {
+    match heads {
         Heads::Never => writer.in_rows(query, &keys, &values),
         Heads::Grouped => writer.in_heads(query, &keys, &values, true),
         Heads::BeforeNorm | Heads::AfterNorm | Heads::AfterRotary => {

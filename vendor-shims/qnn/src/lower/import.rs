@@ -10,6 +10,7 @@ use shardwright_shim_npu::{Encoding as _, Lowering as _, Movements, ValueId};
 use super::attention;
 use super::draft::{Compute, Constant, Content, Draft, Source, Work};
 use super::encoding::Encoding;
+use super::parts::{AttentionParts, Split};
 use super::variants::{Heads, Product, Rotary, Variants};
 use super::weights::{MatrixForm, MatrixLayout, kernels, matrix, matrix_form, scalar, small};
 
@@ -49,6 +50,8 @@ pub(super) struct Importer<'s, 'w> {
     /// Size in bytes of the largest mask that is too large to be repeated for its heads, although
     /// this was requested.
     pub broadcast_mask: Option<u64>,
+    /// Parts of the attentions that are converted so far.
+    pub attention_parts: AttentionParts,
 }
 
 /// Returns the draft of an entry that passed `check`. The second result is the size in bytes of the
@@ -59,7 +62,8 @@ pub(super) fn import<'w>(
 ) -> Result<(Draft<'w>, Option<u64>), Error> {
     let movements = Movements { idle_transposes: false, whole_slices: false };
     let work = Work::new(source, movements, |_, shape| shape.to_vec())?;
-    let mut importer = Importer { work, variants, broadcast_mask: None };
+    let attention_parts = AttentionParts::default();
+    let mut importer = Importer { work, variants, broadcast_mask: None, attention_parts };
     importer.import(&recognise(source))?;
     let broadcast_mask = importer.broadcast_mask;
     Ok((importer.work.finish()?, broadcast_mask))
@@ -183,8 +187,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         };
         let value = self.work.reshape(value, &flat);
         let axis = flat.len() - 1;
-        let widest = self.variants.widest.max(1);
-        let tallest = rows.div_ceil(rows.div_ceil(self.variants.tallest.max(1)).max(1));
+        let Split { widest, tallest, .. } = Split::of(rows, outputs, self.variants);
         let mut parts = Vec::new();
         let mut start = 0;
         while start < outputs {

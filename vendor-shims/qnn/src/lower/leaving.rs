@@ -7,12 +7,14 @@
 use shardwright_shim_npu::{ValueId, ValueKind};
 
 use super::draft::{Act, ActKind, Compute, Draft};
+use super::parts::MAX_PARTS;
 use super::variants::Leaving;
 
 /// Number of values of a row in one block.
 const BLOCK_COLUMNS: u64 = 256;
 
-/// Splits the last operation of every output if it is elementwise. The result does not change.
+/// Splits the last operation of every output if it is elementwise. The result does not change. An
+/// operation stays whole if all outputs together would have more than [`MAX_PARTS`] blocks.
 pub(super) fn leave(draft: &mut Draft<'_>, form: Leaving) {
     let back = match form {
         Leaving::Whole => return,
@@ -22,10 +24,14 @@ pub(super) fn leave(draft: &mut Draft<'_>, form: Leaving) {
     let mut leaving = draft.outputs.clone();
     leaving.sort_unstable();
     leaving.dedup();
+    let mut room = MAX_PARTS;
     for act in std::mem::take(&mut draft.nodes) {
         let blocks = leaving.binary_search(&act.output).ok().and_then(|_| blocks(draft, &act, back));
-        match blocks {
-            Some(blocks) => cut(draft, &act, blocks),
+        match blocks.and_then(|blocks| Some((room.checked_sub(blocks.count)?, blocks))) {
+            Some((left, blocks)) => {
+                room = left;
+                cut(draft, &act, blocks);
+            }
             None => draft.nodes.push(act),
         }
     }
@@ -37,6 +43,7 @@ struct Blocks {
     axis: usize,
     /// Size of each block except the last.
     step: u64,
+    count: u64,
     /// For each operand the axis along which it is split, or `None` if all blocks read the whole
     /// operand.
     operands: Vec<Option<usize>>,
@@ -69,7 +76,7 @@ fn blocks(draft: &Draft<'_>, act: &Act, back: usize) -> Option<Blocks> {
         }
     };
     let operands = act.inputs.iter().map(operand).collect::<Option<Vec<_>>>()?;
-    Some(Blocks { axis, step, operands })
+    Some(Blocks { axis, step, count: shape[axis].div_ceil(step), operands })
 }
 
 fn cut(draft: &mut Draft<'_>, act: &Act, blocks: Blocks) {
@@ -164,6 +171,22 @@ mod tests {
             leave(&mut draft, Leaving::Columns);
             assert_eq!(kinds(&draft), [kind.into()], "{shape:?}");
         }
+    }
+
+    /// The first output has 40,000 blocks, with which the second one would exceed the limit.
+    #[test]
+    fn outputs_with_too_many_blocks_stay_whole() {
+        let gelu: ActKind = Compute::Unary("Gelu").into();
+        let shape = [2, BLOCK_COLUMNS * 40_000];
+        let mut draft = draft(gelu.clone(), &[&shape]);
+        let input = draft.inputs[0];
+        let second = draft.act(gelu.clone(), &[input], (shape.to_vec(), Encoding::Half), "second", None);
+        draft.outputs[1] = second;
+        leave(&mut draft, Leaving::Columns);
+        assert_eq!(draft.nodes.len(), 2 * 40_000 + 2);
+        let [.., first, last] = &draft.nodes[..] else { panic!("no operations") };
+        assert_eq!((&first.kind, &last.kind), (&ActKind::Concat(1), &gelu));
+        assert_eq!(last.output, second);
     }
 
     #[test]

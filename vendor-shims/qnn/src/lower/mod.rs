@@ -10,7 +10,7 @@
 //! Reading order: [`check`], [`Variants`], then the stages of an entry, which
 //! `shardwright-shim-npu` has read: `import` and `attention` (conversion to the processor's
 //! operations), `tidy` (rewriting), `leaving` (splitting outputs), `sixteen_rows` (workaround for
-//! wrong results), `emit` (conversion to the compiler's graph).
+//! wrong results), `emit` (conversion to the compiler's graph). `parts` limits the graph's size.
 
 mod attention;
 mod check;
@@ -19,6 +19,7 @@ mod emit;
 mod encoding;
 mod import;
 mod leaving;
+mod parts;
 mod sixteen_rows;
 mod tidy;
 mod variants;
@@ -31,6 +32,7 @@ use shardwright_shim_npu::port::Port;
 pub use self::attention::MOST_REPEATED_BYTES;
 use self::check::Hexagon;
 use self::draft::Source;
+pub use self::parts::MAX_PARTS;
 pub use self::variants::{Heads, KeyRows, Leaving, Product, Rotary, SharedMask, Variants, WIDEST};
 use crate::graph::{QnnGraph, TensorIndex};
 use crate::soc::Soc;
@@ -50,22 +52,26 @@ pub struct Lowered<'w> {
 }
 
 /// Returns one verdict per node, in the entry's order. It is the same for every known chip. If
-/// weights have no bytes and no scales, their kinds and extents decide.
+/// weights have no bytes and no scales, their kinds and extents decide. Products that the default
+/// variants split into more than [`MAX_PARTS`] parts are refused.
 pub fn check(entry: EntryView<'_>, soc: &Soc) -> Vec<Verdict> {
     let _ = soc;
-    verdicts(entry, &Hexagon)
+    let mut verdicts = verdicts(entry, &Hexagon);
+    parts::refuse(entry, &mut verdicts);
+    verdicts
 }
 
 /// Lowers an entry to a graph.
 ///
 /// # Errors
 ///
-/// Fails for an entry that [`check`] does not fully support, and for weights whose bytes do not
-/// match their type.
+/// Fails for an entry that [`check`] does not fully support, for weights whose bytes do not match
+/// their type, and for variants that split the products into more than [`MAX_PARTS`] parts.
 pub fn lower<'w>(entry: EntryView<'w>, soc: &Soc, variants: &Variants) -> Result<Lowered<'w>, Error> {
     let _ = soc;
     let source = Source::read(entry)?;
     check_all(&source, &Hexagon)?;
+    parts::check(&source, variants)?;
     let (mut draft, broadcast_mask) = import::import(&source, variants)?;
     tidy::tidy(&mut draft);
     leaving::leave(&mut draft, variants.leaving);

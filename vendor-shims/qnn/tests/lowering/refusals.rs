@@ -2,7 +2,7 @@
 
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_abi::{ErrorClass, Verdict};
-use shardwright_shim_qnn::lower::{Variants, check, lower};
+use shardwright_shim_qnn::lower::{MAX_PARTS, Variants, check, lower};
 
 use super::layers::Layer;
 use super::shapes::soc;
@@ -222,6 +222,61 @@ fn ports_and_tables_that_contradict_themselves_are_errors() {
     let refused = lower(short.view(), &soc("sm8850"), &variants).expect_err("a length");
     assert_eq!(refused.detail_of("weight").zip(refused.detail_of("layer")), Some(("w", "3")));
     assert!(refused.class == ErrorClass::InvalidArgument && refused.message.contains("255 bytes"));
+}
+
+/// Builds products of one input and four outputs with these numbers of rows.
+fn products_of(rows: &[u64]) -> Tables {
+    let mut tables = Tables::new("trial", 1);
+    for (index, rows) in rows.iter().enumerate() {
+        let weight = random_matrix(&format!("w{index}"), [4, 1], SW_DTYPE_I8, &mut Random(1));
+        let x = tables.input(&format!("x{index}"), SW_ROLE_HIDDEN, &[*rows, 1], A);
+        let y = tables.linear(&format!("y{index}"), x, weight, A);
+        tables.output(&format!("y{index}"), SW_ROLE_HIDDEN, y);
+    }
+    tables
+}
+
+/// An entry of a few hundred bytes must not become a graph that fills the memory.
+#[test]
+fn products_with_too_many_parts_are_refused() {
+    let tallest = Variants::default().tallest;
+    let refused = |tables: &Tables| -> Vec<Option<String>> {
+        let reason = |verdict| match verdict {
+            Verdict::Refused(reason) => Some(reason),
+            _ => None,
+        };
+        check(tables.view(), &soc("sm8850")).into_iter().map(reason).collect()
+    };
+    let limit = |tables: &Tables, variants: &Variants| {
+        let error = lower(tables.view(), &soc("sm8850"), variants).expect_err("too many parts");
+        assert_eq!(error.class, ErrorClass::ResourceLimit, "{error}");
+        assert_eq!(error.detail_of("limit"), Some("product-parts"));
+        assert!(error.detail_of("help").is_some_and(|help| help.contains("`tallest`")), "{error}");
+        error.detail_of("value").map(str::to_owned)
+    };
+
+    let most = products_of(&[MAX_PARTS * tallest]);
+    assert_eq!(refused(&most), [None]);
+    let lowered = lower(most.view(), &soc("sm8850"), &Variants::default()).expect("it has few enough parts");
+    // A slice and a product for each part, and a concatenation.
+    assert_eq!(lowered.graph.nodes.len() as u64, 2 * MAX_PARTS + 1);
+
+    let one_more = products_of(&[MAX_PARTS * tallest + 1]);
+    let [Some(reason)] = &refused(&one_more)[..] else { panic!("it is taken") };
+    assert!(reason.contains("65537 products of at most 32768 outputs and 1280 rows"), "{reason}");
+    assert_eq!(limit(&one_more, &Variants::default()).as_deref(), Some("65537"));
+
+    // All products of an entry count. Products after a refused one are supported if they fit.
+    let several = products_of(&[40_000 * tallest, 40_000 * tallest, 5]);
+    let [None, Some(reason), None] = &refused(&several)[..] else { panic!("{:?}", refused(&several)) };
+    assert!(reason.contains("have 40000 parts"), "{reason}");
+    assert_eq!(limit(&several, &Variants::default()).as_deref(), Some("80001"));
+
+    // Flags can request smaller parts than `check` counts.
+    let tall = products_of(&[1 << 20]);
+    assert_eq!(refused(&tall), [None]);
+    let small = Variants { tallest: 8, ..Variants::default() };
+    assert_eq!(limit(&tall, &small).as_deref(), Some("131072"));
 }
 
 #[test]

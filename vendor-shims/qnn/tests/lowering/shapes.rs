@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 
 use super::layers::Layer;
-use super::tables::Tables;
+use super::tables::{Tables, over};
 use shardwright_shim_abi::Verdict;
+use shardwright_shim_abi::raw::*;
 use shardwright_shim_qnn::graph::{DataType, QnnGraph, QnnNode, QnnTensor, StaticData, TensorKind};
 use shardwright_shim_qnn::lower::{
-    Heads, KeyRows, Leaving, Lowered, MOST_REPEATED_BYTES, Product, Rotary, SharedMask, Variants, check,
-    lower,
+    Heads, KeyRows, Leaving, Lowered, MAX_PARTS, MOST_REPEATED_BYTES, Product, Rotary, SharedMask, Variants,
+    check, lower,
 };
 
 pub use crate::chips::soc;
@@ -241,6 +242,58 @@ fn a_prefill_of_128_rows_broadcasts_its_mask() {
     let lowered = lowered(&tables, &Variants::rules(tables.view()));
     assert_eq!(lowered.broadcast_mask, Some(128 * 8 * 640 * 2));
     assert_eq!(largest_repeated(&lowered.graph), 0);
+}
+
+/// Builds an attention of two rows with `kv` heads of two values. Its keys are concatenated from
+/// `parts` parts of one row.
+fn attention(kv: u64, parts: u64) -> Tables {
+    let (rows, width) = (2, 2);
+    let a = over(-4.0, 4.0);
+    let mut tables = Tables::new("attention", rows);
+    let query = tables.input("query", SW_ROLE_HIDDEN, &[rows, kv * width], a);
+    let part = tables.input("part", SW_ROLE_HIDDEN, &[1, kv * width], a);
+    let mask = tables.input("mask", SW_ROLE_MASK, &[rows, parts], a);
+    let joined = |tables: &mut Tables, name: &str| match parts {
+        1 => part,
+        parts => tables.concat(name, &vec![part; parts as usize], 0),
+    };
+    let heads = |tables: &mut Tables, name: &str, rows: u32| {
+        let apart = tables.reshape(&format!("{name}.apart"), rows, &[parts, kv, width]);
+        let turned = tables.transpose(&format!("{name}.turned"), apart, &[1, 0, 2]);
+        tables.reshape(&format!("{name}.heads"), turned, &[kv, 1, parts, width])
+    };
+    let query = tables.reshape("query.apart", query, &[rows, kv, 1, width]);
+    let query = tables.transpose("query.heads", query, &[1, 2, 0, 3]);
+    let keys = joined(&mut tables, "keys");
+    let keys = heads(&mut tables, "keys", keys);
+    let values = joined(&mut tables, "values");
+    let values = heads(&mut tables, "values", values);
+    let scores = tables.mat_mul("scores", query, keys, true, a);
+    let masked = tables.binary("masked", SW_OP_ADD, scores, mask, a);
+    let weights = tables.unary("weights", SW_OP_SOFTMAX, masked, over(0.0, 1.0), vec![]);
+    let mixed = tables.mat_mul("mixed", weights, values, false, a);
+    let mixed = tables.transpose("mixed.rows", mixed, &[2, 0, 1, 3]);
+    let out = tables.reshape("out", mixed, &[rows, kv * width]);
+    tables.output("out", SW_ROLE_HIDDEN, out);
+    tables
+}
+
+#[test]
+fn attentions_with_too_many_parts_are_written_in_fewer() {
+    for (kv, parts, heads, keys, products) in [
+        (3, 1, Heads::Never, KeyRows::Joined, 3 * 2),
+        (MAX_PARTS + 1, 1, Heads::Never, KeyRows::Joined, 2),
+        // The parts are equal, so their scores are computed once.
+        (2, 3, Heads::Never, KeyRows::Split, 2 * (1 + 3)),
+        (2, MAX_PARTS / 2 + 1, Heads::Never, KeyRows::Split, 2 * 2),
+        (2, MAX_PARTS + 1, Heads::AfterNorm, KeyRows::Split, 2),
+        (MAX_PARTS + 1, 3, Heads::Never, KeyRows::Split, 2),
+    ] {
+        let lowered = lowered(&attention(kv, parts), &Variants { heads, keys, ..Variants::default() });
+        sound(&lowered.graph);
+        let found = count(&lowered.graph, "MatMul");
+        assert_eq!(found, products, "{kv} heads of {parts} parts, {heads:?}, {keys:?}");
+    }
 }
 
 #[test]
