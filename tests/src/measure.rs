@@ -1,8 +1,11 @@
 //! Timing for the benches: few repetitions, with median and best. On a shared machine the best
-//! shows the speed of the code, and its distance to the median shows how quiet the machine was.
+//! shows the speed of the code, and its distance to the median shows how quiet the machine was. Two
+//! ways to do the same alternate, so that a drift of the machine favours neither.
 
 use std::fmt;
 use std::time::{Duration, Instant};
+
+use shardwright_measure::{median, range};
 
 /// Time of a repeated operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,9 +57,72 @@ pub fn row(what: &str, value: impl fmt::Display) {
     println!("  {what:<58} {value}");
 }
 
+/// Measures two ways alternately, and returns the results of `pairs` pairs after one that does not
+/// count. The order changes from pair to pair.
+pub fn alternately<T>(pairs: usize, mut one: impl FnMut() -> T, mut other: impl FnMut() -> T) -> Vec<(T, T)> {
+    let mut measured = Vec::new();
+    for pair in 0..=pairs {
+        let results = if pair % 2 == 0 {
+            let first = one();
+            (first, other())
+        } else {
+            let second = other();
+            (one(), second)
+        };
+        measured.extend((pair > 0).then_some(results));
+    }
+    measured
+}
+
+/// Columns of [`compared`] after the name.
+pub const COMPARED: [&str; 3] = ["ratio", "of single pairs", "pairs"];
+
+/// Summarises pairs: the medians of both sides, the ratio of the medians, the least and the largest
+/// ratio of single pairs, and the number of pairs.
+pub fn compared(what: &str, pairs: &[(f64, f64)], shown: impl Fn(f64) -> String) -> Vec<String> {
+    let (ones, others): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+    let ratios: Vec<f64> = pairs.iter().map(|(one, other)| one / other).collect();
+    let (one, other) = (median(&ones), median(&others));
+    let (least, most) = range(&ratios);
+    vec![
+        what.to_owned(),
+        shown(one),
+        shown(other),
+        format!("{:.3}", one / other),
+        format!("{least:.3} to {most:.3}"),
+        pairs.len().to_string(),
+    ]
+}
+
+/// Prints a Markdown table. The first column is text, and the others are numbers.
+pub fn markdown(head: &[&str], rows: &[Vec<String>]) {
+    println!("\n| {} |", head.join(" | "));
+    println!("|---{}|", "|---:".repeat(head.len().saturating_sub(1)));
+    rows.iter().for_each(|row| println!("| {} |", row.join(" | ")));
+    println!();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pairs_alternate_and_the_first_does_not_count() {
+        let order = std::cell::RefCell::new(String::new());
+        let run = |name: &str| {
+            order.borrow_mut().push_str(name);
+            order.borrow().len()
+        };
+        let pairs = alternately(2, || run("a"), || run("b"));
+        assert_eq!((order.borrow().as_str(), pairs), ("abbaab", vec![(4, 3), (5, 6)]));
+    }
+
+    #[test]
+    fn ratios_are_of_medians() {
+        let pairs = [(2.0, 1.0), (9.0, 3.0), (4.0, 4.0)];
+        let row = compared("a", &pairs, |value| format!("{value}"));
+        assert_eq!(row, ["a", "4", "3", "1.333", "1.000 to 3.000", "3"]);
+    }
 
     #[test]
     fn durations_are_shown_with_three_digits() {

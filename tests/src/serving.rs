@@ -51,6 +51,11 @@ impl Server {
         Server { child, host, output }
     }
 
+    /// Returns the id of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Returns the address and the port, such as `127.0.0.1:8080`.
     pub fn host(&self) -> &str {
         &self.host

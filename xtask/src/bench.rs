@@ -6,12 +6,20 @@
 //! * `pair BUNDLE GGUF`: a bundle compared with llama.cpp
 //! * `versions MODEL FOLDER [-- OPTION …]`: the program compared with an earlier one
 //! * `lookup`: prompt lookup compared with llama.cpp's
+//! * `server [MODEL]`: the server compared with llama.cpp's
+//! * `soak [REQUESTS [MODEL]]`: the server under many clients, some of them unusual
 //! * `growth`: how the engine's work grows
 //! * `quality TEXT …`: losses of formats compared with llama.cpp's file types
 
+mod chat;
+mod http;
 mod neuron;
 mod peers;
+mod python;
 mod qnn;
+mod served;
+mod soak;
+mod structured;
 
 use std::process::Command;
 
@@ -21,7 +29,7 @@ use crate::workspace::{Profile, Workspace};
 use crate::{build, process, setup};
 
 /// Prefixes of slow benches, which run only when a filter names them.
-const LONG: [&str; 2] = ["qnn_", "neuron_"];
+const LONG: [&str; 3] = ["qnn_", "neuron_", structured::NAME];
 
 /// Runs every bench target whose name contains one of the filters. Without a filter it runs all
 /// except the slow ones. Each prints its own table.
@@ -55,13 +63,19 @@ pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
     if filters.first().is_some_and(|first| first == peers::GROWTH) {
         return peers::grow(workspace);
     }
+    if let Some((peers::SERVER, models)) = filters.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        return peers::compare_server(workspace, models);
+    }
+    if let Some((soak::NAME, size)) = filters.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        return soak::soak(workspace, size);
+    }
     let wanted = |bench: &str| match filters {
         [] => !LONG.iter().any(|long| bench.starts_with(long)),
         filters => filters.iter().any(|filter| bench.contains(filter.as_str())),
     };
     if filters.is_empty() {
         eprintln!(
-            "left out: `cargo xtask bench qnn` and `cargo xtask bench peers`, which take hours, `cargo xtask bench growth`, and `cargo xtask bench neuron`, which takes much disk"
+            "left out: `cargo xtask bench qnn` and `cargo xtask bench peers`, which take hours, `cargo xtask bench growth`, `cargo xtask bench structured`, `cargo xtask bench server`, `cargo xtask bench soak`, and `cargo xtask bench neuron`, which takes much disk"
         );
     }
     let wanted: Vec<&String> = workspace
@@ -79,6 +93,7 @@ pub fn run(workspace: &Workspace, filters: &[String]) -> Result<(), Error> {
         match bench.as_str() {
             qnn::OURS => qnn::compare(workspace)?,
             neuron::SHAPES => neuron::shapes(workspace)?,
+            structured::NAME => structured::run(workspace, &mut target(workspace, bench))?,
             _ => process::run(&mut target(workspace, bench))?,
         }
     }

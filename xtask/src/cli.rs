@@ -26,8 +26,10 @@ Commands:
                       `peers` and after it models, or `published`: the CPU engine beside others, in pairs;
                       `pair BUNDLE GGUF`: a bundle beside llama.cpp; `versions MODEL FOLDER [-- OPTION…]`: the
                       program beside an earlier one, on a bundle or checkpoint that both open; `lookup`: prompt
-                      lookup beside llama.cpp's; `growth`: how the engine's work grows; `quality TEXT…`: what
-                      formats lose beside llama.cpp's file types
+                      lookup beside llama.cpp's; `server [MODEL]`: the server beside llama.cpp's, with several
+                      clients; `soak [REQUESTS [MODEL]]`: the server under many clients while workers die;
+                      `growth`: how the engine's work grows; `quality TEXT…`: what formats lose beside
+                      llama.cpp's file types
   sizes               What an application ships, by two profiles, and what the crates in it weigh (minutes)
   kernels [--ci]      Run the kernels' tests with their assertions and checks for overflow, which no other build has;
                       --ci leaves them out if their code did not change since the previous landing

@@ -73,6 +73,13 @@ pub enum Error {
         /// Its exit status in words.
         status: String,
     },
+    /// A measured program gave a wrong result, or exceeded a bound that does not depend on time.
+    Wrong {
+        /// The measurement.
+        what: &'static str,
+        /// The results, and the expected ones.
+        problem: String,
+    },
     /// There is too little memory.
     Memory {
         /// The use of the memory.
@@ -109,6 +116,7 @@ impl fmt::Display for Error {
             Self::NotFetched { what, with, status } => {
                 write!(formatter, "{what} could not be fetched: {with} ended with {status}")
             }
+            Self::Wrong { what, problem } => write!(formatter, "{what}: {problem}"),
             Self::Memory { what, problem } => write!(formatter, "no {what}: {problem}"),
             Self::NoCacheFolder => {
                 write!(
@@ -143,6 +151,7 @@ impl Error {
             | Self::Failed { .. }
             | Self::Unexpected { .. }
             | Self::Answer { .. }
+            | Self::Wrong { .. }
             | Self::TestsFailed { .. } => None,
         }
     }

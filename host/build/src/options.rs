@@ -25,7 +25,7 @@ use crate::{MeasuredTimes, PlanSource, StatedDraft, drafts};
 pub enum FormatChoice {
     /// Every weight as the checkpoint stores it, everything else in 32-bit float.
     Stored,
-    /// This combination of weight, activation and state formats.
+    /// This combination of weight, activation, state and attention formats.
     Tuple(FormatTuple),
 }
 

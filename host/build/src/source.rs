@@ -113,7 +113,7 @@ pub struct AcceptedSteps {
 pub struct Losses {
     /// Losses of layers and roles.
     pub layers: Vec<Sensitivity>,
-    /// Losses of activations and states.
+    /// Losses of activations, states and attention.
     pub values: Vec<ValueSensitivity>,
     pub tables: Vec<TableLoss>,
     /// Calibrated ranges of boundary tensors, if losses are measured and integers need ranges.

@@ -59,8 +59,8 @@ pub(super) struct Means<'m> {
 }
 
 /// Returns the expected quality loss of every layer and role in each of the weight formats of
-/// `tuples`, of activations and states, and of every gathered table. Returns no losses for
-/// encoders, whose losses cannot be predicted.
+/// `tuples`, of activations, states and attention, and of every gathered table. Returns no losses
+/// for encoders, whose losses cannot be predicted.
 pub(super) fn expected_losses(
     graph: &Graph,
     options: &PlanOptions,

@@ -29,6 +29,10 @@ mod serve;
 #[cfg(not(feature = "serve"))]
 #[path = "commands/serve_left_out.rs"]
 mod serve;
+#[cfg(feature = "constraint")]
+mod structure;
+#[cfg(not(feature = "constraint"))]
+#[path = "commands/structure_left_out.rs"]
 mod structure;
 mod trust;
 mod tune;

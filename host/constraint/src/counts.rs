@@ -144,7 +144,8 @@ mod tests {
         let counted = |count| json!({ "allOf": [{ "properties": members(count) }, { "minProperties": 1 }] });
         let of_properties = |count| json!({ "properties": members(count) });
         let halves = |count| json!({ "allOf": [of_properties(count - 9), of_properties(9)] });
-        let kinds: [(&dyn Fn(usize) -> Value, usize, &str); 5] = [
+        type Schema<'a> = &'a dyn Fn(usize) -> Value;
+        let kinds: [(Schema, usize, &str); 5] = [
             (&|count| json!({ "anyOf": list(count, &reference) }), REFERENCES_MAX, "20001 references"),
             (&halves, PROPERTIES_MAX, "4001 properties; at most 4000"),
             (&counted, COUNTED_PROPERTIES_MAX, "251 properties with `minProperties`"),

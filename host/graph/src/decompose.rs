@@ -13,7 +13,9 @@
 use crate::operations::Rewrite;
 use crate::{EntryGraph, EntryNode, Op};
 
-/// Decomposes every semantic operation, except state updates, completely into primitives.
+/// Decomposes every semantic operation, except state updates, completely into primitives. The
+/// primitives of an operation that is not [replaceable](Op::is_replaceable) do not round its
+/// operands.
 pub fn decompose_all(entry: &EntryGraph) -> EntryGraph {
     let mut graph = decompose_where(entry, |_, _| true);
     // This terminates because the steps of an operation are strictly lower than it.

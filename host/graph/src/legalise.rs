@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use shardwright_vocabulary::{Error, ErrorKind, Result};
+use shardwright_vocabulary::{Error, ErrorKind, OpKind, Result};
 
 use crate::decompose::decompose_where;
 use crate::operations::Rewrite;
@@ -52,6 +52,12 @@ pub struct RefusedWhole {
     pub reason: String,
 }
 
+/// Returns how far an operation was decomposed when it was refused. Only attention whose products
+/// are rounded is refused before its primitives.
+fn even(op: &str) -> &'static str {
+    if op == OpKind::Attention.name() { "" } else { " even as a primitive" }
+}
+
 fn refused_before(within: &[RefusedWhole]) -> String {
     let reported = |RefusedWhole { node, op, reason }: &RefusedWhole| {
         format!("; it is a step of {op} `{node}`, which was refused: {reason}")
@@ -59,15 +65,15 @@ fn refused_before(within: &[RefusedWhole]) -> String {
     within.iter().rev().map(reported).collect()
 }
 
-/// Error for a graph that a shim refuses even in primitives.
+/// Error for a graph that a shim refuses even in primitives, as far as it has them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LegaliseError<E> {
     /// The shim's check failed.
     #[error("{0}")]
     Check(E),
-    /// A primitive was refused.
-    #[error("{}{op} `{node}` is refused even as a primitive: {reason}{}", layer.map(|layer| format!("layer {layer}: ")).unwrap_or_default(), refused_before(within))]
+    /// A primitive was refused, or an operation that is not [replaceable](Op::is_replaceable).
+    #[error("{}{op} `{node}` is refused{}: {reason}{}", layer.map(|layer| format!("layer {layer}: ")).unwrap_or_default(), even(op), refused_before(within))]
     Refused {
         node: String,
         op: &'static str,
@@ -225,7 +231,8 @@ fn moved_updates(
         .map(|(index, node)| (node.output, index))
         .collect();
     let mut moved = HashMap::new();
-    let mut waiting = refused.to_vec();
+    // The last one is taken first. The first obstacle of the graph is reported.
+    let mut waiting: Vec<_> = refused.iter().rev().cloned().collect();
     while let Some((index, reason)) = waiting.pop() {
         let update = &graph.nodes[index];
         let obstacle = |obstacle: String| {

@@ -138,7 +138,7 @@ impl Adapters {
             scale: adapter.scale,
             config: adapter.config.sha256,
             weights: adapter.tensors.sha256,
-            tensors: adapter.tensors.pairs.len() + adapter.tensors.whole.len(),
+            tensors: adapter.tensors.changed(),
         };
         self.0.iter().map(describe).collect()
     }

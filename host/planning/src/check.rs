@@ -209,8 +209,8 @@ fn resolved(plan: &Plan, request: &Request) -> Result<Vec<CheckedShard>> {
 }
 
 /// Returns the formats of a shard: one tuple for each layer, and for each component without layers.
-/// All must agree in activations and states. A component without weights gets the tuple of a unit
-/// that has weights.
+/// All must agree in activations, states and attention. A component without weights gets the tuple
+/// of a unit that has weights.
 fn shard_formats(
     shard: u32,
     planned: &Shard,
@@ -254,7 +254,7 @@ fn shard_formats(
         let first = units.first().map(|(_, tuple)| values(tuple));
         match units.iter().find(|(_, tuple)| Some(values(tuple)) != first) {
             Some((part, formats)) => {
-                let expected = "expected the same activations and states in the whole shard";
+                let expected = "expected the same activations, states and attention in the whole shard";
                 fault_in(shard, format!("{part} has formats {formats}, {expected}"))
             }
             None => fault_in(shard, "no segments"),

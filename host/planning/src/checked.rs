@@ -32,7 +32,7 @@ pub struct CheckedShard {
     pub name: String,
     pub segments: Segments,
     pub target: Target,
-    /// Formats of weights, activations and states.
+    /// Formats of weights, activations, states and attention.
     pub formats: ShardFormats,
     /// The shard as written in the plan.
     pub planned: Shard,
@@ -40,8 +40,8 @@ pub struct CheckedShard {
 }
 
 /// Quality loss of a plan because of the formats of its weights, activations, states and tables. A
-/// quality goal limits only the known part, so plans with unknown losses of activations and states
-/// can pass.
+/// quality goal limits only the known part, so plans with unknown losses of activations, states and
+/// attention can pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Loss {
     /// Known part: KL divergence in millionths of a nat per token.

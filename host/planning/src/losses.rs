@@ -32,8 +32,8 @@ pub enum UnitLoss {
     },
     /// The loss of its weights is unknown.
     Unknown,
-    /// The loss of its rounded activations or states is unknown, but the loss of its weights is
-    /// known.
+    /// The loss of its rounded activations, states or attention is unknown, but the loss of its
+    /// weights is known.
     UnknownValues {
         /// Known part: KL divergence in millionths of a nat per token.
         micronats: u64,

@@ -55,7 +55,8 @@ pub struct PlannedSegment {
     /// One past the last layer. Zero for a component without layers.
     pub end: u32,
     /// Indices of the format tuples of its layers in the request, in the order of the layers. A
-    /// component without layers has one. All tuples of a shard agree in activations and states.
+    /// component without layers has one. All tuples of a shard agree in activations, states and
+    /// attention.
     pub formats: Vec<u32>,
 }
 

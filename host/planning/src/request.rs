@@ -243,7 +243,7 @@ pub struct ValueSensitivity {
     pub component: u32,
     /// Layer. Zero for a component without layers.
     pub layer: u32,
-    /// Format of activations or of states.
+    /// Format of activations, of states or of attention.
     pub format: ValueFormat,
     /// Loss in the unit of [`Sensitivity::micronats`]. It is added to losses of weights.
     pub micronats: u32,
@@ -399,7 +399,7 @@ pub struct Request {
     pub costs: Vec<CostRow>,
     /// Losses of weight formats.
     pub sensitivities: Vec<Sensitivity>,
-    /// Losses of formats of activations and states. A format without any row is unknown.
+    /// Losses of formats of activations, states and attention. A format without any row is unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub value_sensitivities: Vec<ValueSensitivity>,
     /// Gathered tables of the model.

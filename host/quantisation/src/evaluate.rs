@@ -15,7 +15,7 @@ use crate::{Moments, Recipe, TableFormats, quantise};
 /// A combination of formats to evaluate.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// Formats of weights, activations and states.
+    /// Formats of weights, activations, states and attention.
     pub formats: FormatTuple,
     /// Formats of the gathered tables.
     pub tables: TableFormats,

@@ -647,7 +647,7 @@ fn argmax(logits: &[f32]) -> u32 {
 fn in_form(entry: EntryGraph, form: Form) -> Result<EntryGraph> {
     let refused: fn(&Op) -> bool = match form {
         Form::Semantic => return Ok(entry),
-        Form::Decomposed => return Ok(decompose_all(&entry)),
+        Form::Decomposed => return in_primitives(&entry),
         Form::HalfWay => |op| matches!(op, Op::Rope(_) | Op::Attention(_) | Op::StateUpdate),
         Form::ByRuntime => |op| op.is_semantic(),
     };
@@ -659,4 +659,17 @@ fn in_form(entry: EntryGraph, form: Form) -> Result<EntryGraph> {
     let legal = legalise(&entry, check)
         .map_err(|error| Error::unsupported(error.to_string()).at(place_of(&entry)))?;
     Ok(legal.graph)
+}
+
+/// Decomposes an entry graph. Its primitives must compute the same values up to float rounding.
+fn in_primitives(entry: &EntryGraph) -> Result<EntryGraph> {
+    let mut whole = entry.nodes.iter().filter(|node| node.op.is_semantic() && !node.op.is_replaceable());
+    match whole.next() {
+        Some(node) => {
+            let what = format!("the operands of `{}` are rounded, and it has no decomposition", node.name);
+            let help = "run the model in its semantic form";
+            Err(Error::unsupported(what).at(place_of(entry)).with_help(help))
+        }
+        None => Ok(decompose_all(entry)),
+    }
 }

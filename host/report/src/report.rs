@@ -213,12 +213,12 @@ impl TableReport {
 }
 
 /// Quality loss of a plan caused by the formats of its weights, activations, states and tables, and
-/// whether it was measured. Unknown losses of activations and states are not counted.
+/// whether it was measured. Unknown losses of activations, states and attention are not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "known", rename_all = "kebab-case")]
 pub enum LossReport {
-    /// No loss except the rounding of floats: weights are floats, and activations and states have
-    /// 32 bits.
+    /// No loss except the rounding of floats: weights are floats, and activations, states and the
+    /// products of attention have 32 bits.
     None,
     /// KL divergence in millionths of a nat per token, measured on this checkpoint per layer and
     /// role and added up.

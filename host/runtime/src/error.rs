@@ -52,6 +52,16 @@ impl SessionError {
         }
     }
 
+    /// Returns whether opening the model again may help: a device was lost, or the process that
+    /// serves it ended, or could not be started for another reason than a shortage.
+    fn is_of_lost_device(&self) -> bool {
+        let SessionError::Run { source, .. } = self else { return false };
+        match &**source {
+            ShimError::Process(error) => error.class.is_some() && error.kind == ErrorKind::Shim,
+            source => source.class() == Some(ErrorClass::DeviceLost),
+        }
+    }
+
     /// Returns the kind, on which an application acts.
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -77,8 +87,9 @@ impl From<SessionError> for Error {
         match error {
             SessionError::NotFinite(error) | SessionError::Other(error) => error,
             other => {
-                let (kind, help) = (other.kind(), other.help());
-                Error::caused_by(kind, other, help)
+                let (kind, help, is_lost) = (other.kind(), other.help(), other.is_of_lost_device());
+                let error = Error::caused_by(kind, other, help);
+                if is_lost { error.of_lost_device() } else { error }
             }
         }
     }

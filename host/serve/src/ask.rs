@@ -39,14 +39,14 @@ impl Names {
 }
 
 /// The text that a reply continues.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Input {
     Conversation(Conversation),
     Text(String),
     Ids(Vec<u32>),
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Conversation {
     pub turns: Vec<Turn>,
     pub tools: Vec<ToolDefinition>,

@@ -14,6 +14,8 @@ use crate::ask::INERT;
 use crate::fields::{self, Fields};
 use crate::generation::{Canceller, spawn};
 use crate::limits::Limits;
+use crate::models::Lease;
+use crate::recovery::{Fault, Held};
 use crate::refusal::Refusal;
 use crate::turns::Seat;
 
@@ -98,36 +100,25 @@ pub(crate) async fn embed(
     done.await.unwrap_or_else(|_| Err(Refusal::internal("the thread of the request panicked")))
 }
 
-fn run(app: &App, ask: &EmbedAsk, canceller: &Canceller) -> Result<Value, Refusal> {
+fn run(app: &Arc<App>, ask: &EmbedAsk, canceller: &Canceller) -> Result<Value, Refusal> {
     let entry = app.models.find(&ask.model)?;
-    let lease = app.models.lease(entry)?;
-    let (model, seat) = (&lease.loaded.model, Seat::new(&entry.turns));
-    if model.chain().is_generative() {
-        let what = format!("model `{}` generates text and computes no vectors", entry.id);
-        let help = "use `/v1/chat/completions` or `/v1/completions`";
-        return Err(Refusal::invalid("unsupported", what, help).at("model"));
-    }
-    app.models.hold_session(&lease).map_err(|error| Refusal::of_server(&error))?;
+    let (held, seat) = (Held::new(app, entry), Seat::new(&entry.turns));
     let handle = CancelHandle::default();
-    canceller.watch(handle.clone());
-    expect_prompt(model, &ask.options, &handle)?;
+    held.retry(|| {
+        let lease = lease(app, &held)?;
+        canceller.watch(handle.clone());
+        expect_prompt(&lease.loaded.model, &ask.options, &handle).map_err(Fault::from)
+    })?;
     let (mut data, mut tokens) = (Vec::new(), 0);
     for (index, text) in ask.texts.iter().enumerate() {
         if canceller.is_cancelled() {
             return Err(Refusal::stopping());
         }
-        let count = model.embedding_tokens(text, &ask.options, &handle);
-        let count = count.map_err(|error| Refusal::of_request(&error).at("input"))?;
-        tokens += count;
-        seat.next();
-        let vector = model.embed_until(text, &ask.options, &handle);
-        seat.leave();
-        let vector = vector.map_err(|error| {
-            // Texts with tokens are valid arguments.
-            let is_of_size = error.kind() == ErrorKind::Argument && ask.options.dimensions.is_some();
-            let param = if is_of_size && count > 0 { "dimensions" } else { "input" };
-            Refusal::of_request(&error).at(param)
+        let (vector, count) = held.retry(|| {
+            let lease = lease(app, &held)?;
+            embed_one(&lease.loaded.model, text, &ask.options, (&seat, &handle))
         })?;
+        tokens += count;
         data.push(
             json!({ "object": "embedding", "index": index, "embedding": encoded(&vector, ask.is_base64) }),
         );
@@ -138,6 +129,39 @@ fn run(app: &App, ask: &EmbedAsk, canceller: &Canceller) -> Result<Value, Refusa
         "model": ask.model,
         "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
     }))
+}
+
+/// Returns the open model of a request, if it computes vectors, with room for a session.
+fn lease(app: &App, held: &Held) -> Result<Arc<Lease>, Fault> {
+    let lease = held.lease().map_err(Fault::of_server)?;
+    if lease.loaded.model.chain().is_generative() {
+        let what = format!("model `{}` generates text and computes no vectors", lease.entry.id);
+        let help = "use `/v1/chat/completions` or `/v1/completions`";
+        return Err(Refusal::invalid("unsupported", what, help).at("model").into());
+    }
+    app.models.hold_session(&lease).map_err(Fault::of_server)?;
+    Ok(lease)
+}
+
+/// Computes the vector of a text, and returns it with the number of its tokens.
+fn embed_one(
+    model: &Model,
+    text: &str,
+    options: &EmbedOptions,
+    (seat, handle): (&Seat, &CancelHandle),
+) -> Result<(Vec<f32>, usize), Fault> {
+    let count = model.embedding_tokens(text, options, handle);
+    let count = count.map_err(|error| Fault::of_request(error, "input"))?;
+    seat.next();
+    let vector = model.embed_until(text, options, handle);
+    seat.leave();
+    let vector = vector.map_err(|error| {
+        // Texts with tokens are valid arguments.
+        let is_of_size = error.kind() == ErrorKind::Argument && options.dimensions.is_some();
+        let param = if is_of_size && count > 0 { "dimensions" } else { "input" };
+        Fault::of_request(error, param)
+    })?;
+    Ok((vector, count))
 }
 
 /// Checks that the model has the named prompt, if there is one.

@@ -16,7 +16,8 @@ use crate::app::App;
 use crate::ask::{Ask, Input, Names, Settings};
 use crate::ids;
 use crate::keys::KeyIndex;
-use crate::models::{Entry, Lease};
+use crate::models::Entry;
+use crate::recovery::{Fault, Held};
 use crate::refusal::Refusal;
 use crate::turns::Seat;
 
@@ -133,7 +134,7 @@ pub(crate) fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), Refusal>
 /// The surroundings of a reply.
 struct Context<'c> {
     settings: &'c Settings,
-    lease: &'c Lease,
+    held: &'c Held,
     seat: &'c Seat,
     started: Instant,
     stop: StopRules,
@@ -172,61 +173,65 @@ impl Work {
         self.sender.blocking_send(piece).is_ok()
     }
 
-    /// Sends the pieces of a reply, and returns its end unless the client is gone.
+    /// Sends the pieces of a reply, and returns its end unless the client is gone. If the model is
+    /// lost before the reply begins, it is begun again. Later, its session recovers by itself.
     fn reply(&self, ask: Ask) -> Result<Option<Box<End>>, Refusal> {
         let started = Instant::now();
-        let lease = self.app.models.lease(&self.entry)?;
-        if !lease.loaded.model.chain().is_generative() {
+        let Ask { mut input, settings, names, .. } = ask;
+        let held = Held::new(&self.app, &self.entry);
+        let is_chat = matches!(input, Input::Conversation(_));
+        held.retry(|| {
+            let seat = Seat::new(&self.entry.turns);
+            let mut session = self.session(&held, &seat, (&settings, names), is_chat)?;
+            let stop = session.options.stop.clone();
+            let context = Context { settings: &settings, held: &held, seat: &seat, started, stop };
+            let reply = begin_reply(&mut session, input.clone(), names)?;
+            // A reply that has begun is not begun again, so its pictures and sounds need no copy.
+            input = Input::Ids(Vec::new());
+            let said = self.pass_on(reply, context);
+            seat.leave();
+            let moves = session.placement().moves;
+            self.entry.moved(moves.iter().map(|moved| {
+                serde_json::json!({
+                    "shard": moved.shard, "from": moved.from.to_string(), "error": moved.error,
+                    "to": moved.to.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                    "tokens": moved.tokens,
+                })
+            }));
+            said.map_err(Fault::from)
+        })
+    }
+
+    /// Creates the session of a reply.
+    fn session(
+        &self,
+        held: &Arc<Held>,
+        seat: &Arc<Seat>,
+        (settings, names): (&Settings, Names),
+        is_chat: bool,
+    ) -> Result<Session, Fault> {
+        let lease = held.lease().map_err(Fault::of_server)?;
+        let model = &lease.loaded.model;
+        if !model.chain().is_generative() {
             let what = format!("model `{}` computes vectors and generates no text", self.entry.id);
-            return Err(Refusal::invalid("unsupported", what, "use `/v1/embeddings`").at("model"));
+            return Err(Refusal::invalid("unsupported", what, "use `/v1/embeddings`").at("model").into());
         }
-        let mut session = self.app.models.session(&lease).map_err(|error| Refusal::of_server(&error))?;
+        if is_chat && !model.has_chat_template() {
+            return Err(no_template(&self.entry.id).into());
+        }
+        let mut session = self.app.models.session(&lease).map_err(Fault::of_server)?;
         session.set_prefix_cache(self.app.models.cache(&lease, self.key));
+        session.set_reopen(Some(held.reopen(seat)));
         self.canceller.watch(session.cancel_handle());
-        let seat = Seat::new(&self.entry.turns);
-        let turn = Arc::clone(&seat);
+        let turn = Arc::clone(seat);
         session.set_before_step(Some(Arc::new(move || turn.next())));
-        configure(&mut session, &ask.settings, ask.names)?;
-        let stop = session.options.stop.clone();
-        let context = Context { settings: &ask.settings, lease: &lease, seat: &seat, started, stop };
-        let said = match ask.input {
-            Input::Conversation(conversation) => {
-                if !lease.loaded.model.has_chat_template() {
-                    return Err(no_template(&self.entry.id));
-                }
-                let tools = session.set_tools(conversation.tools);
-                tools.map_err(|error| Refusal::of_request(&error).at("tools"))?;
-                session.set_tool_choice(conversation.choice);
-                let reply = session.reply_to(conversation.turns);
-                let reply = reply.map_err(|error| Refusal::of_request(&error).at(ask.names.input))?;
-                self.pass_on(reply, context)
-            }
-            Input::Text(text) => {
-                let reply = session.complete(&text);
-                let reply = reply.map_err(|error| Refusal::of_request(&error).at(ask.names.input))?;
-                self.pass_on(reply, context)
-            }
-            Input::Ids(ids) => {
-                let reply = session.complete_ids(ids);
-                let reply = reply.map_err(|error| Refusal::of_request(&error).at(ask.names.input))?;
-                self.pass_on(reply, context)
-            }
-        };
-        seat.leave();
-        let moves = session.placement().moves;
-        self.entry.moved(moves.iter().map(|moved| {
-            serde_json::json!({
-                "shard": moved.shard, "from": moved.from.to_string(), "error": moved.error,
-                "to": moved.to.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                "tokens": moved.tokens,
-            })
-        }));
-        said
+        configure(&mut session, settings, names)?;
+        Ok(session)
     }
 
     /// Passes the events of a reply on, and returns its end unless the client is gone.
     fn pass_on(&self, mut reply: Reply<'_>, context: Context<'_>) -> Result<Option<Box<End>>, Refusal> {
-        let Context { settings, lease, seat, started, .. } = context;
+        let Context { settings, held, seat, started, .. } = context;
         if !self.send(Piece::Begun) {
             return Err(Refusal::stopping());
         }
@@ -262,7 +267,7 @@ impl Work {
                 // Tokens of the text before the call were sent with it. A call has no likelihoods.
                 likely.tokens.clear();
             }
-            let is_read = self.send_likely(&mut likely, settings, lease)? && self.send(piece);
+            let is_read = self.send_likely(&mut likely, settings, held)? && self.send(piece);
             if !is_read || (is_call && settings.one_call) {
                 break;
             }
@@ -275,7 +280,7 @@ impl Work {
         if end.reason == DoneReason::Cancelled || self.sender.is_closed() {
             return Err(Refusal::stopping());
         }
-        Ok(self.send_likely(&mut likely, settings, lease)?.then(|| Box::new(end)))
+        Ok(self.send_likely(&mut likely, settings, held)?.then(|| Box::new(end)))
     }
 
     /// Sends the likelihoods of the tokens so far. Returns `false` if the client is gone.
@@ -283,12 +288,13 @@ impl Work {
         &self,
         likely: &mut LikelyTokens,
         settings: &Settings,
-        lease: &Lease,
+        held: &Held,
     ) -> Result<bool, Refusal> {
         let tokens = std::mem::take(&mut likely.tokens);
         if settings.likelihoods.is_none() || tokens.is_empty() {
             return Ok(true);
         }
+        let lease = held.lease().map_err(|error| Refusal::of_server(&error))?;
         let bytes = lease.loaded.token_bytes().map_err(|error| Refusal::of_server(&error))?;
         let bytes_of = |id: u32| bytes.get(id as usize).cloned().unwrap_or_default();
         let named = |token: TokenLikelihood| Likely {
@@ -298,6 +304,21 @@ impl Work {
         };
         Ok(self.send(Piece::Likely(tokens.into_iter().map(named).collect())))
     }
+}
+
+/// Starts the reply of a session. Pictures and sounds are read here, and no token runs yet.
+fn begin_reply(session: &mut Session, input: Input, names: Names) -> Result<Reply<'_>, Fault> {
+    let reply = match input {
+        Input::Conversation(conversation) => {
+            let tools = session.set_tools(conversation.tools);
+            tools.map_err(|error| Fault::of_request(error, "tools"))?;
+            session.set_tool_choice(conversation.choice);
+            session.reply_to(conversation.turns)
+        }
+        Input::Text(text) => session.complete(&text),
+        Input::Ids(ids) => session.complete_ids(ids),
+    };
+    reply.map_err(|error| Fault::of_request(error, names.input))
 }
 
 /// Likelihoods of tokens that were not sent yet.

@@ -31,7 +31,7 @@
 //! | `GET /` | the page |
 //!
 //! Reading order: `server.rs`, `connection.rs`, `guard.rs`, `routes.rs`, then the files of the
-//! endpoints, and `generation.rs` for the thread of a reply.
+//! endpoints, `generation.rs` for the thread of a reply, and `recovery.rs` for losses of a device.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -56,6 +56,7 @@ mod metrics;
 mod models;
 mod page;
 mod placement;
+mod recovery;
 mod refusal;
 mod responses;
 mod routes;

@@ -67,6 +67,8 @@ pub(crate) struct ModelMetrics {
     pub cancelled: AtomicU64,
     pub moves: AtomicU64,
     pub openings: AtomicU64,
+    pub losses: AtomicU64,
+    recoveries: AtomicU64,
     first_token: Histogram,
     speed: Histogram,
 }
@@ -82,6 +84,8 @@ impl Default for ModelMetrics {
             cancelled: AtomicU64::new(0),
             moves: AtomicU64::new(0),
             openings: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
+            recoveries: AtomicU64::new(0),
             first_token: Histogram::new(&SECONDS),
             speed: Histogram::new(&SPEEDS),
         }
@@ -89,6 +93,11 @@ impl Default for ModelMetrics {
 }
 
 impl ModelMetrics {
+    /// Counts a request that continues or is repeated after a loss.
+    pub fn recovered(&self) {
+        self.recoveries.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Adds a reply. `first_token` includes the time in which the request waited.
     pub fn replied(&self, statistics: &GenerationStatistics, first_token: Option<Duration>) {
         let add = |counter: &AtomicU64, count: usize| {
@@ -198,7 +207,7 @@ fn write_states(out: &mut String, models: &[(&str, &ModelMetrics, ModelState)]) 
 
 fn write_counters(out: &mut String, models: &[(&str, &ModelMetrics, ModelState)]) {
     type Row = (&'static str, &'static str, fn(&ModelMetrics) -> &AtomicU64);
-    let rows: [Row; 8] = [
+    let rows: [Row; 10] = [
         ("prompt_tokens_total", "Tokens of prompts.", |metrics| &metrics.prompt_tokens),
         ("reused_tokens_total", "Tokens of prompts that were not run again.", |metrics| {
             &metrics.reused_tokens
@@ -209,6 +218,12 @@ fn write_counters(out: &mut String, models: &[(&str, &ModelMetrics, ModelState)]
         ("cancelled_replies_total", "Replies whose client left.", |metrics| &metrics.cancelled),
         ("moves_total", "Sessions that moved to another chain.", |metrics| &metrics.moves),
         ("openings_total", "How often a model was opened.", |metrics| &metrics.openings),
+        ("losses_total", "How often the device or the worker of a model was lost.", |metrics| {
+            &metrics.losses
+        }),
+        ("recoveries_total", "How often a request continued or was repeated after a loss.", |metrics| {
+            &metrics.recoveries
+        }),
     ];
     for (name, help, of) in rows {
         family(out, name, "counter", help);
@@ -253,6 +268,7 @@ mod tests {
             ..GenerationStatistics::default()
         };
         model.replied(&statistics, Some(Duration::from_millis(30)));
+        model.recovered();
         let state = ModelState { waiting: 3, ..ModelState::default() };
         let text = metrics.text(2, Some(9), &[("a\"b", &model, state)]);
         for line in [
@@ -262,6 +278,8 @@ mod tests {
             "shardwright_memory_budget_bytes 9",
             "shardwright_queue_length{model=\"a\\\"b\"} 3",
             "shardwright_reused_tokens_total{model=\"a\\\"b\"} 4",
+            "shardwright_losses_total{model=\"a\\\"b\"} 0",
+            "shardwright_recoveries_total{model=\"a\\\"b\"} 1",
             "shardwright_time_to_first_token_seconds_bucket{model=\"a\\\"b\",le=\"0.025\"} 0",
             "shardwright_time_to_first_token_seconds_bucket{model=\"a\\\"b\",le=\"0.05\"} 1",
             "shardwright_time_to_first_token_seconds_bucket{model=\"a\\\"b\",le=\"+Inf\"} 1",

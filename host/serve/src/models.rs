@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use axum::http::StatusCode;
-use shardwright::{Error, ErrorKind, Model, PrefixCache, Result, Session};
+use shardwright::{Error, ErrorKind, Model, Notice, PrefixCache, Result, Session};
 
 use crate::fields::shortened;
 use crate::keys::KeyIndex;
@@ -14,7 +14,7 @@ use crate::metrics::{ModelMetrics, ModelState};
 use crate::refusal::Refusal;
 use crate::turns::Turns;
 
-/// Most moves of sessions that a model remembers for reports.
+/// Most moves of sessions, and most losses, that a model remembers for reports.
 const MOVES_MAX: usize = 32;
 
 /// Opens a model within the memory budget of the server in bytes, if there is one.
@@ -59,6 +59,8 @@ pub(crate) struct Entry {
     pub created: u64,
     /// Moves of sessions to other chains, the latest last.
     moves: Mutex<VecDeque<serde_json::Value>>,
+    /// Losses of the model's device or worker, the latest last.
+    losses: Mutex<VecDeque<Notice>>,
     /// Bytes of the model with one session, or 0 before it was opened.
     needs: AtomicU64,
     slot: Mutex<Slot>,
@@ -67,6 +69,11 @@ pub(crate) struct Entry {
 #[derive(Default)]
 struct Slot {
     loaded: Option<Arc<Loaded>>,
+    /// Whether the model was lost since it was last opened.
+    is_lost: bool,
+    /// Openings that failed with the loss of a device, and the last of these errors.
+    failures: u64,
+    failure: Option<Error>,
     /// Time of the last use, in uses of all models.
     used: u64,
 }
@@ -146,6 +153,7 @@ impl Models {
                 metrics: ModelMetrics::default(),
                 created,
                 moves: Mutex::default(),
+                losses: Mutex::default(),
                 needs: AtomicU64::new(0),
                 slot: Mutex::default(),
             })
@@ -165,7 +173,7 @@ impl Models {
 
     /// Opens each model once, so that errors appear before the server accepts requests.
     pub fn open_all(&self) -> Result<()> {
-        self.entries.iter().try_for_each(|entry| self.load(entry).map(drop))
+        self.entries.iter().try_for_each(|entry| self.lease(entry).map(drop))
     }
 
     /// Finds a model by its id.
@@ -178,19 +186,17 @@ impl Models {
         })
     }
 
-    /// Returns an open model, and opens it if needed.
-    pub fn lease(&self, entry: &Arc<Entry>) -> std::result::Result<Lease, Refusal> {
-        self.load(entry).map_err(|error| Refusal::of_server(&error))
-    }
-
     /// Starts a session. If memory is short, prefix caches are emptied and idle models released.
     pub fn session(&self, lease: &Lease) -> Result<Session> {
         self.start(lease, Model::session)
     }
 
-    /// Counts the session that a model creates itself for vectors, and frees memory for it.
+    /// Counts a session that the server does not create itself, once, and frees memory for it.
     pub fn hold_session(&self, lease: &Lease) -> Result<()> {
-        self.start(lease, |_| Ok(()))
+        match lease.has_session.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => self.start(lease, |_| Ok(())),
+        }
     }
 
     fn start<T>(&self, lease: &Lease, create: impl Fn(&Model) -> Result<T>) -> Result<T> {
@@ -250,16 +256,21 @@ impl Models {
         Some(Lease::new(entry, loaded))
     }
 
-    fn load(&self, entry: &Arc<Entry>) -> Result<Lease> {
+    /// Returns an open model, and opens it if needed.
+    pub fn lease(&self, entry: &Arc<Entry>) -> Result<Lease> {
         if let Some(lease) = self.touch(entry) {
             return Ok(lease);
         }
+        let failures = locked(&entry.slot).failures;
         let _opening = locked(&self.opening);
-        // Another request may have opened it meanwhile.
+        // Another request may have opened it meanwhile, or failed to.
         if let Some(lease) = self.touch(entry) {
             return Ok(lease);
         }
-        let model = self.open(entry)?;
+        if let Some(failure) = entry.failed_since(failures) {
+            return Err(failure);
+        }
+        let model = self.open(entry).map_err(|error| entry.not_opened(error))?;
         let loaded = Arc::new(Loaded {
             model,
             uses: AtomicU64::new(1),
@@ -267,10 +278,28 @@ impl Models {
             caches: Mutex::default(),
             token_bytes: OnceLock::new(),
         });
-        locked(&entry.slot).loaded = Some(Arc::clone(&loaded));
+        let mut slot = locked(&entry.slot);
+        slot.loaded = Some(Arc::clone(&loaded));
+        (slot.is_lost, slot.failure) = (false, None);
+        drop(slot);
         entry.metrics.openings.fetch_add(1, Ordering::Relaxed);
         tracing::info!(model = entry.id, "opened");
         Ok(Lease::new(entry, loaded))
+    }
+
+    /// Drops an open model whose device was lost, so that the next request opens it again. Returns
+    /// `false` if another request has dropped it already.
+    pub fn lose(&self, lease: &Lease, error: &Error) -> bool {
+        let Lease { entry, loaded, .. } = lease;
+        let mut slot = locked(&entry.slot);
+        if slot.loaded.as_ref().is_none_or(|current| !Arc::ptr_eq(current, loaded)) {
+            return false;
+        }
+        // The lease keeps the model until its session has moved.
+        (slot.loaded, slot.is_lost) = (None, true);
+        drop(slot);
+        entry.was_lost(error);
+        true
     }
 
     /// Opens a model that fits the budget next to the others.
@@ -345,15 +374,45 @@ impl Entry {
         }
     }
 
+    /// Returns the error if an opening failed with the loss of a device since there were `failures`
+    /// such openings.
+    fn failed_since(&self, failures: u64) -> Option<Error> {
+        let slot = locked(&self.slot);
+        slot.failure.clone().filter(|_| slot.failures != failures)
+    }
+
+    /// Returns the error of an opening. After a loss, a failure of a shim, or of every plan for it,
+    /// is the same loss.
+    fn not_opened(&self, error: Error) -> Error {
+        let mut slot = locked(&self.slot);
+        let is_of_shim = matches!(error.kind(), ErrorKind::Shim | ErrorKind::Planning);
+        let error = if slot.is_lost && is_of_shim { error.of_lost_device() } else { error };
+        if error.is_device_lost() {
+            slot.failures += 1;
+            slot.failure = Some(error.clone());
+        }
+        error
+    }
+
+    /// Remembers, counts and logs a loss.
+    fn was_lost(&self, error: &Error) {
+        let text = format!("model `{}` lost its device or worker and is opened again: {error}", self.id);
+        tracing::warn!(model = self.id, "{text}");
+        self.metrics.losses.fetch_add(1, Ordering::Relaxed);
+        remember(&mut locked(&self.losses), Notice::note(text));
+    }
+
+    /// Returns notices about losses.
+    pub fn losses(&self) -> Vec<Notice> {
+        locked(&self.losses).iter().cloned().collect()
+    }
+
     /// Remembers moves of a session to another chain.
     pub fn moved(&self, moves: impl IntoIterator<Item = serde_json::Value>) {
         let mut known = locked(&self.moves);
         for moved in moves {
             self.metrics.moves.fetch_add(1, Ordering::Relaxed);
-            if known.len() == MOVES_MAX {
-                known.pop_front();
-            }
-            known.push_back(moved);
+            remember(&mut known, moved);
         }
     }
 
@@ -386,6 +445,14 @@ impl Loaded {
     fn cache_bytes(&self) -> u64 {
         locked(&self.caches).values().map(|cache| cache.statistics().bytes).sum()
     }
+}
+
+/// Adds an event, in place of the oldest one if there are many.
+fn remember<T>(events: &mut VecDeque<T>, event: T) {
+    if events.len() == MOVES_MAX {
+        events.pop_front();
+    }
+    events.push_back(event);
 }
 
 /// Returns the bytes of a model with this number of sessions. The opener of a checkpoint does not

@@ -1,8 +1,8 @@
 //! Where the shards of models run.
 
 use serde_json::{Value, json};
-use shardwright::Model;
 use shardwright::tools::ModelTools;
+use shardwright::{Model, Notice};
 
 use crate::models::{Entry, Models};
 
@@ -13,15 +13,18 @@ pub(crate) fn report(models: &Models) -> Value {
 }
 
 fn describe(entry: &Entry) -> Value {
+    let listed = |notices: Vec<Notice>| -> Vec<Value> {
+        let one = |notice: Notice| json!({ "kind": notice.kind, "text": notice.text });
+        notices.into_iter().map(one).collect()
+    };
     let Some(loaded) = entry.loaded() else {
         return json!({ "id": entry.id, "loaded": false, "plan": null, "chain": null, "shards": [],
-            "moves": entry.moves(), "notices": [] });
+            "moves": entry.moves(), "notices": listed(entry.losses()) });
     };
     let model = &loaded.model;
     let report = model.report();
-    let notices = model.notices().into_iter();
-    let notices: Vec<Value> =
-        notices.map(|notice| json!({ "kind": notice.kind, "text": notice.text })).collect();
+    let mut notices = model.notices();
+    notices.extend(entry.losses());
     json!({
         "id": entry.id,
         "loaded": true,
@@ -32,7 +35,7 @@ fn describe(entry: &Entry) -> Value {
         "context": model.chain().context(),
         "shards": shards(model),
         "moves": entry.moves(),
-        "notices": notices,
+        "notices": listed(notices),
     })
 }
 

@@ -84,6 +84,11 @@ impl Refusal {
 
     /// Creates the refusal for an error of a model or of the machine.
     pub fn of_server(error: &Error) -> Self {
+        if error.is_device_lost() {
+            let help = "send the request again, and see the log of the server if that fails too";
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            return Refusal::busy(status, "device_lost", error.to_string(), help);
+        }
         let help = error.help().unwrap_or("see the log of the server").to_owned();
         match error.kind() {
             ErrorKind::Memory | ErrorKind::Resource => {
@@ -186,6 +191,13 @@ mod tests {
             let error = Error::new(kind, "odd");
             assert_eq!(Refusal::of_request(&error).status().as_u16(), of_request, "{kind:?}");
             assert_eq!(Refusal::of_server(&error).status().as_u16(), of_server, "{kind:?}");
+        }
+        let lost = Error::new(ErrorKind::Shim, "gone").with_help("load it again").of_lost_device();
+        for refusal in [Refusal::of_request(&lost), Refusal::of_server(&lost)] {
+            let error = &refusal.json()["error"];
+            assert_eq!((refusal.status().as_u16(), &error["code"]), (503, &json!("device_lost")));
+            let text = error["message"].as_str().unwrap();
+            assert!(text.starts_with("gone. help: send the request again"), "{text}");
         }
         let context = Refusal::of_request(&Error::new(ErrorKind::Context, "too long"));
         assert_eq!(context.json()["error"]["code"], "context_length_exceeded");

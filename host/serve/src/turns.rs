@@ -41,24 +41,52 @@ impl Turns {
                 queue.is_taken = true;
                 return;
             }
-            let waiter = Arc::new(Waiter { thread: thread::current(), has_turn: AtomicBool::new(false) });
-            queue.waiting.push_back(Arc::clone(&waiter));
+            queue.join()
+        };
+        waiter.wait();
+    }
+
+    /// Ends the caller's turn and waits for its next one. Both are one step, so that no other
+    /// thread has two turns before it.
+    fn pass(&self) {
+        let waiter = {
+            let mut queue = self.queue();
+            let waiter = queue.join();
+            queue.hand_over();
             waiter
         };
-        while !waiter.has_turn.load(Ordering::Acquire) {
-            thread::park();
-        }
+        waiter.wait();
     }
 
     fn release(&self) {
-        let mut queue = self.queue();
-        match queue.waiting.pop_front() {
-            // The turn is handed over, so that no other thread can get it first.
+        self.queue().hand_over();
+    }
+}
+
+impl Queue {
+    /// Queues the caller behind all others.
+    fn join(&mut self) -> Arc<Waiter> {
+        let waiter = Arc::new(Waiter { thread: thread::current(), has_turn: AtomicBool::new(false) });
+        self.waiting.push_back(Arc::clone(&waiter));
+        waiter
+    }
+
+    /// Passes the turn to the thread that waits longest, so that no other thread can get it first.
+    fn hand_over(&mut self) {
+        match self.waiting.pop_front() {
             Some(waiter) => {
                 waiter.has_turn.store(true, Ordering::Release);
                 waiter.thread.unpark();
             }
-            None => queue.is_taken = false,
+            None => self.is_taken = false,
+        }
+    }
+}
+
+impl Waiter {
+    fn wait(&self) {
+        while !self.has_turn.load(Ordering::Acquire) {
+            thread::park();
         }
     }
 }
@@ -77,9 +105,12 @@ impl Seat {
 
     /// Ends the turn, if there is one, and waits for the next.
     pub fn next(&self) {
-        self.leave();
-        self.turns.acquire();
-        self.has_turn.store(true, Ordering::Relaxed);
+        if self.has_turn.load(Ordering::Relaxed) {
+            self.turns.pass();
+        } else {
+            self.turns.acquire();
+            self.has_turn.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Ends the turn, if there is one.

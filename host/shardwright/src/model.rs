@@ -8,6 +8,7 @@ use shardwright_text::{Message, RenderOptions, Tokenizer};
 use shardwright_vocabulary::{ChosenSpeculation, Notice};
 
 use crate::policy::{FallbackPolicy, NextChainMaker};
+use crate::reopened::Chains;
 use crate::session::check_modality;
 use crate::text_side::TextSide;
 use crate::towers::Towers;
@@ -23,7 +24,7 @@ pub struct Model {
 
 pub(crate) struct Inner {
     pub(crate) chain: Chain,
-    next: Option<Arc<NextChainMaker>>,
+    pub(crate) next: Option<Arc<NextChainMaker>>,
     pub(crate) text: Arc<TextSide>,
     pub(crate) towers: Arc<Towers>,
     pub(crate) origin: Origin,
@@ -131,6 +132,12 @@ impl Model {
         };
         let (text, towers) = (Arc::clone(&self.inner.text), Arc::clone(&self.inner.towers));
         Ok(Session::new(session, text, towers, self.inner.next.clone(), self.plan_id()))
+    }
+
+    /// Returns the compiled shards of this model and of its fallbacks, on which a session of the
+    /// same model can continue ([`Session::set_reopen`]).
+    pub fn chains(&self) -> Chains {
+        Chains { chain: self.inner.chain.clone(), next: self.inner.next.clone() }
     }
 
     /// Returns how the running plan verifies the tokens of a draft, or `None` if it does not. A

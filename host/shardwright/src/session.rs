@@ -10,6 +10,7 @@ use shardwright_text::{
 };
 
 use crate::policy::NextChainMaker;
+use crate::reopened::{Reopen, Reopened};
 use crate::text_side::TextSide;
 use crate::towers::Towers;
 use crate::{Error, ErrorKind, Result, Role, Turn, TurnPart};
@@ -263,6 +264,21 @@ impl Session {
     /// threads can wait there for their turn. `None`, the default, for none.
     pub fn set_before_step(&mut self, before: Option<BeforeStep>) {
         self.inner.set_before_step(before);
+    }
+
+    /// Sets a callback that opens the model again after its device, or the worker process that
+    /// serves it, was lost and the plan has no further fallback. `None`, the default, for none. The
+    /// reply continues with the same tokens on the returned chains, within the call that found the
+    /// loss, and [`placement`](Self::placement) reports the move. The callback runs on the thread
+    /// of that call, before each attempt. It may give up with `None`.
+    ///
+    /// Set it before the first reply. Forks do not inherit it.
+    pub fn set_reopen(&mut self, reopen: Option<Reopen>) {
+        let planned = self.next.as_ref().map(|next| next());
+        self.inner.set_next_chain(match reopen {
+            None => planned,
+            Some(reopen) => Some(Box::new(Reopened::new(planned, reopen))),
+        });
     }
 
     /// Returns where every step ran so far, and the copies between shards.

@@ -314,8 +314,9 @@ impl From<ShimError> for Error {
         match error {
             ShimError::Chip(error) | ShimError::Other(_, error) => error,
             other => {
-                let (kind, help) = (other.kind(), other.help());
-                Error::caused_by(kind, other, help)
+                let (kind, help, class) = (other.kind(), other.help(), other.class());
+                let error = Error::caused_by(kind, other, help);
+                if class == Some(ErrorClass::DeviceLost) { error.of_lost_device() } else { error }
             }
         }
     }

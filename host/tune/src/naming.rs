@@ -87,7 +87,8 @@ pub fn settings(described: &[(String, String)], asked: &PlanOptions) -> Vec<Nami
 }
 
 /// Returns each offered tuple for all layers, if there are several and the planner supports the
-/// setting. Empty if the user set it.
+/// setting. Empty if the user set it. Leaves out tuples that the setting cannot select: it selects
+/// the first name that begins with it, so `f32/f32/f16` cannot follow `f32/f32/f16/attention-bf16`.
 pub fn formats(described: &[(String, String)], asked: &PlanOptions, offered: &[FormatTuple]) -> Vec<Naming> {
     let is_known = described.iter().any(|(name, _)| name == FORMAT);
     let is_set = asked.recorded.planner_options.iter().any(|(name, _)| name == FORMAT);
@@ -95,7 +96,13 @@ pub fn formats(described: &[(String, String)], asked: &PlanOptions, offered: &[F
         return Vec::new();
     }
     let offered: Arc<[FormatTuple]> = offered.into();
-    (0..offered.len()).map(|index| Naming::Formats { index, offered: Arc::clone(&offered) }).collect()
+    let names: Vec<String> = offered.iter().map(FormatTuple::to_string).collect();
+    let is_selected = |index: &usize| {
+        let longer = format!("{}/", names[*index]);
+        !names[..*index].iter().any(|name| name.starts_with(&longer))
+    };
+    let selected = (0..offered.len()).filter(is_selected);
+    selected.map(|index| Naming::Formats { index, offered: Arc::clone(&offered) }).collect()
 }
 
 #[cfg(test)]
@@ -134,6 +141,10 @@ mod tests {
             [("format".to_owned(), "w8-per-channel/a8-dynamic/f32".to_owned())]
         );
         assert_eq!(options.formats.len(), 2, "rows stay where they are");
+        for (names, selected) in [(["f32/attention-f16", "f32"], 1), (["f32", "f32/attention-f16"], 2)] {
+            let offered: [FormatTuple; 2] = names.map(|name| name.parse().expect("a tuple"));
+            assert_eq!(formats(&described, &asked, &offered).len(), selected, "{names:?}");
+        }
 
         assert_eq!(formats(&described, &asked, &offered[..1]), []);
         assert_eq!(formats(&[], &asked, &offered), []);

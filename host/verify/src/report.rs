@@ -56,8 +56,8 @@ pub struct VerifyReport {
     pub shards: usize,
     /// Number of shards that contain decoder layers.
     pub decoder_shards: usize,
-    /// Whether every shard keeps the checkpoint's values: weights as stored, activations and states
-    /// in f32.
+    /// Whether every shard keeps the checkpoint's values: weights as stored, and f32 for
+    /// activations, states and the products of attention.
     pub exact: bool,
     /// Comparisons with recorded outputs.
     pub comparisons: Vec<Comparison>,

@@ -6,7 +6,9 @@ use shardwright::tools::{ModelTools, OpenTools};
 use shardwright::{Model, OpenOptions, PlanMeasuring};
 use shardwright_build::{CPU_SHIM, CompiledGraphs, MeasuredLoss, PlanOptions};
 use shardwright_checkpoints::{StoredAnswers, open_adapted};
-use shardwright_graph::{Asset, ComponentKind, Graph, Op, ValueSource, Weight, WeightData, WeightId};
+use shardwright_graph::{
+    Asset, ComponentKind, Graph, Op, ValueSource, Weight, WeightData, WeightId, unrounded,
+};
 use shardwright_models::Checkpoint;
 use shardwright_runtime::Chain;
 use shardwright_vocabulary::{DType, Error, ErrorKind, Part, Pass, Result, Watch};
@@ -274,7 +276,8 @@ pub(crate) fn is_simulated(chain: &Chain) -> bool {
 }
 
 /// Checks whether shards compiled from these graphs, over these tables, compute the same as the
-/// checkpoint's graph: no constant, activation, state or table has a lower precision.
+/// checkpoint's graph: no constant, activation, state or table has a lower precision, and no
+/// operation rounds its operands.
 pub(crate) fn is_exact(graph: &Graph, compiled: &[CompiledGraphs], assets: &[Asset]) -> bool {
     let keeps = |made: &Weight, from: &Weight| {
         made.quantisation.is_none() && (made.dtype == from.dtype || made.dtype == DType::F32)
@@ -286,10 +289,7 @@ pub(crate) fn is_exact(graph: &Graph, compiled: &[CompiledGraphs], assets: &[Ass
                 let pair = shard.weights.get(id.0 as usize).zip(graph.weights.get(id.0 as usize));
                 pair.is_some_and(|(made, from)| keeps(made, from))
             };
-            let existing =
-                entry.tensors.iter().filter(|tensor| tensor.weight.is_none() && !tensor.is_index());
-            existing.map(|tensor| tensor.dtype).all(|dtype| dtype == DType::F32)
-                && entry.constants().all(|(_, weight)| kept(weight))
+            *entry == unrounded(entry) && entry.constants().all(|(_, weight)| kept(weight))
         })
     };
     let tables_kept = tables.clone().all(|(made, from)| keeps(&made.table, &from.table))

@@ -101,6 +101,7 @@ struct Inner {
     message: String,
     help: Option<String>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
+    is_device_lost: bool,
 }
 
 /// A result with [`Error`] as its default error type.
@@ -110,7 +111,8 @@ impl Error {
     /// Creates an error without a place, help or cause.
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error(Box::new(Inner { kind, place: None, message: message.into(), help: None, source: None }))
+        let (message, is_device_lost) = (message.into(), false);
+        Error(Box::new(Inner { kind, place: None, message, help: None, source: None, is_device_lost }))
     }
 
     /// Creates an error of the kind [`ErrorKind::Argument`].
@@ -168,7 +170,8 @@ impl Error {
             Some(shortage) => (shortage.kind(), Some(shortage.help().to_owned())),
             None => (kind, help),
         };
-        Error(Box::new(Inner { kind, place: None, message, help, source: Some(Arc::new(error)) }))
+        let source: Option<Arc<dyn StdError + Send + Sync>> = Some(Arc::new(error));
+        Error(Box::new(Inner { kind, place: None, message, help, source, is_device_lost: false }))
     }
 
     /// Sets the place of the failure: a file, an offset, a layer, a shard, a field. The place of an
@@ -202,6 +205,13 @@ impl Error {
         self
     }
 
+    /// Marks the error as the loss of a device, or of the worker process that serves it.
+    #[must_use]
+    pub fn of_lost_device(mut self) -> Self {
+        self.0.is_device_lost = true;
+        self
+    }
+
     /// Appends `more` to the message.
     #[must_use]
     pub fn with_more(mut self, more: impl fmt::Display) -> Self {
@@ -227,6 +237,12 @@ impl Error {
     /// Returns advice for the user, if there is any: one sentence for a `help:` line.
     pub fn help(&self) -> Option<&str> {
         self.0.help.as_deref()
+    }
+
+    /// Returns whether a device, or the worker process that serves it, was lost. Everything that
+    /// was loaded there is unusable. Opening the model again may help.
+    pub fn is_device_lost(&self) -> bool {
+        self.0.is_device_lost
     }
 
     /// Returns whether the operating system reported that a file does not exist.
@@ -255,6 +271,7 @@ impl fmt::Debug for Error {
             .field("message", &self.0.message)
             .field("help", &self.0.help)
             .field("source", &self.0.source)
+            .field("is_device_lost", &self.0.is_device_lost)
             .finish()
     }
 }
@@ -339,6 +356,16 @@ mod tests {
             assert_eq!(constructor("odd").kind(), kind);
         }
         assert_eq!(Error::cancelled().kind(), ErrorKind::Cancelled);
+    }
+
+    #[test]
+    fn the_loss_of_a_device_is_kept_with_places_and_help() {
+        let error = Error::new(ErrorKind::Shim, "gone");
+        assert!(!error.is_device_lost());
+        let lost: Result<()> = Err(error.of_lost_device());
+        let lost = lost.at("shard `a`").unwrap_err().with_help("open it again").with_more("no other");
+        assert!(lost.is_device_lost() && lost.clone().is_device_lost(), "{lost:?}");
+        assert!(format!("{lost:#?}").contains("is_device_lost: true"), "{lost:#?}");
     }
 
     #[test]

@@ -183,12 +183,14 @@ impl WorkerFailure {
     /// For a shard or buffer, it is device-lost. For a query about a graph, another cut may
     /// succeed, so it is resource-limit if a limit was reached and unmappable if the compiler
     /// crashed. A compiler's own answer may have the same classes, but is not a [`WorkerFailure`].
-    /// In all other cases it is internal. Returns `None` if the caller cancelled.
+    /// In all other cases it is internal. Returns `None` if the caller cancelled. A later call on a
+    /// shard or buffer of a worker that was killed for a cancellation was not cancelled itself.
     pub fn class(&self) -> Option<ErrorClass> {
         let of_graph = matches!(self.function, "check" | "estimate" | "compile");
+        let of_device = matches!(self.function, "load" | "unload" | "run" | "buffer");
         Some(match &self.end {
-            end if end.is_cancelled() => return None,
-            _ if matches!(self.function, "load" | "unload" | "run" | "buffer") => ErrorClass::DeviceLost,
+            end if end.is_cancelled() && !(self.earlier && of_device) => return None,
+            _ if of_device => ErrorClass::DeviceLost,
             WorkerEnd::OverTime { .. } | WorkerEnd::OverMemory { .. } if of_graph => {
                 ErrorClass::ResourceLimit
             }
@@ -202,7 +204,7 @@ impl WorkerFailure {
     /// Returns a suggestion for the user, unless the caller cancelled.
     pub fn help(&self) -> Option<&'static str> {
         Some(match &self.end {
-            end if end.is_cancelled() => return None,
+            _ if self.class().is_none() => return None,
             WorkerEnd::Start { shortage: Some(shortage), .. } => shortage.help(),
             WorkerEnd::Start { .. } => "check the worker program, the free memory and the limit of processes",
             WorkerEnd::OverTime { .. } if matches!(self.function, "load" | "run") => {

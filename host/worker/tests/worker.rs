@@ -866,6 +866,13 @@ fn a_run_is_cancelled_or_killed() {
         assert!(error.is_cancelled(), "{error:?}");
         assert_eq!(WorkerFailure::of(&error).is_some(), dies);
         assert_eq!(exists(pid_of(&instance).unwrap_or(0)), !dies);
+        if dies {
+            // A later run is not cancelled. It finds its worker dead.
+            let later = run(&mut shard, &[1.0; 4]).unwrap_err();
+            let is_earlier = WorkerFailure::of(&later).unwrap().earlier;
+            assert_eq!((later.class(), is_earlier), (Some(ErrorClass::DeviceLost), true), "{later}");
+            assert!(!later.is_cancelled() && later.help().is_some(), "{later}");
+        }
         drop(shard);
         assert!(!canceller.cancel());
     }

@@ -1,6 +1,6 @@
 //! Fuzz targets for the readers of the host's input: checkpoints in every format, bundles and the
 //! packages around them, artefacts' heads, signatures, plans, work orders, tokenizers, templates,
-//! saved sessions.
+//! saved sessions, grammars, and calls of tools in replies.
 //!
 //! **Job.** One function per kind, which must return for any bytes, and returns whether they were
 //! accepted. Hashes, lengths and signatures are corrected first, because they would otherwise
@@ -10,6 +10,9 @@
 //!
 //! **Not its job.** It does **not** check that valid input is read correctly: the tests of each
 //! crate do.
+
+mod grammars;
+mod tool_calls;
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -32,6 +35,9 @@ use shardwright_text::{
 };
 use shardwright_trust::{ENVELOPE_BYTES, Envelope, Kind, Revocations, SecretKey, Statement};
 use shardwright_vocabulary::{Lora, LoraScale, Pass};
+
+pub use grammars::grammar;
+pub use tool_calls::calls;
 
 /// A target: its name and its function, which returns whether the bytes were accepted.
 pub type Target = (&'static str, fn(&[u8]) -> bool);
@@ -57,6 +63,8 @@ pub const TARGETS: &[Target] = &[
     ("work_order", work_order),
     ("template", template),
     ("session", session),
+    ("grammar", grammar),
+    ("calls", calls),
 ];
 
 /// Largest number of bytes of weights in a weight file. They occupy no disk space.

@@ -1,9 +1,8 @@
-//! Attention whose operands are rounded to 16 bits: cuts, chunks and threads change no bit, results
-//! agree with the plain evaluator, and little is lost.
+//! Attention whose operands are rounded to 16 bits: cuts, chunks and threads change no bit, and
+//! little is lost.
 
 use std::fs;
 
-use shardwright::tools::ModelTools;
 use shardwright::{Model, OpenOptions};
 use shardwright_perplexity::{PerplexityOptions, Text, perplexity};
 use shardwright_runtime::Chain;

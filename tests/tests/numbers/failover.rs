@@ -3,11 +3,15 @@
 //! instead.
 
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use shardwright::tools::ModelTools;
-use shardwright::{BundleOptions, ChatPart, EmbedOptions, ErrorKind, Isolation, Model, OpenOptions, Session};
+use shardwright::{
+    BundleOptions, ChatPart, EmbedOptions, Error, ErrorKind, Isolation, Model, OpenOptions, Session,
+};
 use shardwright_runtime::FallbackChains;
 use shardwright_shims::ShimRegistry;
 use shardwright_tests::bundles::Compiled;
@@ -237,6 +241,43 @@ fn without_a_fallback_the_loss_is_reported_with_what_was_tried() {
     assert!(error.to_string().contains(CHIP), "{error}");
     assert!(error.to_string().contains("chain `cpu`"), "{error}");
     assert!(error.help().is_some(), "{error}");
+}
+
+#[test]
+fn a_reply_continues_on_the_model_opened_again() {
+    const PROMPT: &str = "and so it goes";
+    let chip = Arc::new(Chip::new());
+    let (options, path) = (on_the_chip(&chip, Isolation::Off).strict(true), tree::root().join(DEMO_MODEL));
+    let open = move || options.open(&path);
+    let begun = || open().and_then(|model| model.session()).unwrap_or_else(|error| panic!("{error}"));
+    let expected = reply(&mut begun(), PROMPT, 12).expect("a reply");
+
+    chip.fails_in("lost", 6);
+    let mut session = begun();
+    let (healed, again) = (Arc::clone(&chip), open.clone());
+    session.set_reopen(Some(Box::new(move |lost: &Error| {
+        assert!(lost.is_device_lost() && lost.to_string().contains("fell off its bus"), "{lost}");
+        healed.fails_in("nothing", 0);
+        Some(again().map(|model| model.chains()))
+    })));
+    assert_eq!(reply(&mut session, PROMPT, 12).expect("a reply"), expected);
+    assert_eq!(session.placement().moves.len(), 1);
+
+    // A model that does not fit is not requested twice, and the callback may give up.
+    chip.fails_in("lost", 6);
+    let (other, calls) = (opened(&on_the_cpu(), TEXT_FIXTURES[3]), Arc::new(AtomicUsize::new(0)));
+    let (mut session, counter) = (begun(), Arc::clone(&calls));
+    session.set_reopen(Some(Box::new(move |_: &Error| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        Some(Ok(other.chains()))
+    })));
+    let error = reply(&mut session, PROMPT, 12).expect_err("no model");
+    assert!(error.is_device_lost() && error.to_string().contains("another model"), "{error}");
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+    let mut session = begun();
+    session.set_reopen(Some(Box::new(|_: &Error| None)));
+    let error = reply(&mut session, PROMPT, 12).expect_err("no model");
+    assert!(error.is_device_lost() && error.help().is_some(), "{error}");
 }
 
 #[test]

@@ -272,6 +272,18 @@ fn a_model_in_other_formats_is_held_to_what_these_formats_lose() {
 }
 
 #[test]
+fn attention_in_16_bits_is_held_to_its_own_graph() {
+    let few = ["--rows", "24", "--steps", "1", "--greedy", "4"];
+    let run = shardwright(["verify", TEXT_FIXTURES[3]]).arguments(few);
+    let report = run.arguments(["--formats", "as-stored/f32/f32/attention-bf16"]).json();
+    assert_eq!((&report["passed"], &report["exact"]), (&true.into(), &false.into()), "{report}");
+    assert_eq!(report["divergence"]["tokens"], 24, "{report}");
+    let boundaries = list(&report, "boundaries");
+    assert_eq!((boundaries.len(), &boundaries[0]["judged"]), (2, &true.into()), "{report}");
+    assert_eq!(boundaries[1]["judged"], false, "{report}");
+}
+
+#[test]
 fn without_recorded_outputs_the_reference_says_what_is_right() {
     // A broken layer is found too.
     let text = Copy::of(TEXT_FIXTURES[1]).without("goldens.safetensors");

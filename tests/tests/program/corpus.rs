@@ -236,6 +236,46 @@ fn sessions() -> Vec<(&'static str, Vec<u8>)> {
     vec![saved("states", text), saved("picture", seen)]
 }
 
+/// Returns a grammar of each kind, after the byte of its kind.
+fn grammars() -> Vec<(&'static str, Vec<u8>)> {
+    let schema = r##"{"type": "object", "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "code": {"type": "string", "pattern": "^[A-Z]{2}[0-9]$"},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+        "parts": {"type": "array", "maxItems": 3, "items": {"$ref": "#/$defs/part"}}
+    }, "required": ["name"], "additionalProperties": false,
+    "$defs": {"part": {"anyOf": [{"enum": ["a", 1, true]}, {"type": "null"}]}}}"##;
+    let lark = "start: item (\", \" item)* end?\n\
+                item: \"ab\" | \"c\" NUMBER | %json {\"type\": \"boolean\"}\n\
+                end: <|im_end|> | \".\"\n\
+                NUMBER: /[0-9]{1,3}/\n";
+    let kinds = [("schema", schema), ("regex", "(red|gr(e|a)y)-[0-9]{2,4}|[a-zü]+x?[^a-m]"), ("lark", lark)];
+    (0..).zip(kinds).map(|(kind, (name, text))| (name, [&[kind], text.as_bytes()].concat())).collect()
+}
+
+/// Returns replies with text and calls in each format, after the byte of their settings.
+fn replies() -> Vec<(&'static str, Vec<u8>)> {
+    let gemma = "Wait. <|tool_call>call:get_weather{town:<|\"|>Zürich {1}<|\"|>,days:3,\
+                 <|\"|>a b<|\"|>:[true,None,{x:-1.5}]}<tool_call|>\n\
+                 <|tool_call>call:now{}<tool_call|>\nThen <|tool_call>call:x<tool_call|>.";
+    let function = "<start_function_call>call:now{a:<escape>x<escape>}<end_function_call>\
+                    <start_function_response>response:now";
+    let hermes = "<think>No.</think>\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": \
+                  {\"town\": \"<tool_call> \\u00e9\", \"n\": [1e3, {\"a\": null}]}}\n</tool_call>\n\
+                  <tool_call>{\"name\": 3}</tool_call> or <tool_call>{\"name\": \"now\"";
+    let llama = "{\"name\": \"now\", \"parameters\": {}}; {\"type\": \"function\", \
+                 \"name\": \"get_weather\", \"parameters\": \"{\\\"town\\\": 1}\"} {}";
+    let all = [
+        ("gemma", 0, gemma),
+        ("gemma_tokens", 0b1111_0000, gemma),
+        ("function_gemma", 0b0101_0001, function),
+        ("hermes", 2, hermes),
+        ("hermes_hidden", 0b0011_0110, hermes),
+        ("llama", 3, llama),
+    ];
+    all.map(|(name, settings, reply)| (name, [&[settings], reply.as_bytes()].concat())).into()
+}
+
 /// Returns an archive with a stored bundle, after an unrelated entry.
 fn package() -> Vec<u8> {
     let (mut bytes, mut directory) = (Vec::new(), Vec::new());
@@ -305,6 +345,8 @@ fn every_file_of_the_corpus_is_taken() {
             ("package", vec![("stored", package())]),
             ("learned", vec![("limits", learned())]),
             ("session", sessions()),
+            ("grammar", grammars()),
+            ("calls", replies()),
         ] {
             for (name, bytes) in samples {
                 write(target, name, &bytes);

@@ -26,6 +26,11 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("cargo xtask test", "is what runs this"),
     ("cargo xtask build --release", "builds in release and takes minutes"),
     ("cargo xtask vendor qnn", "fetches a library; where it was fetched, what needs it is run"),
+    ("cargo xtask vendor models", "fetches models; tests that need them run where they were fetched"),
+    (
+        "cargo xtask run -- perplexity FOLDER/gemma3-270m/folder --formats as-stored/f32/f32/attention-bf16 --text TEXT --against FOLDER/gemma3-270m/folder",
+        "needs the model; `attention_in_16_bits` measures the loss",
+    ),
     ("cargo test -p shardwright-tests --bench formats", "takes nine minutes"),
     ("cargo test -p shardwright-tests --bench mixtures -- --compensated", "takes fifteen minutes"),
     ("cargo test -p shardwright-tests --bench mixtures -- --tables", "takes minutes"),
@@ -58,8 +63,21 @@ const NOT_RUN: &[(&str, &str)] = &[
         "builds in release and writes a gigabyte",
     ),
     ("python tests/examples/e2b_towers.py DIRECTORY", "needs PyTorch"),
+    ("python3 -m venv venv", "is for the next lines"),
+    ("venv/bin/pip install -r requirements.txt", "fetches PyTorch"),
+    ("venv/bin/python make_lora.py --peft", "needs PyTorch"),
+    (
+        "shardwright run MODEL --tools tools.json --prompt \"How is the weather in Bern?\"",
+        "needs a model that calls tools; `tools` has scripted ones",
+    ),
     ("cargo xtask bench formats", "builds in release and takes minutes"),
     ("cargo xtask bench pair BUNDLE model.gguf", "builds llama.cpp; the tests of xtask play it"),
+    (
+        "cargo bench -p shardwright-shim-cpu --bench kernels -- integer head 2 8 16 32 64",
+        "builds in release and takes minutes",
+    ),
+    ("shardwright bench BUNDLE -p 512 -n 128 -t 4", "is for other machines"),
+    ("shardwright bench BUNDLE -p 512 -n 128 -t 8", "is for other machines"),
     ("cargo xtask sizes", "builds in release twice and takes minutes"),
     ("cargo xtask bench peers", "takes hours"),
     ("cargo xtask bench peers gemma3-270m", "takes hours"),
@@ -83,6 +101,10 @@ const NOT_RUN: &[(&str, &str)] = &[
     ),
     ("shardwright serve demo-model", "serves until it is stopped; `howto_serve` starts it"),
     ("shardwright serve demo-model --address 0.0.0.0 --api-key keys.txt", "serves until it is stopped"),
+    (
+        "shardwright serve demo-model --isolation process",
+        "serves until it is stopped; `serve::losses` kills its workers",
+    ),
     (
         "shardwright serve chat=demo-model embed=path/to/embeddinggemma --memory-budget 6GB",
         "serves until it is stopped",
@@ -148,6 +170,12 @@ type Deed = fn(&Path);
 
 /// Actions before a command of a page that a reader does by hand, or by a command that is not run.
 const BY_HAND: &[(&str, Deed)] = &[
+    ("shardwright run demo-model --json-schema person.json --prompt \"Who are you?\"", |folder| {
+        write_from_page(folder, "docs/using.md", "person.json");
+    }),
+    ("shardwright run demo-model --grammar list.lark --prompt \"Name three colours.\"", |folder| {
+        write_from_page(folder, "docs/using.md", "list.lark");
+    }),
     ("shardwright plan CHECKPOINT --soc my-chip --profiles profiles-here", |folder| {
         let text = tree::read(Path::new("plugins/profiles/generic.json"));
         let named = text.replace("\"name\": \"generic\"", "\"name\": \"my-chip\"");
@@ -165,6 +193,15 @@ const BY_HAND: &[(&str, Deed)] = &[
         fs::copy(built, folder.join("my-planner.wasm")).expect("the example planner was built");
     }),
 ];
+
+/// Writes a file as the fence after ``The file `NAME`:`` of a page shows it.
+fn write_from_page(folder: &Path, page: &str, name: &str) {
+    let page = tree::read(page.as_ref());
+    let (_, rest) = page.split_once(&format!("The file `{name}`:\n\n```")).expect("the file on the page");
+    let (shown, _) = rest.split_once("\n```").expect("the end of the fence");
+    let (_, text) = shown.split_once('\n').expect("a fence with lines");
+    fs::write(folder.join(name), text).expect("written");
+}
 
 /// A command of a page.
 struct PageCommand {
@@ -237,7 +274,9 @@ fn clone() -> TempDir {
     link(&root.join(EMBEDDING_FIXTURE), "path/to/embeddinggemma");
     link(&root.join(MULTIMODAL_FIXTURE), "path/to/multimodal");
     let files = root.join("host/preprocessing/tests/preprocessing/files");
-    link(&files.join("smooth.jpg"), "picture.jpg");
+    for name in ["picture.jpg", "cat.jpg", "dog.jpg"] {
+        link(&files.join("smooth.jpg"), name);
+    }
     link(&files.join("sine_16k.flac"), "sound.flac");
     link(&program::executable(), "bin/shardwright");
     // In addition to building, `cargo xtask run` sets the path of a fetched library.

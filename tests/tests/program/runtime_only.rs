@@ -92,6 +92,21 @@ fn planning_without_its_compiler_has_no_compiler() {
     assert_small(&packages);
 }
 
+/// A first build of the demo stays short.
+#[test]
+fn the_demo_is_built_without_grammars_a_server_and_a_compiler() {
+    let flags = ["--package", "shardwright-worker", "--package", "shardwright-test-features"];
+    let demo = packages_below("shardwright-cli", &[&flags[..], &["--no-default-features"]].concat());
+    assert!(demo.contains("shardwright-build") && demo.contains("shardwright-worker"), "{demo:?}");
+    for more in ["llguidance", "toktrie", "axum", "hyper", "tokio", "rustls", "cranelift-codegen"] {
+        assert!(!demo.contains(more), "{more}");
+    }
+    let whole = packages_below("shardwright-cli", &[]);
+    for part in ["llguidance", "hyper", "rustls", "cranelift-codegen"] {
+        assert!(whole.contains(part), "{part}");
+    }
+}
+
 /// Returns the path of a program that only runs bundles, with the default features and the CPU shim
 /// linked in. It comes from `SHARDWRIGHT_RUNTIME_ONLY_DIR` (`cargo xtask test` sets it), or is
 /// built now. It is copied, because the workspace's own example replaces the built one.

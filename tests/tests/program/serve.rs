@@ -1,10 +1,11 @@
-//! The server in this process, on a free port: endpoints with real replies, limits, guards, and
-//! clients that leave, stall or attack.
+//! The server in this process, on a free port: endpoints with real replies, limits, guards, clients
+//! that leave, stall or attack, and devices that are lost.
 
 pub(crate) mod client;
 mod endpoints;
 mod guards;
 mod hostile;
+mod losses;
 mod sharing;
 
 use std::net::SocketAddr;

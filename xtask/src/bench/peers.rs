@@ -13,6 +13,7 @@ mod lookup;
 mod losses;
 mod pairs;
 mod quality;
+mod server;
 mod table;
 
 use std::ffi::OsStr;
@@ -31,6 +32,7 @@ use self::losses::Losses;
 pub use self::losses::NAME as QUALITY;
 use self::pairs::{Bounds, Run, Turn, Work};
 pub use self::quality::compare as compare_quality;
+pub use self::server::{NAME as SERVER, compare as compare_server};
 use crate::build::Scope;
 use crate::error::Error;
 use crate::workspace::{self, Profile, Workspace};
@@ -276,6 +278,17 @@ fn prober(mebibytes: u32) -> Result<Prober, Error> {
     })
 }
 
+/// Builds the program, unless a variable names the folder of one.
+pub fn program(workspace: &Workspace) -> Result<PathBuf, Error> {
+    match std::env::var_os(BUILT_VARIABLE).filter(|said| !said.is_empty()) {
+        Some(built) => Ok(program_in(Path::new(&built))),
+        None => {
+            setup::prepare(workspace)?;
+            build::build(workspace, Profile::Release, Scope::Program)
+        }
+    }
+}
+
 /// Returns the program in a folder of build outputs.
 fn program_in(folder: &Path) -> PathBuf {
     folder.join(format!("shardwright{}", std::env::consts::EXE_SUFFIX))
@@ -291,16 +304,8 @@ struct Workshop<'w> {
 }
 
 impl<'w> Workshop<'w> {
-    /// Builds the program, unless a variable names one.
     fn new(workspace: &'w Workspace, folder: PathBuf) -> Result<Workshop<'w>, Error> {
-        let program = match std::env::var_os(BUILT_VARIABLE).filter(|said| !said.is_empty()) {
-            Some(built) => program_in(Path::new(&built)),
-            None => {
-                setup::prepare(workspace)?;
-                build::build(workspace, Profile::Release, Scope::Program)?
-            }
-        };
-        Ok(Workshop { workspace, folder, program, options: Vec::new() })
+        Ok(Workshop { workspace, folder, program: program(workspace)?, options: Vec::new() })
     }
 
     fn place(&self, kind: &str, name: &str) -> Result<PathBuf, Error> {

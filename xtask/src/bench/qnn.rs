@@ -5,11 +5,12 @@
 //! the provider or our code.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
+use super::python;
 use crate::error::Error;
 use crate::workspace::{self, Workspace};
 use crate::{process, vendor};
@@ -25,7 +26,7 @@ pub fn compare(workspace: &Workspace) -> Result<(), Error> {
     let benches = workspace.root.join("tests/benches");
     let results = benches.join("results");
     fs::create_dir_all(&results).map_err(|source| Error::File { path: results.clone(), source })?;
-    let python = python(&benches.join("qnn_peer.requirements.txt"))?;
+    let python = python::interpreter("qnn-peer", &benches.join("qnn_peer.requirements.txt"))?;
     let script = |arguments: &[&Path]| {
         let mut command = Command::new(&python);
         vendor::offer(&mut command);
@@ -48,26 +49,4 @@ pub fn compare(workspace: &Workspace) -> Result<(), Error> {
     let table = process::output(&mut script(&["--table".as_ref(), &peer, &ours]))?;
     print!("{table}");
     workspace::replace(&results.join("qnn_layers.md"), table.as_bytes())
-}
-
-/// Returns the interpreter of an environment with the peer's dependencies, which is created once
-/// per list of requirements.
-fn python(requirements: &Path) -> Result<PathBuf, Error> {
-    let wanted = workspace::read(requirements)?;
-    let folder = vendor::cache_folder()?.join("bench/qnn-peer");
-    let python = folder.join("bin/python");
-    // Written last, so that an incomplete environment is created again.
-    let made = folder.join("requirements-installed.txt");
-    if fs::read(&made).is_ok_and(|installed| installed == wanted) {
-        return Ok(python);
-    }
-    process::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
-    process::run(
-        Command::new(&python)
-            .args(["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-cache-dir"])
-            .arg("--requirement")
-            .arg(requirements),
-    )?;
-    workspace::replace(&made, &wanted)?;
-    Ok(python)
 }

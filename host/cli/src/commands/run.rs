@@ -11,7 +11,7 @@ use shardwright_runtime::Move;
 
 use super::draft::{Drafts, drafts};
 use super::parts::{expect_one_input, parts};
-use super::structure::{constrain, grammar, incomplete};
+use super::structure::{constrain, grammar};
 use super::{
     PROMPT_BYTES_MAX, json as json_line, open, saved, say_each, say_notices_and_of_text, say_verified,
     standard_input, text_of, write,
@@ -426,6 +426,17 @@ fn move_notice(moved: &Move) -> String {
         text += &format!("; passed over: {passed}");
     }
     text
+}
+
+/// Returns the notice of a reply that ended before it matched its grammar.
+fn incomplete(reason: &DoneReason) -> String {
+    let notice = "incomplete: the reply ended before it matched the grammar".to_owned();
+    match reason {
+        DoneReason::MaxTokens => notice + ". help: raise --max-tokens, or allow shorter texts in the grammar",
+        DoneReason::ContextFull => notice + ". help: use a longer context, or a shorter prompt",
+        DoneReason::StopText { text } => notice + &format!(". help: leave --stop {text:?} out"),
+        _ => notice,
+    }
 }
 
 /// Formats `14 prompt tokens at 1230 tokens/s, first token after 12.3 ms, 64 tokens at 346

@@ -1,6 +1,6 @@
 //! The grammar that answers must match.
 
-use shardwright::{DoneReason, ErrorKind, Grammar, Session};
+use shardwright::{ErrorKind, Grammar, Session};
 
 use super::text_of;
 use crate::arguments::RunArguments;
@@ -41,15 +41,4 @@ pub fn grammar(arguments: &RunArguments) -> Result<Option<Grammar>, Failure> {
         (.., Some(path)) => Some(Grammar::lark(&text_of(path)?)),
         (None, None, None) => None,
     })
-}
-
-/// Returns the notice of a reply that ended before it matched its grammar.
-pub fn incomplete(reason: &DoneReason) -> String {
-    let notice = "incomplete: the reply ended before it matched the grammar".to_owned();
-    match reason {
-        DoneReason::MaxTokens => notice + ". help: raise --max-tokens, or allow shorter texts in the grammar",
-        DoneReason::ContextFull => notice + ". help: use a longer context, or a shorter prompt",
-        DoneReason::StopText { text } => notice + &format!(". help: leave --stop {text:?} out"),
-        _ => notice,
-    }
 }

@@ -68,27 +68,29 @@ fn real_entries_read_back() {
 
 #[test]
 fn the_written_form_is_what_it_was() {
-    let text = |value: serde_json::Value| value.to_string();
     let graph = serde_json::to_value(holding(every_op())).unwrap();
-    let node = |index: usize| text(graph["nodes"][index].clone());
-    assert_eq!(node(0), r#"{"inputs":[0,4294967295],"layer":0,"name":"layer.0","op":"linear","output":7}"#);
-    assert!(node(2).contains(r#""factor":8.0,"head_dim":8,"inputs":"#), "{}", node(2));
-    assert!(node(3).contains(r#""keys":"state""#), "{}", node(3));
-    let port = |index: usize| text(graph["inputs"][index].clone());
-    assert_eq!(port(0), r#"[1,{"role":"positions"}]"#);
-    assert_eq!(port(4), r#"[1,{"capacity":9,"causal":true,"keys":"state","role":"mask","window":7}]"#);
-    assert_eq!(
-        port(5),
-        r#"[1,{"capacity":9,"causal":true,"keys":"state-and-rows","role":"mask","window":7}]"#
-    );
-    assert_eq!(port(10), r#"[1,{"axis":"column","role":"grid"}]"#);
-    assert_eq!(port(12), r#"[1,{"rate":4,"role":"valid"}]"#);
-    assert_eq!(port(13), r#"[1,{"head_dim":8,"role":"axial-cos","theta":100.0}]"#);
-    assert_eq!(port(15), r#"[1,{"asset":2,"axis":"row","role":"gathered-by-grid"}]"#);
-    assert_eq!(port(17), r#"[1,{"first":3,"layers":2,"role":"per-layer"}]"#);
-    assert_eq!(port(22), r#"[1,{"role":"state","state":5}]"#);
-    assert_eq!(text(graph["states"][1]["kind"].clone()), r#"{"kind":"ring","window":512}"#);
-    assert_eq!(text(graph["point"]["kind"].clone()), r#""prefill""#);
+    let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let node = |index: usize| &graph["nodes"][index];
+    let first = r#"{"inputs":[0,4294967295],"layer":0,"name":"layer.0","op":"linear","output":7}"#;
+    assert_eq!(*node(0), read(first));
+    assert_eq!((&node(2)["factor"], &node(2)["head_dim"]), (&read("8.0"), &read("8")));
+    assert_eq!(node(3)["keys"], "state");
+    let ports = [
+        (0, r#"[1,{"role":"positions"}]"#),
+        (4, r#"[1,{"capacity":9,"causal":true,"keys":"state","role":"mask","window":7}]"#),
+        (5, r#"[1,{"capacity":9,"causal":true,"keys":"state-and-rows","role":"mask","window":7}]"#),
+        (10, r#"[1,{"axis":"column","role":"grid"}]"#),
+        (12, r#"[1,{"rate":4,"role":"valid"}]"#),
+        (13, r#"[1,{"head_dim":8,"role":"axial-cos","theta":100.0}]"#),
+        (15, r#"[1,{"asset":2,"axis":"row","role":"gathered-by-grid"}]"#),
+        (17, r#"[1,{"first":3,"layers":2,"role":"per-layer"}]"#),
+        (22, r#"[1,{"role":"state","state":5}]"#),
+    ];
+    for (index, port) in ports {
+        assert_eq!(graph["inputs"][index], read(port));
+    }
+    assert_eq!(graph["states"][1]["kind"], read(r#"{"kind":"ring","window":512}"#));
+    assert_eq!(graph["point"]["kind"], "prefill");
 }
 
 #[test]

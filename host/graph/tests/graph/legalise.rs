@@ -289,6 +289,8 @@ fn attention_in_16_bits_is_never_decomposed() {
         let wanted =
             format!("version 2 of the operation is unknown; attention in {attention} has no decomposition");
         assert_eq!((reason, within.len()), (&wanted, 0));
+        let shown = format!("layer 0: attention `layer.0.attention` is refused: {wanted}");
+        assert_eq!(error.to_string(), shown);
 
         let refuses =
             |node: &shardwright_graph::EntryNode| (node.op == Op::StateUpdate).then_some("no scatter");

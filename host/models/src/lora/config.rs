@@ -34,17 +34,20 @@ const USED: [&str; 15] = [
 ];
 
 /// Fields of other kinds of adapters, and of changes to the model's structure. They must be off.
-const OFF: [&str; 9] = [
+const OFF: [&str; 7] = [
     "lora_bias",
     "use_qalora",
-    "use_bdlora",
     "layer_replication",
     "target_parameters",
     "trainable_token_indices",
     "alora_invocation_tokens",
-    "arrow_config",
     "megatron_config",
 ];
+
+/// Settings of variants of LoRA, which have other matrices or change the model's own weights. An
+/// empty object selects a variant with its defaults.
+const VARIANTS: [&str; 5] =
+    ["use_bdlora", "arrow_config", "kasa_config", "monteclora_config", "velora_config"];
 
 /// Fields that cannot change a result, with the reason.
 const CANNOT_MATTER: [(&str, &[&str]); 4] = [
@@ -65,8 +68,8 @@ const CANNOT_MATTER: [(&str, &[&str]); 4] = [
     ("a setting for tied weights, for which adapters are refused", &["ensure_weight_tying"]),
 ];
 
-/// Initialisations that leave the weights of the model unchanged. All others also change the
-/// weights that the adapter belongs to.
+/// Initialisations of plain adapters. Most others change the weights of the model, so that an
+/// adapter belongs to the changed ones.
 const INITIALISATIONS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
 
 /// Which biases an adapter replaces.
@@ -163,9 +166,16 @@ fn expect_lora(fields: Fields<'_>) -> Result<()> {
         return Err(dora(fields.path(), "`use_dora` is true"));
     }
     OFF.iter().try_for_each(|name| fields.must_be_off(name))?;
+    for name in VARIANTS {
+        if !matches!(fields.get(name), None | Some(Value::Bool(false))) {
+            return Err(fields.unsupported(name, "none; PEFT merges most variants (`merge_and_unload`)"));
+        }
+    }
     match fields.get("init_lora_weights") {
         None | Some(Value::Bool(_)) => Ok(()),
         Some(Value::String(name)) if INITIALISATIONS.contains(&name.as_str()) => Ok(()),
+        // PEFT ignores the case of this name alone.
+        Some(Value::String(name)) if name.eq_ignore_ascii_case(INITIALISATIONS[0]) => Ok(()),
         Some(_) => {
             let supported = "true, false, `gaussian`, `eva`, `orthogonal`; PEFT converts other adapters if `save_pretrained` gets `path_initial_model_for_weight_conversion`";
             Err(fields.unsupported("init_lora_weights", supported))
@@ -190,6 +200,7 @@ fn biases(fields: Fields<'_>) -> Result<Biases> {
 
 /// Returns the fields that may matter and have no effect.
 fn ignored(fields: Fields<'_>) -> Result<Vec<Ignored>> {
+    let known = [&USED[..], &OFF, &VARIANTS].concat();
     let cannot_matter = |name: &str| CANNOT_MATTER.iter().any(|(_, names)| names.contains(&name));
     let mut found = Vec::new();
     for name in fields.names() {
@@ -198,7 +209,7 @@ fn ignored(fields: Fields<'_>) -> Result<Vec<Ignored>> {
                 let reason = "the matrices of this model store one output per row, so PEFT ignores it too";
                 found.push(Ignored::field(fields.path(), name, reason));
             }
-        } else if !(USED.contains(&name) || OFF.contains(&name) || cannot_matter(name)) {
+        } else if !(known.contains(&name) || cannot_matter(name)) {
             found.push(Ignored::field(fields.path(), name, "the reader of adapters does not use this field"));
         }
     }
@@ -289,6 +300,19 @@ mod tests {
     }
 
     #[test]
+    fn initialisations_that_change_the_model_are_refused() {
+        for name in ["gaussian", "Gaussian", "eva", "orthogonal"] {
+            parse(json!({"init_lora_weights": name})).map(drop).unwrap();
+        }
+        for name in ["pissa", "pissa_niter_16", "olora", "corda", "loftq", "lora_ga", "mica", "EVA"] {
+            let error = parse(json!({"init_lora_weights": name})).map(drop).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(error.to_string().contains(&format!("`init_lora_weights` is `{name}`")), "{error}");
+            assert!(error.help().is_some_and(|help| help.contains("`gaussian`")), "{error:?}");
+        }
+    }
+
+    #[test]
     fn other_adapters_and_invalid_values_are_refused_by_name() {
         let (unsupported, invalid) = (ErrorKind::Unsupported, ErrorKind::Invalid);
         for (changes, kind, words) in [
@@ -299,7 +323,15 @@ mod tests {
             (json!({"layer_replication": [[0, 2]]}), unsupported, "`layer_replication`"),
             (json!({"target_parameters": ["experts.w"]}), unsupported, "`target_parameters`"),
             (json!({"trainable_token_indices": [1]}), unsupported, "`trainable_token_indices`"),
-            (json!({"init_lora_weights": "pissa"}), unsupported, "`init_lora_weights` is `pissa`"),
+            (json!({"target_parameters": ["a"], "target_modules": []}), unsupported, "`target_parameters`"),
+            (json!({"alora_invocation_tokens": [3]}), unsupported, "`alora_invocation_tokens`"),
+            (json!({"megatron_config": {"a": 1}}), unsupported, "`megatron_config`"),
+            (json!({"use_qalora": true}), unsupported, "`use_qalora`"),
+            (json!({"use_bdlora": {"nblocks": 2}}), unsupported, "`use_bdlora`"),
+            (json!({"arrow_config": {}}), unsupported, "`arrow_config`"),
+            (json!({"kasa_config": {}}), unsupported, "`kasa_config` is an object of 0 fields"),
+            (json!({"monteclora_config": {"num_samples": 8}}), unsupported, "`monteclora_config`"),
+            (json!({"velora_config": {"scale": 1.0}}), unsupported, "`velora_config`"),
             (json!({"bias": "some"}), unsupported, "`bias` is `some`"),
             (json!({"r": 0}), invalid, "`r` is 0"),
             (json!({"r": 1_u64 << 40}), invalid, "`r` is"),
@@ -313,6 +345,18 @@ mod tests {
             (json!({"target_modules": "("}), invalid, "regular expression"),
             (json!({"modules_to_save": {"a": 1}}), invalid, "`modules_to_save`"),
             (json!({"layers_to_transform": "1"}), invalid, "`layers_to_transform`"),
+            (
+                json!({"target_modules": ".*q_proj", "layers_to_transform": [1]}),
+                invalid,
+                "`layers_to_transform` needs `target_modules` to be a list",
+            ),
+            (
+                json!({"target_modules": "all-linear", "layers_pattern": "h"}),
+                invalid,
+                "`layers_pattern` needs `target_modules` to be a list",
+            ),
+            (json!({"layers_pattern": ["h"]}), invalid, "`layers_pattern` needs `layers_to_transform`"),
+            (json!({"modules_to_save": ["("]}), invalid, "regular expression"),
             (json!({"use_rslora": 1}), invalid, "`use_rslora`"),
         ] {
             let shown = changes.to_string();

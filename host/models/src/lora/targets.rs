@@ -59,7 +59,7 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// Reads the usual number of `usual`, and those of `field`, each with `number`.
+    /// Reads the usual number of `usual`, and the numbers of `field`, each with `number`.
     pub fn read(
         fields: Fields<'_>,
         usual: &'static str,
@@ -75,7 +75,7 @@ impl Pattern {
         if let Some(patterns) = fields.object(field)? {
             for name in patterns.names() {
                 let Some(value) = patterns.get(name) else { continue };
-                let expression = Expression::new(fields, field, name, r"\A(?:.*\.)?(?:{})\z")?;
+                let expression = Expression::new(fields, field, name, r"\A(.*\.)?({})\z")?;
                 special.push((expression, of(patterns, name, value)?));
             }
         }
@@ -122,7 +122,6 @@ pub(super) enum Names {
 impl Names {
     fn read(fields: Fields<'_>, field: &'static str) -> Result<Option<Self>> {
         match fields.get(field) {
-            Some(Value::String(text)) if text == ALL_LINEAR => Ok(Some(Names::AllLinear)),
             Some(Value::String(text)) => {
                 let expression = Expression::new(fields, field, text, r"\A(?:{})\z")?;
                 Ok(Some(Names::Expression(Box::new(expression))))
@@ -166,6 +165,8 @@ pub(super) struct Module<'m> {
 pub(super) struct Targets {
     targets: Names,
     excluded: Option<Names>,
+    /// Modules that are replaced as a whole, and so get no other change.
+    saved: Vec<Expression>,
     layers: Option<Vec<u64>>,
     /// Parts of names before the number of a layer. If empty, any part.
     before_layer: Vec<Expression>,
@@ -173,40 +174,28 @@ pub(super) struct Targets {
 
 impl Targets {
     pub fn read(fields: Fields<'_>) -> Result<Self> {
-        let targets = match Names::read(fields, "target_modules")? {
-            None => return Err(fields.invalid("target_modules", "is missing")),
-            Some(Names::List(names)) if names.is_empty() => {
-                return Err(fields.invalid("target_modules", "is an empty list"));
+        let targets = target_modules(fields)?;
+        let layers = layers_to_transform(fields)?;
+        let before_layer = layers_pattern(fields)?;
+        // PEFT refuses these settings too.
+        for field in ["layers_to_transform", "layers_pattern"] {
+            if fields.get(field).is_some() && !matches!(targets, Names::List(_)) {
+                return Err(fields.invalid(field, "needs `target_modules` to be a list of names"));
             }
-            Some(targets) => targets,
-        };
-        let invalid = |value: &Value| {
-            let what = format!("is {}, not the number of a layer or a list of them", shortened(value));
-            fields.invalid("layers_to_transform", what)
-        };
-        let layers = match fields.get("layers_to_transform") {
-            None => None,
-            Some(Value::Array(list)) if list.is_empty() => None,
-            Some(Value::Array(list)) => Some(
-                list.iter()
-                    .map(|value| value.as_u64().ok_or_else(|| invalid(value)))
-                    .collect::<Result<_>>()?,
-            ),
-            Some(value) => Some(vec![value.as_u64().ok_or_else(|| invalid(value))?]),
-        };
-        let field = "layers_pattern";
-        let patterns = match fields.get(field) {
-            Some(Value::String(pattern)) if pattern.is_empty() => Vec::new(),
-            Some(Value::String(pattern)) => vec![pattern.clone()],
-            _ => names(fields, field)?.unwrap_or_default(),
-        };
-        let before_layer =
-            patterns.iter().map(|pattern| Expression::new(fields, field, pattern, r"\A.*\.(?:{})\.(\d+)\."));
+        }
+        if !before_layer.is_empty() && fields.get("layers_to_transform").is_none() {
+            return Err(fields.invalid("layers_pattern", "needs `layers_to_transform`"));
+        }
+        let field = "modules_to_save";
+        let saved = names(fields, field)?.unwrap_or_default();
+        let saved =
+            saved.iter().map(|name| Expression::new(fields, field, name, r"\A(?:(^|.*\.){}($|\..*))"));
         Ok(Targets {
             targets,
             excluded: Names::read(fields, "exclude_modules")?,
+            saved: saved.collect::<Result<_>>()?,
             layers,
-            before_layer: before_layer.collect::<Result<_>>()?,
+            before_layer,
         })
     }
 
@@ -220,6 +209,11 @@ impl Targets {
             && excluded.matches(path, module)?
         {
             return Ok(false);
+        }
+        for saved in &self.saved {
+            if saved.matches(path, module.name)? {
+                return Ok(false);
+            }
         }
         if !self.targets.matches(path, module)? {
             return Ok(false);
@@ -238,21 +232,66 @@ impl Targets {
     /// Returns the number of the layer that contains a module.
     fn layer_of(&self, path: &Path, module: &str) -> Result<Option<u64>> {
         if self.before_layer.is_empty() {
-            // The number is neither among the first two parts of the name nor the last part.
+            // The number is neither among the first two parts of the name nor the last part. Later
+            // numbers may be those of experts.
             let parts: Vec<&str> = module.split('.').collect();
             let inner = parts.get(2..parts.len().saturating_sub(1)).unwrap_or_default();
-            return Ok(inner.iter().rev().find_map(|part| part.parse().ok()));
+            return Ok(inner.iter().find_map(|part| part.parse().ok()));
         }
         for expression in &self.before_layer {
             if !expression.matches(path, module)? {
                 continue;
             }
             let found = expression.compiled.captures(module).ok().flatten();
-            let number = found.and_then(|groups| groups.get(groups.len() - 1)?.as_str().parse().ok());
+            let number = found.and_then(|groups| groups.name("index")?.as_str().parse().ok());
             return Ok(number);
         }
         Ok(None)
     }
+}
+
+/// Reads the modules that an adapter targets, before exceptions.
+fn target_modules(fields: Fields<'_>) -> Result<Names> {
+    let field = "target_modules";
+    if let Some(Value::String(text)) = fields.get(field)
+        && text.eq_ignore_ascii_case(ALL_LINEAR)
+    {
+        return Ok(Names::AllLinear);
+    }
+    match Names::read(fields, field)? {
+        None => Err(fields.invalid(field, "is missing")),
+        Some(Names::List(names)) if names.is_empty() => Err(fields.invalid(field, "is an empty list")),
+        Some(targets) => Ok(targets),
+    }
+}
+
+/// Reads the numbers of the layers that an adapter changes. `None` means all layers.
+fn layers_to_transform(fields: Fields<'_>) -> Result<Option<Vec<u64>>> {
+    let field = "layers_to_transform";
+    let number = |value: &Value| {
+        value.as_u64().ok_or_else(|| {
+            let what = format!("is {}, not the number of a layer or a list of them", shortened(value));
+            fields.invalid(field, what)
+        })
+    };
+    match fields.get(field) {
+        None => Ok(None),
+        Some(Value::Array(list)) if list.is_empty() => Ok(None),
+        Some(Value::Array(list)) => list.iter().map(number).collect::<Result<_>>().map(Some),
+        Some(value) => Ok(Some(vec![number(value)?])),
+    }
+}
+
+/// Reads the parts of names before the number of a layer.
+fn layers_pattern(fields: Fields<'_>) -> Result<Vec<Expression>> {
+    let field = "layers_pattern";
+    let patterns = match fields.get(field) {
+        Some(Value::String(pattern)) if pattern.is_empty() => Vec::new(),
+        Some(Value::String(pattern)) => vec![pattern.clone()],
+        _ => names(fields, field)?.unwrap_or_default(),
+    };
+    let around = r"\A(?:(?:^|.*?\.){}\.(?P<index>\d+)\.)";
+    patterns.iter().map(|pattern| Expression::new(fields, field, pattern, around)).collect()
 }
 
 #[cfg(test)]
@@ -279,6 +318,8 @@ mod tests {
             (json!({"target_modules": r".*\.(k|v)_proj"}), Q, false),
             (json!({"target_modules": r"(?!.*vision).*q_proj"}), Q, true),
             (json!({"target_modules": "all-linear"}), Q, true),
+            (json!({"target_modules": "All-Linear"}), Q, true),
+            (json!({"target_modules": ["q_proj"], "exclude_modules": "all-linear"}), Q, true),
             (json!({"target_modules": "all-linear"}), "lm_head", false),
             (json!({"target_modules": ["q_proj"], "exclude_modules": ["self_attn.q_proj"]}), Q, false),
             (json!({"target_modules": ["q_proj"], "exclude_modules": r".*layers\.4.*"}), Q, true),
@@ -295,6 +336,35 @@ mod tests {
                 Q,
                 false,
             ),
+            (
+                json!({"target_modules": ["q_proj"], "layers_to_transform": [3], "layers_pattern": "layers"}),
+                "layers.3.q_proj",
+                true,
+            ),
+            (
+                json!({"target_modules": ["up"], "layers_to_transform": [1], "layers_pattern": "layers|h"}),
+                "layers.1.h.7.up",
+                false,
+            ),
+            (
+                json!({"target_modules": ["up"], "layers_to_transform": [1], "layers_pattern": "(h|layers)"}),
+                "model.layers.1.experts.7.h.2.up",
+                true,
+            ),
+            (
+                json!({"target_modules": ["up"], "layers_to_transform": [1]}),
+                "model.layers.1.experts.7.up",
+                true,
+            ),
+            (
+                json!({"target_modules": ["up"], "layers_to_transform": [7]}),
+                "model.layers.1.experts.7.up",
+                false,
+            ),
+            (json!({"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}), Q, true),
+            (json!({"target_modules": ["q_proj"], "modules_to_save": ["attn"]}), Q, true),
+            (json!({"target_modules": ["q_proj"], "modules_to_save": ["self_attn"]}), Q, false),
+            (json!({"target_modules": [Q], "modules_to_save": ["(k|q)_proj"]}), Q, false),
         ] {
             assert_eq!(contain(config.clone(), module, false), expected, "{config} {module}");
         }

@@ -108,6 +108,12 @@ impl Tensors {
         }
         Ok(Tensors { sha256: bytes.into(), pairs, whole })
     }
+
+    /// Counts the tensors of a checkpoint that change. A tensor may be replaced, and then changed.
+    pub fn changed(&self) -> usize {
+        let replaced = |module: &&String| self.whole.contains_key(&format!("{module}.weight"));
+        self.whole.len() + self.pairs.keys().filter(|module| !replaced(module)).count()
+    }
 }
 
 /// Returns the part of a tensor's name from the module on.

@@ -379,7 +379,7 @@ const CASES: &[(&str, Change)] = &[
     ("format tuples, expected at most", |plan, _| part(plan, 4).formats = vec![0; caps::LAYERS + 1]),
     ("expected a format tuple for each", |plan, _| part(plan, 4).formats = vec![0, 0]),
     ("expected a format tuple for each", |plan, _| part(plan, 1).formats.truncate(2)),
-    ("expected the same activations and states", |plan, request| {
+    ("expected the same activations, states and attention", |plan, request| {
         request.formats[1].activations = ActivationFormat::A16;
         part(plan, 1).formats[1] = 1;
     }),
@@ -396,7 +396,7 @@ const CASES: &[(&str, Change)] = &[
         let next = plan.shards.remove(2).segments;
         plan.shards[1].segments.extend(next);
     }),
-    ("expected the same activations and states", |plan, request| {
+    ("expected the same activations, states and attention", |plan, request| {
         request.formats[1].activations = ActivationFormat::A16;
         join(plan, 0, 1);
         part(plan, 0).formats = vec![1];

@@ -9,7 +9,8 @@ use shardwright_reference::{
     Arrangement, Array, Bindings, Evaluator, Form, ReferenceModel, States, Weights, widen,
 };
 use shardwright_vocabulary::{
-    ActivationFormat, DType, EntryKind, Error, ErrorKind, FormatTuple, StateFormat, WeightFormat,
+    ActivationFormat, AttentionFormat, DType, EntryKind, Error, ErrorKind, FormatTuple, StateFormat,
+    WeightFormat,
 };
 
 /// Checks the kind of an error and that it begins with `text`.
@@ -278,6 +279,24 @@ fn a_form_that_cannot_be_made_says_why() {
                 assert!(error.message().contains("`layer.1.k-write`"), "{error}");
             }
         }
+    }
+}
+
+#[test]
+fn attention_in_16_bits_has_no_other_form() {
+    let graph = toy(&Recipe::sharing());
+    let none = Ranges::new();
+    let formats = FormatTuple { attention: AttentionFormat::Bf16, ..FormatTuple::F32 };
+    let run = |form: Form| {
+        let arrangement = Arrangement { rows: 3, form, ..Arrangement::whole(16) };
+        ReferenceModel::new_encoded(&graph, arrangement, Encodings::of(&formats, &none))?.logits(&[1, 2])
+    };
+    run(Form::Semantic).unwrap();
+    for form in [Form::Decomposed, Form::HalfWay, Form::ByRuntime] {
+        let error = run(form).unwrap_err();
+        assert_is(&error, ErrorKind::Unsupported, "entry `");
+        assert!(error.message().contains(".attention`"), "{error}");
+        assert!(error.message().contains("has no decomposition"), "{error}");
     }
 }
 

@@ -373,7 +373,7 @@ fn attention_in_16_bits_rounds_operands_and_weights() {
             point: EntryPoint {
                 kind: EntryKind::Encode,
                 rows: ROWS as u64,
-                context: 0,
+                context: ROWS as u64,
                 largest_rows: ROWS as u64,
             },
             tensors,

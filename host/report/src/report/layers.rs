@@ -43,9 +43,8 @@ impl LayerReport {
 
 /// Returns formats as one word, without a weight format if there are no weights.
 pub(super) fn shown(formats: &str, weight_bytes: u64) -> String {
-    let mut parts = formats.rsplit('/');
-    match (weight_bytes, parts.next(), parts.next()) {
-        (0, Some(states), Some(activations)) => format!("no weights/{activations}/{states}"),
+    match (weight_bytes, formats.split_once('/')) {
+        (0, Some((_, values))) => format!("no weights/{values}"),
         _ => formats.to_owned(),
     }
 }
@@ -130,5 +129,6 @@ mod tests {
     fn formats_of_a_layer_without_weights_have_no_weight_format() {
         let formats = "w8-per-channel[head=w4-block32]/a16/a8";
         assert_eq!([shown(formats, 1), shown(formats, 0)], [formats, "no weights/a16/a8"]);
+        assert_eq!(shown("f32/f32/f16/attention-bf16", 0), "no weights/f32/f16/attention-bf16");
     }
 }

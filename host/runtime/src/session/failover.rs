@@ -188,6 +188,7 @@ pub(crate) fn take(
     };
     Err(Error::new(ErrorKind::Shim, format!("{lost}; no fallback chain is left{reasons}"))
         .with_help("open the model again; sessions of a plan with a fallback target recover automatically")
+        .of_lost_device()
         .into())
 }
 

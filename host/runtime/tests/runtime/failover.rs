@@ -236,12 +236,15 @@ fn without_a_next_chain_a_loss_is_an_error() {
     assert!(matches!(error, SessionError::Run { .. }), "{error}");
     assert_eq!(error.class(), Some(ErrorClass::DeviceLost));
     assert_eq!(error.at(), Some(("embed", &place("a"))));
+    assert!(Error::from(error).is_device_lost());
     assert!(session.placement().moves.is_empty() && session.placement().fallbacks().is_empty());
     // Other failures cause no failover.
     session.set_next_chain(Some(fallback([chain(&graph, &elsewhere("b"))])));
     *troubles[0].dies_after.lock().unwrap() = None;
     *troubles[0].fail.lock().unwrap() = Some((0, Some(ErrorClass::Internal)));
-    assert_eq!(session.append(&tokens).unwrap_err().class(), Some(ErrorClass::Internal));
+    let error = session.append(&tokens).unwrap_err();
+    assert_eq!(error.class(), Some(ErrorClass::Internal));
+    assert!(!Error::from(error).is_device_lost());
     assert!(session.placement().moves.is_empty());
 }
 
@@ -278,6 +281,7 @@ fn chains_that_cannot_take_over_are_named() {
     }
     assert_eq!(passed_over.len(), 4, "{error}");
     assert!(error.help().is_some());
+    assert!(Error::from(error).is_device_lost());
     // The history is kept for another chain.
     assert_eq!(session.tokens(), &tokens[..30]);
     let last = chain(&graph, &elsewhere("e"));

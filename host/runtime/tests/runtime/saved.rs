@@ -257,7 +257,8 @@ fn prompted(chain: &Chain, cache: &PrefixCache, prompt: &[u32]) -> (Session, Pro
 
 #[test]
 fn any_beginning_of_an_earlier_prompt_is_reused_with_the_same_bits() {
-    // With rounded states, this evaluator's results depend on the steps. The numbers tests cover them.
+    // With rounded states, this evaluator's results depend on the steps. Tests of numbers cover
+    // them.
     let exact = cases().into_iter().filter(|(name, ..)| !name.ends_with("f16") && !name.ends_with("u8"));
     for (name, spec, plan) in exact {
         let graph = graph(&spec);

@@ -2,6 +2,7 @@
 //! failure.
 
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::support::{self, Form, Plan, bits, chain, disturbed, graph, ids, last_logits};
@@ -250,6 +251,32 @@ fn a_recomputation_that_fails_goes_on_where_it_stopped() {
     assert_eq!(session.tokens(), &tokens[..20]);
     assert_eq!(session.append(&tokens[20..]).unwrap(), Appended { tokens: 30, recomputed: 12 });
     assert_eq!(logits(&session), expected);
+}
+
+#[test]
+fn a_callback_runs_once_before_each_step() {
+    let graph = graph(&Spec::gemma3());
+    let (chain, troubles) = disturbed(&graph, &rings());
+    let tokens = ids(20, graph.vocabulary);
+    let mut session = chain.session().unwrap();
+    // For each call, the number of earlier runs of the decoder.
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let (called, decoder) = (calls.clone(), troubles[1].clone());
+    session.set_before_step(Some(Arc::new(move || {
+        called.lock().unwrap().push(decoder.runs.load(Ordering::SeqCst));
+    })));
+    // Three steps of at most four rows, then one for the last token.
+    session.append(&tokens[..10]).unwrap();
+    assert_eq!(*calls.lock().unwrap(), [0, 1, 2, 3]);
+    // The call precedes a step that fails too.
+    *troubles[1].fail.lock().unwrap() = Some((0, Some(ErrorClass::Internal)));
+    session.append(&tokens[10..11]).unwrap_err();
+    assert_eq!(*calls.lock().unwrap(), [0, 1, 2, 3, 4]);
+    session.score(&tokens[10..12], &mut |_| {}).unwrap();
+    assert_eq!(*calls.lock().unwrap(), [0, 1, 2, 3, 4, 5, 6]);
+    session.set_before_step(None);
+    session.append(&tokens[12..13]).unwrap();
+    assert_eq!(calls.lock().unwrap().len(), 7);
 }
 
 #[test]

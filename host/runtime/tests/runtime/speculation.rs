@@ -2,6 +2,7 @@
 //! verified rows and any end of the reply.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -268,6 +269,29 @@ fn a_model_drafts_for_itself_and_for_another() {
         assert_eq!(hear(&model, &mut session, &prompt, &options(30)).ids, expected.ids);
         assert_eq!(held(&session), before);
     }
+}
+
+#[test]
+fn a_callback_runs_once_before_each_step_of_a_reply() {
+    let model = model("gemma3_text");
+    let prompt = prompt(&model);
+    let (chain, troubles) = support::disturbed(&model.graph, &plan(&[1, 4]));
+    let expected = hear(&model, &mut chain.session().unwrap(), &prompt, &options(12));
+    let text = [prompt.as_slice(), &expected.ids].concat();
+    let runs_before = troubles[1].runs.load(Ordering::SeqCst);
+    let mut session = chain.session().unwrap();
+    session.set_speculation(Some(knows(&text, 5, 3)));
+    // For each call, the number of earlier runs of the decoder.
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let (called, decoder) = (calls.clone(), troubles[1].clone());
+    session.set_before_step(Some(Arc::new(move || {
+        called.lock().unwrap().push(decoder.runs.load(Ordering::SeqCst));
+    })));
+    let heard = hear(&model, &mut session, &prompt, &options(12));
+    assert_eq!(heard.ids, expected.ids);
+    assert!(heard.statistics().speculation.accepted > 0, "{:?}", heard.statistics());
+    let runs = troubles[1].runs.load(Ordering::SeqCst);
+    assert_eq!(*calls.lock().unwrap(), (runs_before..runs).collect::<Vec<_>>());
 }
 
 #[test]

@@ -3,12 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::checkpoints::{EMBEDDING_FIXTURE, TEXT_FIXTURES};
 use shardwright_tests::program::{Outcome, Run, shardwright};
+use shardwright_tests::serving::Server;
 
 use super::{Bench, INVALID, UNTRUSTED, refused};
 use crate::cli_options::help_of;
+use crate::serve::client::{get, post};
 
 /// The checkpoint of the bundle.
 const CHECKPOINT: &str = TEXT_FIXTURES[0];
@@ -21,6 +24,7 @@ const NEW: &str = "NEW";
 /// All commands that accept a bundle, each with its ways.
 const COMMANDS: &[(&str, &[&[&str]])] = &[
     ("run", &[&[BUNDLE, "--prompt", "a b", "--max-tokens", "4", "--greedy"]]),
+    ("chat", &[&[BUNDLE, "--max-tokens", "4", "--greedy"]]),
     ("bench", &[&[BUNDLE, "-p", "4", "-n", "2", "-r", "1"]]),
     ("compile", &[&[CHECKPOINT, "--reuse", BUNDLE, "-o", NEW, "--context", "64"]]),
     (
@@ -57,7 +61,8 @@ const COMMANDS: &[(&str, &[&[&str]])] = &[
 ];
 
 /// All other commands. The `trust` commands are among them, because they work on unsigned files.
-const OTHERS: &str = "plan, sensitivity, show, shim list, shim hash, shim new, planner new, planner build, \
+/// `serve` runs until it is stopped, so it has a test of its own.
+const OTHERS: &str = "serve, plan, sensitivity, show, shim list, shim hash, shim new, planner new, planner build, \
     planner compose, planner check, planner replay, planner pack, trust key, trust sign, trust revoke, \
     trust show, completions, pull";
 
@@ -177,6 +182,26 @@ fn every_command_that_takes_a_bundle_asks_for_its_signature_first() {
         assert_eq!(code, Some(0), "{words}: {stdout}{stderr}");
         assert!(!stderr.contains("bundle: not signed"), "{words}: {stderr}");
     });
+}
+
+#[test]
+fn a_server_asks_for_the_signature_of_a_bundle_first() {
+    let bench = Bench::new();
+    let bundle = bench.bundle.path();
+    let served = || {
+        let run = shardwright(["serve", "--port", "0", "--signatures", "require", "--trust", &bench.public]);
+        run.argument("--shims").argument(bench.path("shims")).argument(&bundle)
+    };
+    refused(served(), UNTRUSTED, &["not signed"]);
+    bench.signs(&bundle).arguments(["--name", "demo", "--release", "1"]).succeeds();
+    shardwright(["shim", "hash"]).argument(bench.manifest()).succeeds();
+    bench.signs(&bench.manifest()).succeeds();
+    let server = Server::of(served());
+    let address = server.host().parse().expect("an address");
+    let id = get(address, "/v1/models").json()["data"][0]["id"].clone();
+    let request = json!({ "model": id, "prompt": "a b", "max_tokens": 4 });
+    let answered = post(address, "/v1/completions", &request);
+    assert_eq!(answered.status, 200, "{answered:?}");
 }
 
 #[test]

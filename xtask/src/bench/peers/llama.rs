@@ -44,6 +44,13 @@ const OPTIONS: [&str; 8] = [
 /// Programs to build.
 const TARGETS: [&str; 4] = ["llama-bench", "llama-quantize", "llama-perplexity", "llama-imatrix"];
 
+/// The server, which only one comparison needs.
+const SERVER: &str = "llama-server";
+
+/// Options that add the server to a build, without its web page, which would need a network.
+const SERVER_OPTIONS: [&str; 3] =
+    ["-DLLAMA_BUILD_SERVER=ON", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF"];
+
 /// The built programs.
 pub struct Llama {
     pub bench: PathBuf,
@@ -111,9 +118,38 @@ pub fn provide(folder: &Path) -> Result<Llama, Error> {
     if fs::read_to_string(&done).is_ok_and(|built| built == what) {
         return Ok(found());
     }
-    fs::create_dir_all(&home).map_err(|source| Error::File { path: home.clone(), source })?;
-    let source = fetch(&home)?;
-    let (cmake, ninja) = tools(&home)?;
+    configure(&home, &OPTIONS)?;
+    let (cmake, _) = tools(&home)?;
+    process::run(Command::new(&cmake).arg("--build").arg(home.join("build")).arg("--target").args(TARGETS))?;
+    workspace::replace(&done, what.as_bytes())?;
+    Ok(found())
+}
+
+/// Returns the server. It is built next to the other programs, or is in their folder if a variable
+/// names them.
+pub fn server(llama: &Llama, folder: &Path) -> Result<PathBuf, Error> {
+    let program = llama.bench.with_file_name(SERVER);
+    if llama.home.is_none() {
+        fs::metadata(&program).map_err(|source| Error::File { path: program.clone(), source })?;
+        return Ok(program);
+    }
+    let home = folder.join("llama.cpp");
+    let done = home.join("server-built.txt");
+    if program.is_file() && fs::read_to_string(&done).is_ok_and(|built| built == SOURCE) {
+        return Ok(program);
+    }
+    configure(&home, &[&OPTIONS[..], &SERVER_OPTIONS].concat())?;
+    let (cmake, _) = tools(&home)?;
+    process::run(Command::new(&cmake).arg("--build").arg(home.join("build")).args(["--target", SERVER]))?;
+    workspace::replace(&done, SOURCE.as_bytes())?;
+    Ok(program)
+}
+
+/// Configures the build. Of an option that occurs twice, CMake uses the last value.
+fn configure(home: &Path, options: &[&str]) -> Result<(), Error> {
+    fs::create_dir_all(home).map_err(|source| Error::File { path: home.to_owned(), source })?;
+    let source = fetch(home)?;
+    let (cmake, ninja) = tools(home)?;
     let fix = home.join("tile-configuration.h");
     workspace::replace(&fix, TILE_FIX.as_bytes())?;
     let flags = format!("-include {}", fix.display());
@@ -122,15 +158,12 @@ pub fn provide(folder: &Path) -> Result<Llama, Error> {
             .args(["-G", "Ninja"])
             .arg(format!("-DCMAKE_MAKE_PROGRAM={}", ninja.display()))
             .arg(format!("-DCMAKE_CXX_FLAGS={flags}"))
-            .args(OPTIONS)
+            .args(options)
             .arg("-S")
             .arg(&source)
             .arg("-B")
             .arg(home.join("build")),
-    )?;
-    process::run(Command::new(&cmake).arg("--build").arg(home.join("build")).arg("--target").args(TARGETS))?;
-    workspace::replace(&done, what.as_bytes())?;
-    Ok(found())
+    )
 }
 
 /// Folder of fetched files.

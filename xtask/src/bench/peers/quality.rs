@@ -34,13 +34,15 @@ const PEERS: [(&str, &[&str], bool); 10] = [
 ];
 
 /// Formats made from the float weights: weights alone, with activations and states in floats, then
-/// the formats of speed comparisons.
-const OURS: [&str; 10] = [
+/// attention alone, then the formats of speed comparisons.
+const OURS: [&str; 12] = [
     "w8-per-channel/f32/f32",
     "w8-block32/f32/f32",
     "w4-block32[head=w8-per-channel]/f32/f32",
     "w4-block32/f32/f32",
     "w4-block32-stepped[head=w8-per-channel]/f32/f32",
+    "f32/f32/f32/attention-bf16",
+    "f32/f32/f32/attention-f16",
     "w8-block32/a8-dynamic-block32/f16",
     "w8-per-channel/a8-dynamic-block32/f16",
     "w8-per-channel/a8-dynamic/f16",

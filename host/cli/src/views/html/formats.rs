@@ -19,7 +19,7 @@ pub struct Formats {
 
 /// One set of formats and its use.
 struct FormatsUse {
-    /// Weights, activations and states as one word.
+    /// Weights, activations, states and attention as one word.
     formats: String,
     /// Number of layers, and of components without layers.
     layers: u64,

@@ -218,7 +218,8 @@ fn the_first_difference_is_the_reason() {
     let plan = RestoreReason::Plan { saved: "other".to_owned(), own: "plan".to_owned() };
     let left_out = RestoreReason::NotSaved("released".to_owned());
     let released = |head: &mut Head| head.states = StatesHead::LeftOut("released".to_owned());
-    let changes: [(&dyn Fn(&mut Head), RestoreReason, &str); 7] = [
+    type Change<'a> = &'a dyn Fn(&mut Head);
+    let changes: [(Change, RestoreReason, &str); 7] = [
         (&|head| head.model = "big".to_owned(), model("big"), "the model `big`, not `toy`"),
         (&|head| head.plan = "other".to_owned(), plan, "the plan other, not plan"),
         (&|head| head.tables = None, model("toy"), "other weights of `toy`"),

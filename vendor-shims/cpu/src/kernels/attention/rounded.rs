@@ -175,7 +175,7 @@ fn spread<'a>(
     finish_at(row.level, d, all, results);
 }
 
-/// Sets totals to those of no keys.
+/// Sets totals as for no keys.
 fn clear(totals: &mut [f32]) {
     let (totals, _) = totals.as_chunks_mut::<TOTALS>();
     totals.fill([f32::NEG_INFINITY, 0.0]);
@@ -273,7 +273,7 @@ impl Rows<'_> {
     }
 
     /// Computes totals and results of a block of keys, and returns the rows that see at least one
-    /// of its keys. Totals of other rows are those of no keys.
+    /// of its keys. Totals of other rows stay as for no keys.
     fn block(
         &self,
         block: u64,

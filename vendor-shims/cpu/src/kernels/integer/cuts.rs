@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn pieces_cover_all_rows_of_all_groups_once() {
-        for (rows, step, panels) in [(1, 24, 3), (24, 24, 4), (50, 24, 9), (512, 64, 40)] {
+        for (rows, step, panels) in [(1, 24, 3_usize), (24, 24, 4), (50, 24, 9), (512, 64, 40)] {
             let steps = Steps::of(rows, step);
             let groups = panels.div_ceil(GROUP);
             let units = steps.units(panels);
