@@ -194,8 +194,8 @@ fn is_shallow(value: &Value, levels: usize) -> bool {
     }
 }
 
-/// Returns the deepest nesting of brackets, without quoted and escaped ones and those of regular
-/// expressions between slashes, whose own parser limits their nesting.
+/// Returns the deepest nesting of brackets. Quoted and escaped brackets do not count. Brackets in
+/// regular expressions between slashes do not either, because their parser limits their nesting.
 fn deepest_bracket(text: &str) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0);
     let (mut quoted, mut pattern, mut escaped) = (false, false, false);

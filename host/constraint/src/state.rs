@@ -39,7 +39,7 @@ impl ConstraintState {
     /// Starts to compute the mask of the next token on another thread. [`ConstraintState::mask`]
     /// waits for it.
     pub fn begin_mask(&mut self) {
-        // After the end, there is no next token.
+        // A stopped parser has no next token.
         if self.next.is_some() || self.parser.as_ref().is_some_and(|parser| parser.is_stopped()) {
             return;
         }

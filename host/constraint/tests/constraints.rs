@@ -340,7 +340,7 @@ fn every_family_of_tokenizers_spells_json() {
         let mut state = constraint.start().unwrap();
         let ids = tokenizer.encode("{\"name\": \"Ann\", \"age\": 7}", false).unwrap();
         let bytes = tokenizer.token_bytes().unwrap();
-        // A tokenizer may put a space before a text, which is no part of the reply.
+        // A tokenizer may put a space before a text. It is not part of the reply.
         let skipped = usize::from(tokenizer.prefixes_space() && bytes[ids[0] as usize] == b" ");
         for id in &ids[skipped..] {
             state.accept(*id).unwrap_or_else(|error| panic!("{name}: {error}"));

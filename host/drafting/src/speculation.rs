@@ -76,7 +76,7 @@ pub struct Drafted {
 }
 
 impl Drafted {
-    /// Returns tokens that follow in any case, such as those that a grammar leaves no choice about.
+    /// Creates a proposal of tokens that follow in any case, because a grammar allows no others.
     pub fn certain(tokens: Vec<u32>) -> Self {
         Drafted { tokens, ..Drafted::default() }
     }

@@ -312,7 +312,8 @@ impl Session {
     }
 
     /// Sets a callback that runs before each step, `None` (the default) for none. Sessions of
-    /// several threads can wait there for their turn, also within a long prompt.
+    /// several threads can wait there for their turn, also within a long prompt. Vectors of texts
+    /// are computed without it.
     pub fn set_before_step(&mut self, before: Option<BeforeStep>) {
         self.before_step = before;
     }

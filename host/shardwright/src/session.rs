@@ -261,7 +261,8 @@ impl Session {
     }
 
     /// Sets a callback that runs before each step, also within a long prompt. Sessions of several
-    /// threads can wait there for their turn. `None`, the default, for none.
+    /// threads can wait there for their turn. `None`, the default, for none. Towers of pictures and
+    /// sounds run without it.
     pub fn set_before_step(&mut self, before: Option<BeforeStep>) {
         self.inner.set_before_step(before);
     }

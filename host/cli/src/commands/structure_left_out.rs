@@ -7,7 +7,7 @@ use shardwright::{ErrorKind, Session, ToolChoice};
 use crate::arguments::RunArguments;
 use crate::outcome::Failure;
 
-/// Leaves replies free, because there is no grammar.
+/// Has no effect: [`grammar`] fails for all arguments that need a grammar, so there is none here.
 pub fn constrain(_: &mut Session, _: Option<&Infallible>, _: &RunArguments) -> Result<(), Failure> {
     Ok(())
 }
