@@ -1,6 +1,7 @@
 //! Saved sessions and the prefix cache on Gemma 3 270M: the time to the first token of a restored
-//! session compared with reading its text again, and of a prompt with a known beginning compared
-//! with a prompt of its last tokens alone.
+//! session compared with reading its text again, and of a prompt with a cached beginning compared
+//! with a prompt of its last tokens alone, and with the same prompt in a session that has the
+//! beginning itself. The last comparison shows the cost of copying the states.
 //!
 //! Run `cargo xtask bench sessions`, or
 //! `cargo bench -p shardwright-tests --bench sessions [-- pairs=COUNT]`, 5 pairs by default.
@@ -67,7 +68,7 @@ fn main() {
     let ids = model.tokenizer().expect("a tokenizer").encode(&text, true).expect("tokens");
     assert!(ids.len() > 2 * SAVED, "{TEXT} has {} tokens", ids.len());
     let mut rows = vec![restored(&model, &ids, pairs)];
-    rows.extend(FURTHER.map(|further| known_beginning(&model, &ids, pairs, further)));
+    rows.extend(FURTHER.iter().flat_map(|further| known_beginning(&model, &ids, pairs, *further)));
     let head = ["time to the first token", "with known states", "compared with"];
     markdown(&[&head[..], &COMPARED].concat(), &rows);
 }
@@ -158,45 +159,63 @@ fn restored(model: &Model, ids: &[u32], pairs: usize) -> Vec<String> {
 }
 
 /// Compares a prompt with a beginning of [`BEGINNING`] cached tokens and `further` other ones with
-/// a prompt of these others alone.
-fn known_beginning(model: &Model, ids: &[u32], pairs: usize, further: usize) -> Vec<String> {
+/// a prompt of these others alone, and with the same prompt in a session that has the beginning.
+fn known_beginning(model: &Model, ids: &[u32], pairs: usize, further: usize) -> [Vec<String>; 2] {
     let (beginning, rest) = ids.split_at(BEGINNING);
     let cache = PrefixCache::new(CACHE_BYTES);
+    let uncached = || model.session().expect("a session");
     let cached = || {
-        let mut session = model.session().expect("a session");
+        let mut session = uncached();
         session.set_prefix_cache(Some(cache.clone()));
         session
     };
-    // A single token is chosen and not run, so that the cache has the beginning alone.
-    answer(&mut cached(), beginning, 1, Instant::now());
+    let store_beginning = || {
+        cache.clear();
+        // A single token is chosen and not run, so that the cache has the beginning alone.
+        answer(&mut cached(), beginning, 1, Instant::now());
+    };
     // The first token of each prompt differs, so that none is a beginning of another.
     let mut seen = BTreeSet::new();
     let ends: Vec<&[u32]> = rest.windows(further).filter(|end| seen.insert(end[0])).take(pairs + 1).collect();
     assert_eq!(ends.len(), pairs + 1, "{TEXT} has too few different tokens");
-    let (mut hits, mut alone) = (ends.iter(), ends.iter());
-    let measured = alternately(
+    let prompt = |end: &[u32]| [beginning, end].concat();
+    let hit = |end: &[u32]| {
+        let start = Instant::now();
+        answer(&mut cached(), &prompt(end), GENERATED, start)
+    };
+    store_beginning();
+    let (mut hits, mut others) = (ends.iter(), ends.iter());
+    let compared_with_alone = alternately(
         pairs,
+        || hit(hits.next().expect("an end for each pair")),
         || {
-            let end = *hits.next().expect("an end for each pair");
+            let end = *others.next().expect("an end for each pair");
             let start = Instant::now();
-            let mut session = cached();
-            let hit = answer(&mut session, &[beginning, end].concat(), GENERATED, start);
-            (hit, end)
-        },
-        || {
-            let end = *alone.next().expect("an end for each pair");
-            let start = Instant::now();
-            let mut session = model.session().expect("a session");
-            (answer(&mut session, end, GENERATED, start), end)
+            answer(&mut uncached(), end, GENERATED, start)
         },
     );
-    let mut answers = Vec::new();
-    for ((hit, end), (short, _)) in measured {
-        assert_eq!((hit.reused, short.reused), (BEGINNING, 0));
-        let mut session = model.session().expect("a session");
-        let whole = answer(&mut session, &[beginning, end].concat(), GENERATED, Instant::now());
-        assert!(hit.bits() == whole.bits(), "cached states give other bits");
-        answers.push((hit, short));
+    for (hit, alone) in &compared_with_alone {
+        assert_eq!((hit.reused, alone.reused), (BEGINNING, 0));
     }
-    summary(&format!("{further} after {BEGINNING} cached tokens, compared with {further} alone"), &answers)
+    store_beginning();
+    let (mut hits, mut others) = (ends.iter(), ends.iter());
+    let compared_with_own = alternately(
+        pairs,
+        || hit(hits.next().expect("an end for each pair")),
+        || {
+            let end = *others.next().expect("an end for each pair");
+            let mut session = uncached();
+            answer(&mut session, beginning, 1, Instant::now());
+            answer(&mut session, &prompt(end), GENERATED, Instant::now())
+        },
+    );
+    for (hit, own) in &compared_with_own {
+        assert_eq!((hit.reused, own.reused), (BEGINNING, BEGINNING));
+        assert!(hit.bits() == own.bits(), "cached states give other bits");
+    }
+    let of_cached = format!("{further} after {BEGINNING} cached tokens, compared with");
+    [
+        summary(&format!("{of_cached} {further} alone"), &compared_with_alone),
+        summary(&format!("{of_cached} the same in a session that has them"), &compared_with_own),
+    ]
 }

@@ -1,6 +1,7 @@
 //! States of recent prompts, shared by sessions, so that an equal beginning of a later prompt is
 //! copied instead of run.
 
+mod rows;
 mod tree;
 
 use std::ops::Range;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::rows::Rows;
 use super::{Mark, PrefixCacheStatistics};
 use crate::chain::{Chain, ChainMark};
 use crate::error::SessionError;
@@ -14,23 +15,6 @@ const BLOCK: usize = 256;
 
 /// Bytes that a node needs in addition to its marks and rows, at most.
 const NODE_BYTES: u64 = 512;
-
-/// States of adjacent positions: the rows of each state, by position.
-struct Rows {
-    states: Vec<Vec<u8>>,
-    positions: usize,
-    /// Share of the chain's memory budget.
-    share: Option<MemoryShare>,
-}
-
-impl Rows {
-    /// Returns the rows of positions within this node.
-    fn of(&self, state: usize, within: Range<usize>) -> &[u8] {
-        let rows = self.states.get(state).map_or(&[][..], Vec::as_slice);
-        let row_bytes = rows.len() / self.positions.max(1);
-        rows.get(within.start * row_bytes..within.end * row_bytes).unwrap_or_default()
-    }
-}
 
 /// Appends the rows of a state at these positions.
 pub(super) type Read<'r> = &'r mut dyn FnMut(usize, Range<usize>, &mut Vec<u8>) -> Result<(), SessionError>;
@@ -228,12 +212,8 @@ impl Tree {
         let (share, remaining) = share.map(|share| share.divided(bytes)).unzip();
         let first = self.tick();
         let node = self.nodes.get_mut(&id)?;
-        let part = |within: Range<usize>, share| {
-            let states = 0..node.rows.states.len();
-            let states = states.map(|state| node.rows.of(state, within.clone()).to_vec()).collect();
-            Arc::new(Rows { states, positions: within.len(), share })
-        };
-        let (rows, rest_rows) = (part(0..count, share), part(count..positions, remaining));
+        let rows = Arc::new(node.rows.part(&(0..count), share));
+        let rest_rows = Arc::new(node.rows.part(&(count..positions), remaining));
         let rest_marks = node.marks.split_off(count);
         let marks = std::mem::replace(&mut node.marks, rest_marks);
         (node.rows, node.bytes, node.parent) = (rest_rows, rest, Some(first));
@@ -258,19 +238,17 @@ impl Tree {
     ) -> Option<u64> {
         let bytes = Tree::bytes_of(chain, marks.len());
         let share = self.make_room(bytes, chain.budget(), parent)?;
-        let states = &chain.layout().states;
-        let mut rows = Rows { states: Vec::with_capacity(states.len()), positions: marks.len(), share };
-        for (state, plan) in states.iter().enumerate() {
-            let (_, row_bytes) = plan.extents();
-            let mut own = Vec::with_capacity(marks.len() * row_bytes);
-            if let Err(error) = read(state, positions.clone(), &mut own) {
+        let states = chain.layout().states.len();
+        let (mut rows, mut ends) = (Vec::new(), Vec::with_capacity(states));
+        for state in 0..states {
+            if let Err(error) = read(state, positions.clone(), &mut rows) {
                 tracing::info!(%error, "the states of a prompt are not cached");
                 return None;
             }
-            rows.states.push(own);
+            ends.push(rows.len());
         }
         let id = self.tick();
-        let (marks, rows) = (marks.to_vec(), Arc::new(rows));
+        let (marks, rows) = (marks.to_vec(), Arc::new(Rows::new(&rows, ends, marks.len(), share)));
         self.statistics.bytes += bytes;
         self.statistics.positions += marks.len() as u64;
         self.nodes.insert(id, Node { parent, children: Vec::new(), marks, rows, bytes, used: id });
