@@ -38,7 +38,7 @@ fn main() {
         &[(planner, "sdk/"), (amounts, "amounts/")],
     );
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
-    fs::write(out.join("begin.rs"), gathered.lists).expect("the build's own folder");
+    fs::write(out.join("starter.rs"), gathered.lists).expect("the build's own folder");
 }
 
 struct Gathered {

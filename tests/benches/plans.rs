@@ -24,7 +24,7 @@ use std::fs;
 use std::path::Path;
 
 use shardwright::OpenOptions;
-use shardwright_build::{LossReport, PlanReport, Predicted, Ranged, Speed};
+use shardwright_build::{IntervalText, LossReport, PlanReport, Predicted, Speed};
 use shardwright_checkpoints::ChainPlan;
 use shardwright_planning::profile::{Preference, ProfileRegistry};
 use shardwright_planning::request::DraftEstimate;
@@ -181,5 +181,5 @@ fn time(time: Predicted) -> String {
         0 => time.provenance.to_string(),
         count => format!("{}, {count} operations estimated by share", time.provenance),
     };
-    Ranged::time(&time.time()).with(&source)
+    IntervalText::time(&time.time()).with(&source)
 }

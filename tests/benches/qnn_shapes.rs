@@ -27,7 +27,7 @@ use shardwright_graph::{
     legalise_encoded,
 };
 use shardwright_models::Checkpoint;
-use shardwright_shims::{Place, ShimRegistry, WorkOrderBuilder};
+use shardwright_shims::{ArtefactDestination, ShimRegistry, WorkOrderBuilder};
 use shardwright_test_checkpoints::Spec;
 use shardwright_tests::{profiles, program};
 use shardwright_vocabulary::{DType, EntryKind, EntryName, FormatTuple};
@@ -263,7 +263,7 @@ fn compile_one(task: &Value) {
         }
     });
     let started = Instant::now();
-    let artefact = instance.compile(soc, &order, Place::Temporary, &mut ()).expect("compiled");
+    let artefact = instance.compile(soc, &order, ArtefactDestination::Temporary, &mut ()).expect("compiled");
     let seconds = started.elapsed().as_secs_f64();
     // Measured once more before the worker ends.
     peak.fetch_max(peak_of_children(), Ordering::Relaxed);

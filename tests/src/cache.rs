@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use shardwright::user_cache_directory;
-use shardwright_files::own;
+use shardwright_files::private_files;
 use tempfile::TempDir;
 
 use crate::program::{Run, shardwright};
@@ -40,11 +40,11 @@ impl Cache {
     /// If it cannot be created.
     pub fn for_test() -> Self {
         let cache = Cache::empty();
-        own::create_folder(&cache.path).expect("a folder");
+        private_files::create_folder(&cache.path).expect("a folder");
         if let Some(shared) = user_cache_directory() {
             for name in SHARED {
                 let folder = shared.join(name);
-                own::create_folder(&folder).expect("a folder of the cache");
+                private_files::create_folder(&folder).expect("a folder of the cache");
                 symlink(folder, cache.path.join(name)).expect("a link");
             }
         }

@@ -17,12 +17,12 @@ pub const CHIP: &str = "testchip";
 /// Folders with the chip's shim and its profile, deleted on drop. Each chip has its own copy of the
 /// library, because the library counts its runs.
 #[derive(Debug)]
-pub struct Chip {
+pub struct TestChip {
     name: String,
     folder: TempDir,
 }
 
-impl Chip {
+impl TestChip {
     /// Builds the shim of a working chip.
     ///
     /// # Panics
@@ -35,7 +35,7 @@ impl Chip {
     /// `profile` contains further fields of the profile.
     ///
     /// # Panics
-    /// As [`Chip::new`].
+    /// As [`TestChip::new`].
     pub fn named(name: &str, profile: &serde_json::Value) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let chip = Self { name: name.to_owned(), folder };
@@ -82,7 +82,7 @@ impl Chip {
     /// opened instance.
     ///
     /// # Panics
-    /// As [`Chip::new`].
+    /// As [`TestChip::new`].
     pub fn that_dies(how: &str, run: u32) -> Self {
         let chip = Self::new();
         chip.fails_in(how, run);
@@ -109,7 +109,7 @@ impl Chip {
     /// * `gaps`: also no support for transposition and GELU
     ///
     /// # Panics
-    /// As [`Chip::fails_in`].
+    /// As [`TestChip::fails_in`].
     pub fn behaves_as(&self, answer: &str) {
         self.fails_in(answer, 0);
     }
@@ -118,7 +118,7 @@ impl Chip {
     /// and a run of a shard with more than `bytes` bytes takes 20 ms.
     ///
     /// # Panics
-    /// As [`Chip::fails_in`].
+    /// As [`TestChip::fails_in`].
     pub fn is_slow_above(&self, bytes: u32) {
         self.fails_in("heavy", bytes);
     }
@@ -127,7 +127,7 @@ impl Chip {
     /// `tests/shims/faults.h`.
     ///
     /// # Panics
-    /// As [`Chip::fails_in`].
+    /// As [`TestChip::fails_in`].
     pub fn has_faults(&self, faults: &[&str]) {
         fs::write(self.folder.path().join("orders.faults"), faults.join("\n")).expect("written");
     }
@@ -178,7 +178,7 @@ impl Chip {
     }
 }
 
-impl Default for Chip {
+impl Default for TestChip {
     fn default() -> Self {
         Self::new()
     }

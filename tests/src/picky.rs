@@ -7,11 +7,13 @@ use std::sync::OnceLock;
 
 use shardwright_build::EntryMenu;
 use shardwright_graph::{
-    ComponentKind, Encodings, EntryGraph, EntryOptions, Graph, LegaliseError, Legalised, PortSide, Role,
-    Verdict, legalise_encoded,
+    ComponentKind, Encodings, EntryGraph, EntryOptions, Graph, LegaliseError, Legalised, NodeVerdict,
+    PortSide, Role, legalise_encoded,
 };
 use shardwright_runtime::{Chain, ChainDescription, ShardDescription};
-use shardwright_shims::{LoadedShard, Place, ShimError, ShimInstance, ShimRegistry, WorkOrderBuilder};
+use shardwright_shims::{
+    ArtefactDestination, LoadedShard, ShimError, ShimInstance, ShimRegistry, WorkOrderBuilder,
+};
 use shardwright_vocabulary::Encoding;
 
 use crate::tree;
@@ -144,7 +146,7 @@ impl Formatted<'_> {
         menu: &EntryMenu,
         before: &[u32],
         ports: PortEncodings<'_>,
-        mut check: impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, E>,
+        mut check: impl FnMut(&EntryGraph) -> Result<Vec<NodeVerdict>, E>,
     ) -> Result<Vec<LegalShard>, LegaliseError<E>> {
         let mut shards = Vec::new();
         for component in &self.graph.components {
@@ -190,7 +192,7 @@ impl Formatted<'_> {
                 order = order.entry(&legal.graph).unwrap_or_else(|error| panic!("{name}: {error}"));
             }
             let order = order.temporary().unwrap_or_else(|error| panic!("{name}: {error}"));
-            let artefact = shim.compile(&device, &order, Place::Temporary, &mut ())?;
+            let artefact = shim.compile(&device, &order, ArtefactDestination::Temporary, &mut ())?;
             let loaded = shim.load(&device, &artefact, &[])?;
             described.push(ShardDescription::of(&name, &loaded).expect("an artefact has entries"));
             executors.push(loaded);

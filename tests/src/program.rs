@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shardwright_files::own;
+use shardwright_files::private_files;
 use shardwright_planning::builtin;
 use shardwright_planning::sandbox::{CompiledCache, EngineKind, Sandbox};
 
@@ -89,10 +89,10 @@ pub fn share_planner(cache: &Path) {
     let Some(shared) = std::env::var_os(CACHE_VARIABLE).filter(|_| cache.is_absolute()) else { return };
     let to = cache.join(name);
     if !to.exists()
-        && let Ok(Some(code)) = own::read(&Path::new(&shared).join(name), u64::MAX)
+        && let Ok(Some(code)) = private_files::read(&Path::new(&shared).join(name), u64::MAX)
     {
         // A test may name a folder that is not writable.
-        let _ = own::write(&to, &code);
+        let _ = private_files::write(&to, &code);
     }
 }
 

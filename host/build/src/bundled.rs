@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use shardwright_bundle::{Bundle, ChainEntry, Digest, FileReference, ShardEntry};
 use shardwright_planning::check::CheckedPlan;
 use shardwright_planning::request::Request;
-use shardwright_shims::{Artefact, Heads, Place, WorkOrder};
+use shardwright_shims::{Artefact, ArtefactDestination, Heads, WorkOrder};
 use shardwright_vocabulary::{Error, ErrorKind, ShimIdentity};
 
-use crate::sharing::Claim;
+use crate::shared_writer::Claim;
 use crate::{ArtefactStore, BuiltShard, PlanReport, Result, SharedWriter, TargetExecutor};
 
 /// Writes artefacts into a bundle as they are compiled, and reuses artefacts of an earlier,
@@ -152,8 +152,8 @@ pub fn artefact_key(order: &WorkOrder, executor: &TargetExecutor) -> Result<Stri
 }
 
 impl ArtefactStore for BundleStore<'_> {
-    fn place(&self) -> Result<Place<'_>> {
-        Ok(Place::Directory(&self.staging))
+    fn place(&self) -> Result<ArtefactDestination<'_>> {
+        Ok(ArtefactDestination::Directory(&self.staging))
     }
 
     fn recall(&mut self, order: &WorkOrder, executor: &TargetExecutor) -> Result<Option<Artefact>> {

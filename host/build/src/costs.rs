@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use shardwright_bundle::Digest;
-use shardwright_files::own;
+use shardwright_files::private_files;
 use shardwright_graph::{EntryGraph, Weight};
 use shardwright_shims::{ShimError, ShimInstance, entry_identity};
 use shardwright_vocabulary::{Device, Estimate, Notice, Provenance, TimeCost};
@@ -212,7 +212,7 @@ pub(crate) fn row_key(
 /// Returns the stored row, unless it is damaged, of another version, of another key, or possibly
 /// written by another user.
 fn recall(path: &std::path::Path, key: Digest) -> Option<Row> {
-    let bytes = own::read(path, FILE_BYTES).ok()??;
+    let bytes = private_files::read(path, FILE_BYTES).ok()??;
     let kept: Kept = serde_json::from_slice(&bytes).ok()?;
     (kept.version == VERSION && kept.key == key).then_some(kept.row)
 }
@@ -220,7 +220,7 @@ fn recall(path: &std::path::Path, key: Digest) -> Option<Row> {
 /// Writes a row atomically, in a folder that only this user can write.
 fn keep(path: &std::path::Path, key: Digest, row: Row) -> crate::Result<()> {
     let content = serde_json::to_vec(&Kept { version: VERSION, key, row }).map_err(std::io::Error::from)?;
-    own::write(path, &content)
+    private_files::write(path, &content)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use shardwright_vocabulary::{Device, DeviceKind, Error, ErrorKind, Target, Targe
 use shardwright_worker::Shims;
 
 use crate::chips::{about_profile, chip_of, in_its_words};
-use crate::places::thread_options;
+use crate::placement::thread_options;
 use crate::{CPU_SHIM, Executor, PlanOptions, Purpose, Result, TargetExecutor};
 
 /// The shim of a target.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use shardwright_bundle::Digest;
-use shardwright_files::{read_named, room};
+use shardwright_files::{eviction, read_named};
 use shardwright_graph::Graph;
 use shardwright_planning::profile::{GENERIC, Preference, Profile};
 use shardwright_planning::request::{DraftEstimate, PromptLength, Request};
@@ -362,7 +362,7 @@ pub struct PlanOptions {
 impl PlanOptions {
     /// Returns the most bytes of the cache's files that can be made again.
     pub fn cache_bytes_max(&self) -> u64 {
-        self.cache_limit.unwrap_or(room::CACHE_BYTES_MAX)
+        self.cache_limit.unwrap_or(eviction::CACHE_BYTES_MAX)
     }
 
     /// Returns the rules by which files are trusted. The rules of each call collect their own

@@ -8,7 +8,7 @@ use shardwright_vocabulary::{FormatTuple, Notice, Watch};
 use shardwright_worker::Shims;
 
 use crate::offers::rounded_by_default;
-use crate::places::RunPlaces;
+use crate::placement::RunPlaces;
 use crate::planners::planning_session;
 use crate::{
     Compiler, Learned, ModelFormats, PlanOptions, PlanSource, Purpose, Result, TargetExecutor, TargetOffer,
@@ -17,16 +17,16 @@ use crate::{
 
 mod answer;
 mod candidates;
-mod chosen;
+mod chip_choice;
+mod completed_request;
+mod goals;
 mod offers;
-mod requested;
-mod wanted;
 
 use candidates::Candidates;
-use chosen::Chosen;
+use chip_choice::ChipChoice;
+use completed_request::CompletedRequest;
+use goals::PlanGoals;
 use offers::Offers;
-use requested::Requested;
-use wanted::Wanted;
 
 /// The results of all steps up to the planner's request.
 pub(crate) struct Preparation {
@@ -79,15 +79,15 @@ impl Preparation {
         watch: &mut dyn Watch,
     ) -> Result<Self> {
         let mut notices = Notices::default();
-        let chosen = Chosen::of(source, options, &mut notices)?;
+        let chosen = ChipChoice::of(source, options, &mut notices)?;
         let candidates = Candidates::of(source.graph(), &chosen);
         let offers = Offers::of(&candidates, &chosen, purpose, &mut notices)?;
         let session = planning_session(&chosen.options, &chosen.trust, watch)?;
-        let wanted = Wanted::of(source, &chosen, &candidates.tuples, &session, &mut notices, watch)?;
+        let wanted = PlanGoals::of(source, &chosen, &candidates.tuples, &session, &mut notices, watch)?;
         let graph = source.graph();
         let weighed = Weighed::of(graph, stored_formats(graph), source.making(), source.download());
         let rounded = rounded_by_default(graph, &chosen.chip.profile, &chosen.options);
-        let requested = Requested::of(source, &chosen, &offers, wanted, &mut notices, watch)?;
+        let requested = CompletedRequest::of(source, &chosen, &offers, wanted, &mut notices, watch)?;
 
         let Notices { lasting, mut passing } = notices;
         passing.extend(session.load_notices().map(Notice::note));

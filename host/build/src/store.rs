@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use shardwright_shims::{Artefact, Place, WorkOrder};
+use shardwright_shims::{Artefact, ArtefactDestination, WorkOrder};
 use shardwright_vocabulary::{Error, ErrorKind};
 
 use crate::{Result, TargetExecutor, artefact_key};
@@ -11,7 +11,7 @@ use crate::{Result, TargetExecutor, artefact_key};
 /// Stores artefacts and finds artefacts that need not be compiled again.
 pub trait ArtefactStore {
     /// Returns where `compile` writes. Called once before each compilation.
-    fn place(&self) -> Result<Place<'_>>;
+    fn place(&self) -> Result<ArtefactDestination<'_>>;
 
     /// Returns the artefact compiled earlier from this work order by that shim for that device.
     fn recall(&mut self, order: &WorkOrder, executor: &TargetExecutor) -> Result<Option<Artefact>>;
@@ -29,8 +29,8 @@ pub trait ArtefactStore {
 pub struct NoArtefactStore;
 
 impl ArtefactStore for NoArtefactStore {
-    fn place(&self) -> Result<Place<'_>> {
-        Ok(Place::Temporary)
+    fn place(&self) -> Result<ArtefactDestination<'_>> {
+        Ok(ArtefactDestination::Temporary)
     }
 
     fn recall(&mut self, _order: &WorkOrder, _executor: &TargetExecutor) -> Result<Option<Artefact>> {
@@ -77,7 +77,7 @@ impl<'s> RevisedStore<'s> {
 }
 
 impl ArtefactStore for RevisedStore<'_> {
-    fn place(&self) -> Result<Place<'_>> {
+    fn place(&self) -> Result<ArtefactDestination<'_>> {
         let &Compilations { ref made, limit } = self.compilations;
         if made.get() >= limit {
             let what = format!("no plan succeeded within {limit} compilations");

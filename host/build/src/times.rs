@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use shardwright_bundle::Digest;
-use shardwright_files::own;
+use shardwright_files::private_files;
 use shardwright_graph::{EntryGraph, Weight};
 use shardwright_planning::request::{Request, time_fault};
 use shardwright_shims::{ShimInstance, entry_identity};
@@ -239,7 +239,7 @@ impl Times {
     fn recall(&self, key: Digest) -> Result<Option<TimeCost>, String> {
         let path = self.path(key);
         let fault = |what: &dyn std::fmt::Display| format!("{}: {what}", path.display());
-        let Some(bytes) = own::read(&path, FILE_BYTES).map_err(|error| fault(&error))? else {
+        let Some(bytes) = private_files::read(&path, FILE_BYTES).map_err(|error| fault(&error))? else {
             return Ok(None);
         };
         let kept: Kept = serde_json::from_slice(&bytes).map_err(|_| fault(&"is damaged"))?;
@@ -261,7 +261,7 @@ impl Times {
     /// Fails if the file cannot be written, or if the folder is not the user's own.
     pub fn keep(&self, key: Digest, time: TimeCost) -> Result<()> {
         let content = serde_json::to_vec(&Kept::of(key, time)).map_err(std::io::Error::from)?;
-        own::write(&self.path(key), &content)
+        private_files::write(&self.path(key), &content)
     }
 
     /// Forgets the time of a row, if there is one.

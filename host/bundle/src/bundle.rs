@@ -15,7 +15,7 @@ use shardwright_vocabulary::{Error, ErrorKind, Result};
 use crate::digest::Stop;
 use crate::error::{FOREIGN, beyond, io_at, no_variant, not_packed, unknown_file};
 use crate::file::MappedFile;
-use crate::hashed::{Forgotten, Hashed};
+use crate::hash_statistics::{Forgotten, Hashed};
 use crate::manifest::{AssetEntry, FileReference, Manifest, TextFile, Variant};
 use crate::proofs::Proof;
 use crate::signer::Signer;
@@ -32,7 +32,7 @@ pub const BEGIN_BYTES: usize = 8;
 
 /// Location of a bundle's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FileLocation {
     /// The file itself, or the file or package that contains it.
     pub path: PathBuf,
     /// Offset within that file.
@@ -227,9 +227,9 @@ impl Bundle {
     }
 
     /// Returns the location of a file of this bundle, after comparing its kind and length.
-    pub fn place(&self, reference: &FileReference) -> Result<Place> {
+    pub fn place(&self, reference: &FileReference) -> Result<FileLocation> {
         let section = self.section(reference)?;
-        Ok(Place { path: section.path().to_owned(), offset: section.offset() })
+        Ok(FileLocation { path: section.path().to_owned(), offset: section.offset() })
     }
 
     /// Returns the first bytes of a file, at most [`BEGIN_BYTES`], to recognise its type. They are
@@ -365,7 +365,7 @@ impl Bundle {
 
     /// Hashes every file and returns the first mismatch as an error. `progress` is called before
     /// each file is read.
-    pub fn verify_all(&self, mut progress: impl FnMut(Progress)) -> Result<()> {
+    pub fn verify_all(&self, mut progress: impl FnMut(FileProgress)) -> Result<()> {
         let mut file = None;
         self.verify_all_watched(|now| {
             if file.replace(now.file) != Some(now.file) {
@@ -381,13 +381,16 @@ impl Bundle {
     /// # Errors
     ///
     /// Also an error of the kind [`ErrorKind::Cancelled`] if `progress` stopped it.
-    pub fn verify_all_watched(&self, mut progress: impl FnMut(Progress) -> ControlFlow<()>) -> Result<()> {
+    pub fn verify_all_watched(
+        &self,
+        mut progress: impl FnMut(FileProgress) -> ControlFlow<()>,
+    ) -> Result<()> {
         let total = self.total_bytes();
         let mut done = 0;
         for (&file, used_as) in &self.opened.uses {
             let started = Instant::now();
             let section = self.opened.store.file(file, used_as, false)?;
-            let blocks = &mut |bytes| progress(Progress { file, done: done + bytes, total });
+            let blocks = &mut |bytes| progress(FileProgress { file, done: done + bytes, total });
             let sum = Digest::of_blocks(section.reader(), blocks);
             let (sum, _) = sum.map_err(|stop| stopped(section.path(), stop))?;
             self.count(file.bytes, started.elapsed(), None);
@@ -426,7 +429,7 @@ fn stopped(path: &Path, stop: Stop) -> Error {
 
 /// Progress of [`Bundle::verify_all`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct FileProgress {
     /// The next file to read.
     pub file: FileReference,
     /// Bytes read so far, before this file.

@@ -9,7 +9,7 @@ use shardwright_vocabulary::Result;
 use crate::bundle::{TINY_FILE_BYTES, uses_of};
 use crate::signed::SignatureReport;
 use crate::store::{Checked, Store};
-use crate::{Digest, FORMAT_VERSION, FileReference, Manifest, Progress, Stray};
+use crate::{Digest, FORMAT_VERSION, FileProgress, FileReference, Manifest, Stray};
 
 /// The level of file checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum Examine {
 
 /// A bundle on disk, possibly damaged.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Inspection {
+pub struct BundleInspection {
     /// Its directory or file.
     pub path: PathBuf,
     /// Whether the bundle is one file.
@@ -89,8 +89,8 @@ pub fn inspect(
     path: impl AsRef<Path>,
     examine: Examine,
     trust: &Trust,
-    mut progress: impl FnMut(Progress),
-) -> Result<Inspection> {
+    mut progress: impl FnMut(FileProgress),
+) -> Result<BundleInspection> {
     let store = Store::open(path.as_ref(), trust)?;
     let Checked { manifest, sha256, signature, .. } = store.read_manifest(trust)?;
     let signature = match signature {
@@ -102,7 +102,7 @@ pub fn inspect(
     let mut files = Vec::with_capacity(uses.len());
     let mut done = 0;
     for (file, used_as) in uses {
-        progress(Progress { file, done, total });
+        progress(FileProgress { file, done, total });
         let content = examine == Examine::Content || file.bytes <= TINY_FILE_BYTES;
         let state = match store.file(file, &used_as, content) {
             Ok(_) if content => FileState::Verified,
@@ -116,7 +116,7 @@ pub fn inspect(
     }
     let verified = !files.iter().any(|file| file.state == FileState::Present);
     let is_damaged = files.iter().any(|file| matches!(file.state, FileState::Damaged { .. }));
-    Ok(Inspection {
+    Ok(BundleInspection {
         path: store.path().to_owned(),
         packed: matches!(store, Store::Packed(_)),
         format: FORMAT_VERSION,

@@ -187,7 +187,7 @@ mod digest;
 mod envelope;
 mod error;
 mod file;
-mod hashed;
+mod hash_statistics;
 mod identify;
 mod inspect;
 mod journal;
@@ -199,15 +199,15 @@ mod share;
 mod signed;
 mod signer;
 mod store;
-mod unloaded;
+mod unloaded_chains;
 mod writer;
 
-pub use bundle::{BEGIN_BYTES, Blocks, Bundle, Place, Progress, Stray, TINY_FILE_BYTES};
+pub use bundle::{BEGIN_BYTES, Blocks, Bundle, FileLocation, FileProgress, Stray, TINY_FILE_BYTES};
 pub use digest::Digest;
 pub use file::{MappedFile, digest_of};
-pub use hashed::{Forgotten, Hashed};
+pub use hash_statistics::{Forgotten, Hashed};
 pub use identify::{Kind, identify, is_bundle};
-pub use inspect::{Examine, FileState, InspectedFile, Inspection, inspect};
+pub use inspect::{BundleInspection, Examine, FileState, InspectedFile, inspect};
 pub use manifest::{
     AssetEntry, ChainEntry, FileReference, Manifest, Model, ModelIdentity, NAME_BYTES_MAX, ShardEntry,
     Structure, TEXT_BYTES_MAX, TextFile, TowerEntry, TwinEntry, Variant, Verification,
@@ -217,7 +217,7 @@ pub use proofs::Proofs;
 pub use share::{Share, Volume, pack};
 pub use signed::{SignatureReport, sign};
 pub use signer::Signer;
-pub use unloaded::{Driver, LoadTrial, Unloaded, UnloadedChain, UnloadedFile};
+pub use unloaded_chains::{Driver, LoadTrial, Unloaded, UnloadedChain, UnloadedFile};
 pub use writer::BundleWriter;
 
 /// Version of the format that is written. It is also the only supported one.

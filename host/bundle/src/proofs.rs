@@ -25,12 +25,12 @@ use std::path::{Path, PathBuf};
 #[cfg(unix)]
 use std::time::{Duration, SystemTime};
 
-use shardwright_files::{Section, own};
+use shardwright_files::{Section, private_files};
 use shardwright_vocabulary::Error;
 
 use crate::Digest;
 use crate::digest::Stop;
-use crate::hashed::Forgotten;
+use crate::hash_statistics::Forgotten;
 
 /// Age of a change that is safe to record. File system clocks tick at least every two seconds.
 #[cfg(unix)]
@@ -80,21 +80,21 @@ impl Proofs {
     /// Returns the reason why notes in the directory are not trusted, if others may write there.
     /// Then every file is hashed.
     pub fn refused(&self) -> Option<Error> {
-        own::expect_folder(&self.directory).err().filter(|error| !error.is_not_found())
+        private_files::expect_folder(&self.directory).err().filter(|error| !error.is_not_found())
     }
 
     /// Returns whether a question was answered with yes before. The question's hash must cover
     /// everything that the answer depends on.
     pub fn has_passed(&self, question: Digest) -> bool {
         let mut note = String::new();
-        let opened = own::open_file(&self.directory.join(passed(question)));
+        let opened = private_files::open_file(&self.directory.join(passed(question)));
         let read = opened.is_ok_and(|(file, _)| file.take(LONGEST).read_to_string(&mut note).is_ok());
         read && note == PASSED
     }
 
     /// Records that a question was answered with yes. A failure to record only costs time.
     pub fn pass(&self, question: Digest) {
-        let _ = own::write(&self.directory.join(passed(question)), PASSED.as_bytes());
+        let _ = private_files::write(&self.directory.join(passed(question)), PASSED.as_bytes());
     }
 
     /// Verifies the bytes of a newly opened section. Hashes all of them, unless the section was
@@ -128,7 +128,7 @@ impl Proofs {
         let known = metadata.and_then(|metadata| known(&metadata, section, hash));
         let Some(known) = known.filter(|known| known.settled) else { return false };
         let mut note = String::new();
-        let opened = own::open_file(&self.directory.join(&known.name));
+        let opened = private_files::open_file(&self.directory.join(&known.name));
         let read = opened.is_ok_and(|(file, _)| file.take(LONGEST).read_to_string(&mut note).is_ok());
         read && note == known.note
     }
@@ -143,7 +143,7 @@ impl Proofs {
         if !before.settled || before.note != after.note {
             return Err(Forgotten::Lately);
         }
-        own::write(&self.directory.join(&after.name), after.note.as_bytes()).map_err(|error| {
+        private_files::write(&self.directory.join(&after.name), after.note.as_bytes()).map_err(|error| {
             Forgotten::Unwritable { directory: self.directory.clone(), reason: error.to_string() }
         })
     }
@@ -365,7 +365,7 @@ mod tests {
             fs::set_permissions(&place, before).unwrap();
             assert_eq!(ask(&proofs, &path).1, remembered(&path));
         }
-        own::create_folder(&directory.path().join("proofs")).unwrap();
+        private_files::create_folder(&directory.path().join("proofs")).unwrap();
         for damage in [&b""[..], b"7 1.0 1.0 00\n", &[0xff; 4096]] {
             fs::write(&name, damage).unwrap();
             assert!(!ask(&proofs, &path).1);

@@ -12,7 +12,7 @@ use crate::layout::{Layout, MANIFEST, SIGNATURE};
 use crate::packed::write::{Content, pack_content};
 use crate::packed::{PackReport, packed_bytes};
 use crate::signer::Signer;
-use crate::{Bundle, Digest, FileReference, Manifest, Progress, manifest};
+use crate::{Bundle, Digest, FileProgress, FileReference, Manifest, manifest};
 
 /// Packs a bundle, with its signature, into the file `to`, and verifies every byte. Equal bundles
 /// give equal files. The file is created atomically. A killed process leaves `<to>.partial`, which
@@ -26,7 +26,7 @@ use crate::{Bundle, Digest, FileReference, Manifest, Progress, manifest};
 pub fn pack(
     bundle: &Bundle,
     to: &Path,
-    progress: impl FnMut(Progress) -> ControlFlow<()>,
+    progress: impl FnMut(FileProgress) -> ControlFlow<()>,
 ) -> Result<PackReport> {
     if let Some(signature) = bundle.signature().filter(|_| bundle.signer().is_none()) {
         Envelope::parse(bundle.path(), signature)?;
@@ -179,7 +179,7 @@ impl Share {
         &self,
         volume: &Volume,
         to: &Path,
-        progress: impl FnMut(Progress) -> ControlFlow<()>,
+        progress: impl FnMut(FileProgress) -> ControlFlow<()>,
     ) -> Result<PackReport> {
         let content = Content {
             bundle: &self.bundle,

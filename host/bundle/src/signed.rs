@@ -13,7 +13,7 @@ use crate::error::{io_at, other_kind};
 use crate::layout::Layout;
 use crate::store::Store;
 use crate::writer::{sync_directory, temporary};
-use crate::{Bundle, Progress, Share, file, manifest};
+use crate::{Bundle, FileProgress, Share, file, manifest};
 
 /// A signature, and whether it belongs to this bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -51,7 +51,7 @@ pub fn sign(
     path: &Path,
     (name, release): (&str, u64),
     key: &SecretKey,
-    progress: impl FnMut(Progress) -> ControlFlow<()>,
+    progress: impl FnMut(FileProgress) -> ControlFlow<()>,
 ) -> Result<Statement> {
     let bundle = Bundle::open(path)?;
     let share = Share::whole(&bundle)?;

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use shardwright_build::{
-    ArtefactStore, Keeping, LoadedPart, ModelSource, PRIMARY_CHAIN, PlanOptions, Planned, Purpose, Settled,
-    Trying, plan, settle_trying,
+    ArtefactCache, ArtefactStore, LoadedPart, LoopStart, ModelSource, PRIMARY_CHAIN, PlanOptions, Planned,
+    Purpose, Settled, plan, settle_from,
 };
 use shardwright_models::Checkpoint;
 use shardwright_vocabulary::{Part, Result, Watch};
@@ -22,7 +22,7 @@ pub struct Builder<'b> {
 pub struct LoadedChain {
     pub settled: Settled,
     /// The cache that its artefacts came from.
-    pub keeping: Keeping,
+    pub keeping: ArtefactCache,
     /// The loaded shards, in order of execution.
     pub parts: Vec<LoadedPart>,
     /// Duration of loading them.
@@ -58,22 +58,22 @@ impl<'b> Builder<'b> {
         options: &PlanOptions,
         purpose: Purpose,
         store: &mut dyn ArtefactStore,
-        trying: Trying<'_>,
+        trying: LoopStart<'_>,
         watch: &mut dyn Watch,
     ) -> Result<Settled> {
-        settle_trying(&mut *self.source(options)?, options, purpose, store, trying, watch)
+        settle_from(&mut *self.source(options)?, options, purpose, store, trying, watch)
     }
 
     /// Plans and compiles a chain to run here, with the artefacts of earlier starts.
     pub fn kept_chain(
         &self,
         options: &PlanOptions,
-        trying: Trying<'_>,
+        trying: LoopStart<'_>,
         watch: &mut dyn Watch,
-    ) -> Result<(Settled, Keeping)> {
+    ) -> Result<(Settled, ArtefactCache)> {
         let mut source = self.source(options)?;
-        let mut keeping = Keeping::of(options, source.graph());
-        let settled = settle_trying(&mut *source, options, Purpose::Run, keeping.store(), trying, watch)?;
+        let mut keeping = ArtefactCache::of(options, source.graph());
+        let settled = settle_from(&mut *source, options, Purpose::Run, keeping.store(), trying, watch)?;
         Ok((settled, keeping))
     }
 
@@ -81,18 +81,18 @@ impl<'b> Builder<'b> {
     /// that fails to load causes a revision of the plan, like one that fails to compile.
     pub fn loaded_chain(&self, options: &PlanOptions, watch: &mut dyn Watch) -> Result<LoadedChain> {
         let mut source = self.source(options)?;
-        let mut keeping = Keeping::of(options, source.graph());
+        let mut keeping = ArtefactCache::of(options, source.graph());
         let mut all = Part::new(watch, 0..1000);
-        let mut trying = Trying::default();
+        let mut trying = LoopStart::default();
         loop {
             let store = keeping.store();
             let watch = &mut all.most_of_the_rest();
-            let settled = settle_trying(&mut *source, options, Purpose::Run, store, trying, watch)?;
+            let settled = settle_from(&mut *source, options, Purpose::Run, store, trying, watch)?;
             all.progress(1000, "loading");
             let begun = Instant::now();
             match settled.load_or_history()? {
                 Ok(parts) => return Ok(LoadedChain { settled, keeping, parts, loading: begun.elapsed() }),
-                Err(before) => trying = Trying { before, ..Trying::default() },
+                Err(before) => trying = LoopStart { before, ..LoopStart::default() },
             }
         }
     }

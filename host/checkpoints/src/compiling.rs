@@ -3,20 +3,20 @@
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright_build::{BundleTrying, PlanOptions, PlanReport};
+use shardwright_build::{BundleLoopStart, PlanOptions, PlanReport};
 use shardwright_bundle::Bundle;
 use shardwright_vocabulary::{Error, ErrorKind, Result, Watch};
 
 mod bundle;
+mod fallback_chains;
 mod gate;
-mod gated;
 mod jobs;
-mod later;
-mod several;
+mod throttled_source;
+mod variants;
 
 use bundle::Compiling;
 pub use jobs::Jobs;
-pub use several::compile_variants;
+pub use variants::compile_variants;
 
 /// The result of compiling.
 #[derive(Clone, Debug, Serialize)]
@@ -88,7 +88,7 @@ pub fn compile(
     options: &PlanOptions,
     watch: &mut dyn Watch,
 ) -> Result<CompileReport> {
-    compile_trying(directory, into, options, None, BundleTrying::default(), watch)
+    compile_trying(directory, into, options, None, BundleLoopStart::default(), watch)
 }
 
 /// Compiles a checkpoint into a bundle like [`compile`], but plans of first chains also have to be
@@ -102,7 +102,7 @@ pub fn compile_trying(
     into: &Path,
     options: &PlanOptions,
     earlier: Option<&Bundle>,
-    trying: BundleTrying<'_>,
+    trying: BundleLoopStart<'_>,
     watch: &mut dyn Watch,
 ) -> Result<CompileReport> {
     let compiling = Compiling::begin(directory, into)?;

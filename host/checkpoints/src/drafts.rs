@@ -8,7 +8,7 @@ use shardwright_build::{
     DraftTimes, PlanOptions, RecordedOptions, Speed, StatedDraft, TowerOptions, row_bytes,
 };
 use shardwright_bundle::{Bundle, Digest, is_bundle};
-use shardwright_files::{own, shell_quoted};
+use shardwright_files::{private_files, shell_quoted};
 use shardwright_models::Checkpoint;
 use shardwright_planning::request::DraftEstimate;
 use shardwright_vocabulary::{Notice, Provenance, Result, TimeCost};
@@ -117,7 +117,7 @@ impl DraftRecords {
     pub fn recall(&self, model: Digest, draft: Digest) -> std::result::Result<Option<MeasuredDraft>, String> {
         let Some(path) = self.path(model, draft) else { return Ok(None) };
         let fault = |what: &dyn std::fmt::Display| format!("{}: {what}", path.display());
-        let Some(bytes) = own::read(&path, FILE_BYTES).map_err(|error| fault(&error))? else {
+        let Some(bytes) = private_files::read(&path, FILE_BYTES).map_err(|error| fault(&error))? else {
             return Ok(None);
         };
         let kept: Kept = serde_json::from_slice(&bytes).map_err(|_| fault(&"is damaged"))?;
@@ -146,7 +146,7 @@ impl DraftRecords {
             }
         }
         let content = serde_json::to_vec(&Kept::of(measured.clone())?).map_err(std::io::Error::from)?;
-        own::write(&path, &content)?;
+        private_files::write(&path, &content)?;
         Ok(measured)
     }
 }

@@ -24,20 +24,22 @@
 //! ```
 
 mod builder;
+mod calibration;
+mod checkpoint_source;
 mod compiling;
 mod drafts;
 mod losses;
-mod making;
-mod measuring;
 mod moments;
 mod outline;
 mod path;
-mod recorded;
+mod recompilation;
 mod rounding;
 mod texts;
 mod tower;
 
 pub use builder::{Builder, LoadedChain};
+pub use calibration::calibration_text;
+pub use checkpoint_source::CheckpointSource;
 pub use compiling::{
     CompileReport, CompiledVariant, FailedVariant, Jobs, compile, compile_trying, compile_variants,
 };
@@ -46,14 +48,12 @@ pub use losses::{
     FormatShare, LossRow, SensitivityReport, StoredAnswers, measure_sensitivities, sensitivity_text,
     unseen_text,
 };
-pub use making::CheckpointSource;
-pub use measuring::calibration_text;
 pub use moments::{checkpoint_moments, moment_text};
 pub use outline::OutlineSource;
 pub use path::{
     ChainPlan, expect_checkpoint, open_adapted, open_checkpoint, plan_all_chains, plan_checkpoint,
 };
-pub use recorded::{CompiledAnew, compile_recorded, may_compile_here, options_of, with_adapters};
+pub use recompilation::{CompiledAnew, compile_recorded, may_compile_here, options_of, with_adapters};
 pub use shardwright_build::PRIMARY_CHAIN;
 pub use shardwright_quantisation::FeatureSample;
 pub use texts::{calibration_prompts, messages_of, turns_of};

@@ -1,20 +1,23 @@
 //! Quality losses of formats: measured on the engine where possible, expected elsewhere.
 //!
-//! Reading order: `known` (known losses), `kept` (in the cache), `order` (which to measure first),
-//! `probe` (how to measure), `asked` (measurements that a user requests, not for a plan), `whole`
-//! (the loss of a plan), `stored` (reference for comparing a running model).
+//! Reading order: `loss_table` (known losses), `loss_cache` (losses on disk), `order` (which to
+//! measure first), `probe` (how to measure), `sensitivity_report` (measurements that a user
+//! requests, not for a plan), `plan_loss` (the loss of a plan), `reference_answers` (reference for
+//! comparing a running model).
 
-mod asked;
-mod kept;
-mod known;
+mod loss_cache;
+mod loss_table;
 mod order;
+mod plan_loss;
 mod probe;
-mod stored;
-mod whole;
+mod reference_answers;
+mod sensitivity_report;
 
-pub use asked::{FormatShare, LossRow, SensitivityReport, measure_sensitivities, sensitivity_text};
-pub use stored::{StoredAnswers, unseen_text};
-pub(super) use whole::plan_loss;
+pub(super) use plan_loss::plan_loss;
+pub use reference_answers::{StoredAnswers, unseen_text};
+pub use sensitivity_report::{
+    FormatShare, LossRow, SensitivityReport, measure_sensitivities, sensitivity_text,
+};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,8 +33,8 @@ use shardwright_vocabulary::{
     WeightRole,
 };
 
-use self::kept::Kept;
-use self::known::{Formats, Known};
+use self::loss_cache::LossCache;
+use self::loss_table::{Formats, LossTable};
 use self::probe::Probe;
 use super::moments::{self, engine};
 use super::rounding::compensated;
@@ -70,7 +73,7 @@ pub(super) fn expected_losses(
         return Ok(Losses::default());
     }
     let formats = Formats::of(tuples, options.recorded.tables);
-    Ok(requested(graph, &formats, &Known::expected(graph, &formats, compensated(options, graph))?))
+    Ok(requested(graph, &formats, &LossTable::expected(graph, &formats, compensated(options, graph))?))
 }
 
 /// Returns losses like [`expected_losses`], but measured where a measurement is cached, and
@@ -88,15 +91,15 @@ pub(super) fn losses(
     let formats = Formats::of(tuples, options.recorded.tables);
     let rounds_tables = options.size_bytes.is_some() || options.recorded.tables != TableFormats::default();
     let rounds = !formats.weights.is_empty() || !formats.values.is_empty() || rounds_tables;
-    let looks = ground != LossGround::Expected || Kept::was_asked_for(checkpoint, options);
+    let looks = ground != LossGround::Expected || LossCache::was_asked_for(checkpoint, options);
     if !rounds || !looks {
         return expected_losses(graph, options, tuples);
     }
-    let mut known = Known::expected(graph, &formats, compensated(options, graph))?;
+    let mut known = LossTable::expected(graph, &formats, compensated(options, graph))?;
     let sequences = texts::conversations(checkpoint, graph, options, TEXT, watch)?;
     let identity = identity(checkpoint, options, &sequences, watch)?;
     if ground == LossGround::Measured {
-        let kept = Kept::make(checkpoint, options, identity, notices);
+        let kept = LossCache::make(checkpoint, options, identity, notices);
         if let Some(kept) = &kept {
             kept.read(&mut known, &formats.weights, notices);
         }
@@ -113,7 +116,7 @@ pub(super) fn losses(
         }
         return Ok(requested(graph, &formats, &known));
     }
-    if let Some(kept) = Kept::find(checkpoint, options, identity) {
+    if let Some(kept) = LossCache::find(checkpoint, options, identity) {
         kept.read(&mut known, &formats.weights, notices);
     }
     if known.measured() == 0 && ground == LossGround::Kept {
@@ -153,14 +156,14 @@ struct Site<'s> {
     graph: &'s Graph,
     options: &'s PlanOptions,
     sequences: &'s [Vec<u32>],
-    kept: Option<&'s Kept>,
+    kept: Option<&'s LossCache>,
 }
 
 /// Measures missing losses, the most valuable first, and caches each of them immediately. Stops
 /// between two losses at `until`. Returns the number of measured losses.
 fn measure(
     site: &Site<'_>,
-    known: &mut Known,
+    known: &mut LossTable,
     quality: u64,
     until: Option<Instant>,
     means: &Means<'_>,
@@ -236,7 +239,7 @@ fn alone(format: ValueFormat) -> FormatTuple {
 
 /// Converts losses to the form of a request. A component without matrices gets rows with loss 0,
 /// because a planner cannot distinguish a missing row from an unknown loss.
-fn requested(graph: &Graph, formats: &Formats, known: &Known) -> Losses {
+fn requested(graph: &Graph, formats: &Formats, known: &LossTable) -> Losses {
     let index = |kind| graph.components.iter().position(|component| component.kind == kind);
     let mut losses = Losses::default();
     let mut of_values: BTreeMap<ValueFormat, (f64, Vec<ValueSensitivity>)> = BTreeMap::new();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
 use shardwright_build::{CPU_SHIM, PlanOptions, thread_options};
-use shardwright_files::{own, room};
+use shardwright_files::{eviction, private_files};
 use shardwright_forward::{Backward, BackwardLook, Engine, LogitRows, Pass, Shown};
 use shardwright_graph::{EntryGraph, Graph, Op, TensorId, gradient_key, range_key};
 use shardwright_models::Checkpoint;
@@ -76,7 +76,7 @@ pub(super) fn moments(
     }
     if let (false, Some(cache), Some(folder)) = (is_whole, &options.cache, &folder) {
         // Ignore the error: `doctor` reports a cache that exceeds its limit.
-        let _ = room::trim(cache, options.cache_bytes_max(), |path| path.starts_with(folder));
+        let _ = eviction::trim(cache, options.cache_bytes_max(), |path| path.starts_with(folder));
     }
     let how = match is_whole {
         true => "were cached for".to_owned(),
@@ -288,7 +288,7 @@ pub(super) fn engine(options: &PlanOptions, purpose: &str, help: &str) -> Result
 
 /// Checks whether a file of moments exists and only this user can have written it.
 fn is_usable(path: &Path) -> bool {
-    match own::open_file(path) {
+    match private_files::open_file(path) {
         Ok((file, _)) => {
             // Other programs then evict files that are not in use first.
             let _ = file.set_modified(SystemTime::now());
@@ -306,10 +306,10 @@ fn name_of(identity: [u8; 32]) -> String {
 /// write to it.
 fn trusted(folder: PathBuf, notices: &mut Vec<Notice>) -> Option<PathBuf> {
     let above = folder.parent().unwrap_or(Path::new("."));
-    let own = own::create_folder(&folder)
+    let own = private_files::create_folder(&folder)
         .map_err(|error| error.to_string())
-        .and_then(|()| own::expect_folder(above).map_err(|error| error.to_string()))
-        .and_then(|()| own::expect_folder(&folder).map_err(|error| error.to_string()));
+        .and_then(|()| private_files::expect_folder(above).map_err(|error| error.to_string()))
+        .and_then(|()| private_files::expect_folder(&folder).map_err(|error| error.to_string()));
     match own {
         Ok(()) => Some(folder),
         Err(error) => {

@@ -10,8 +10,8 @@ use shardwright_planning::check::CheckedPlan;
 use shardwright_report::stored_bytes;
 use shardwright_vocabulary::{FormatTuple, Ignored, Notice, Result, Watch};
 
+use super::checkpoint_source::{making, towers};
 use super::losses::expected_losses;
-use super::making::{making, towers};
 
 /// A checkpoint's outline to plan for. It cannot be compiled, because it is not a
 /// [`ModelSource`](shardwright_build::ModelSource).

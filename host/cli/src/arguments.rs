@@ -485,7 +485,7 @@ pub struct BundledArguments {
 pub struct ExecutionArguments {
     /// Executor of the plan. Default: the device if its shim finds it, and the CPU without `--soc`.
     #[arg(long, value_enum)]
-    pub on: Option<Executor>,
+    pub on: Option<ExecutorArgument>,
     /// Number of threads of the CPU engine. Default: the number of cores.
     #[arg(short = 't', long, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Option<u32>,
@@ -493,12 +493,12 @@ pub struct ExecutionArguments {
     ///
     /// Files are mapped. If another program truncates an artefact while it runs, the process that
     /// runs it ends (SIGBUS). With `process` that is the worker, otherwise it is this program.
-    #[arg(long, value_enum, default_value_t = Isolation::Automatic)]
-    pub isolation: Isolation,
+    #[arg(long, value_enum, default_value_t = IsolationArgument::Automatic)]
+    pub isolation: IsolationArgument,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Isolation {
+pub enum IsolationArgument {
     /// Queries and compiling, if the worker program is found.
     Automatic,
     /// No work.
@@ -675,7 +675,7 @@ pub struct ExplainArguments {
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Executor {
+pub enum ExecutorArgument {
     /// The chip itself.
     Device,
     /// The vendor's simulator of the chip.
@@ -932,8 +932,8 @@ pub struct SensitivityArguments {
     #[arg(short = 't', long, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: Option<u32>,
     /// Work of shims that runs in a separate process.
-    #[arg(long, value_enum, default_value_t = Isolation::Automatic)]
-    pub isolation: Isolation,
+    #[arg(long, value_enum, default_value_t = IsolationArgument::Automatic)]
+    pub isolation: IsolationArgument,
     #[command(flatten)]
     pub lora: LoraArguments,
     #[command(flatten)]

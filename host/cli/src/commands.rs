@@ -1,6 +1,5 @@
 //! One function per command: calls the public crate and prints the result.
 
-mod begin;
 mod bench;
 mod bundle;
 mod calibration_text;
@@ -22,13 +21,14 @@ mod pull;
 #[path = "commands/pull_left_out.rs"]
 mod pull;
 mod run;
-mod saved;
+mod saved_session;
 mod sensitivity;
 #[cfg(feature = "serve")]
 mod serve;
 #[cfg(not(feature = "serve"))]
 #[path = "commands/serve_left_out.rs"]
 mod serve;
+mod starter;
 #[cfg(feature = "constraint")]
 mod structure;
 #[cfg(not(feature = "constraint"))]
@@ -52,7 +52,7 @@ use shardwright_trust::Trust;
 
 use crate::arguments::{
     Arguments, BundledArguments, Command, DraftArgument, ExecutionArguments, ExpectedArgument, Format,
-    Isolation as IsolationArgument, PlannerCommand, PlannerPlaces, ProfilePlaces, ShimCommand, ShimPlaces,
+    IsolationArgument, PlannerCommand, PlannerPlaces, ProfilePlaces, ShimCommand, ShimPlaces,
     TargetArguments, decided_before,
 };
 use crate::outcome::{Failure, Outcome, io};
@@ -107,9 +107,9 @@ pub fn run(arguments: &Arguments, started: Instant) -> Result<Outcome, Failure> 
             })
         }
         Command::Shim(ShimCommand::New { name, language, within }) => {
-            begin::shim(name, *language, within, format)
+            starter::shim(name, *language, within, format)
         }
-        Command::Planner(PlannerCommand::New { name, within }) => begin::planner(name, within, format),
+        Command::Planner(PlannerCommand::New { name, within }) => starter::planner(name, within, format),
         Command::Planner(PlannerCommand::Build { package, output, target_dir }) => {
             planner::build(package, output, target_dir.as_deref(), format)
         }
@@ -361,7 +361,7 @@ fn open_for(
     (drafts, input): (&[DraftArgument], Input),
 ) -> Result<Model, Failure> {
     if !expect_applicable(target, execution, checkpoint, bundled)? {
-        let mut watch = views::Progress::new("preparing", checkpoint);
+        let mut watch = views::ProgressLine::new("preparing", checkpoint);
         let options = open_options(target, execution)?.tokenizer_when_asked(input == Input::Ids);
         let options = draft::stating(drafts, options);
         let model = options.open_watched(checkpoint, &mut watch)?;
@@ -369,7 +369,7 @@ fn open_for(
         return Ok(model);
     }
     let BundledArguments { compiled_from, memory_budget, expected } = bundled;
-    let mut watch = views::Progress::new("loading", checkpoint);
+    let mut watch = views::ProgressLine::new("loading", checkpoint);
     let mut options = BundleOptions::new()
         .search_path(target_path(target)?)
         .strict(target.strict)

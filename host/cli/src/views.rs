@@ -17,7 +17,7 @@ mod plan;
 mod planner;
 mod progress;
 #[cfg(feature = "hub")]
-mod pulled;
+mod pull;
 mod repair;
 mod sensitivity;
 mod shims;
@@ -40,9 +40,9 @@ pub use html::{is_page, page};
 pub use perplexity::perplexity;
 pub use plan::{plan, plan_without_notices};
 pub use planner::{checked, planner, replayed};
-pub use progress::Progress;
+pub use progress::ProgressLine;
 #[cfg(feature = "hub")]
-pub use pulled::pulled;
+pub use pull::pulled;
 pub use repair::repair;
 pub use sensitivity::sensitivity;
 pub use shims::shims;

@@ -29,12 +29,12 @@
 
 #![forbid(unsafe_code)]
 
-mod ahead;
 mod compiled;
 mod constraint;
 mod counts;
 mod faults;
 mod grammar;
+mod mask_worker;
 mod schema;
 mod state;
 mod token_environment;

@@ -4,8 +4,8 @@ use llguidance::Matcher;
 use shardwright_text::TokenMask;
 use shardwright_vocabulary::{Error, Result};
 
-use crate::ahead::{Next, Worker, mask_of};
 use crate::faults;
+use crate::mask_worker::{Next, Worker, mask_of};
 use crate::vocabulary::Vocabulary;
 
 /// The position of a grammar after the tokens of a reply.

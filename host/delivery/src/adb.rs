@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright_bundle::{Bundle, Progress};
+use shardwright_bundle::{Bundle, FileProgress};
 use shardwright_vocabulary::{BroughtBy, Error, Result, ShimNeeds};
 
 use crate::folder::Folder;
@@ -53,7 +53,7 @@ pub fn adb_folder(
     shims: &[ShimNeeds],
     facts: &BTreeMap<String, BTreeMap<String, String>>,
     to: &Path,
-    progress: impl FnMut(Progress) -> ControlFlow<()>,
+    progress: impl FnMut(FileProgress) -> ControlFlow<()>,
 ) -> Result<AdbReport> {
     let all: Vec<&str> = bundle.manifest().variants.iter().map(|variant| variant.soc.as_str()).collect();
     let share = bundle.share(&soc.map_or(all, |soc| vec![soc]))?;

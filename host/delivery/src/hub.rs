@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright_bundle::{Bundle, Progress, Variant};
+use shardwright_bundle::{Bundle, FileProgress, Variant};
 use shardwright_vocabulary::{Error, Result};
 
 use crate::folder::Folder;
@@ -57,7 +57,7 @@ pub fn hub_folder(
     bundle: &Bundle,
     card: &Card,
     to: &Path,
-    mut progress: impl FnMut(Progress) -> ControlFlow<()>,
+    mut progress: impl FnMut(FileProgress) -> ControlFlow<()>,
 ) -> Result<HubReport> {
     let model = &bundle.manifest().model;
     let licence = card.licence.as_deref();

@@ -23,7 +23,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use serde::Serialize;
-use shardwright_bundle::{Bundle, Progress, volume_name};
+use shardwright_bundle::{Bundle, FileProgress, volume_name};
 use shardwright_vocabulary::Result;
 
 use crate::folder::Folder;
@@ -150,7 +150,7 @@ pub fn ai_packs(
     audiences: &[(String, Audience)],
     options: &PlayOptions,
     to: &Path,
-    mut progress: impl FnMut(Progress) -> ControlFlow<()>,
+    mut progress: impl FnMut(FileProgress) -> ControlFlow<()>,
 ) -> Result<AiPackReport> {
     let plan = planned(bundle, audiences, options)?;
     let folder = Folder::create(to)?;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use proptest::prelude::*;
-use shardwright_bundle::{Bundle, BundleWriter, Progress};
+use shardwright_bundle::{Bundle, BundleWriter, FileProgress};
 use shardwright_delivery::{
     AiPackReport, Audience, Card, ChipName, DeliveryMode, PlayOptions, adb_folder, ai_packs, hub_folder,
     needs,
@@ -20,7 +20,7 @@ use shardwright_vocabulary::{
 
 use support::{bundle, bundle_with, files};
 
-fn on(_: Progress) -> ControlFlow<()> {
+fn on(_: FileProgress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
@@ -198,7 +198,7 @@ fn what_play_does_not_take_is_refused() {
     refused(&error, ErrorKind::Argument, "not empty");
     let error = ai_packs(&bundle, &audiences(), &options(), &to.join("absent/packs"), on).unwrap_err();
     refused(&error, ErrorKind::Missing, "absent");
-    let stop = |_: Progress| ControlFlow::Break(());
+    let stop = |_: FileProgress| ControlFlow::Break(());
     let stopped = parent.path().join("stopped");
     let error = ai_packs(&bundle, &audiences(), &options(), &stopped, stop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");

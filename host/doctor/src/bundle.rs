@@ -11,13 +11,13 @@ use shardwright_trust::Trust;
 use shardwright_vocabulary::{ChosenSpeculation, Compatibility, Device, DeviceKind, Notice, Pass};
 use shardwright_worker::Shims;
 
-use crate::advised::{Advisers, FlagAdvice};
+use crate::flag_advice::{Advisers, FlagAdvice};
 use shardwright::tools::stray_notices;
 use shardwright_selection::{Candidate, devices_for, heads_of, know_chip, only_compiles};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 use crate::report::Problem;
-use crate::unloaded;
+use crate::unloaded_chains;
 
 /// Prediction of how a bundle would run on this machine.
 #[derive(Clone, Debug, Serialize)]
@@ -427,7 +427,7 @@ impl Asked<'_> {
             Some(Err(error)) => Err(error.clone()),
             None => Err(Error::internal("a shim was not opened")),
         };
-        unloaded::skipped(bundle, soc, chains, &devices, open)
+        unloaded_chains::skipped(bundle, soc, chains, &devices, open)
     }
 
     fn shard(&mut self, bundle: &Bundle, shard: &ShardEntry) -> ShardPrognosis {

@@ -13,10 +13,10 @@ use shardwright_trust::Trust;
 use shardwright_vocabulary::{Error, PlannerIdentity, Result};
 use shardwright_worker::Shims;
 
-use crate::described::DescribedMachine;
+use crate::machine_description::DescribedMachine;
 use crate::profiles::chip_named;
 use crate::shims;
-use crate::unloaded;
+use crate::unloaded_chains;
 
 /// The state of a bundle's chains on a machine.
 #[derive(Clone, Debug, Serialize)]
@@ -175,7 +175,7 @@ fn skipped(bundle: &Bundle, shims: &Shims, selection: &Selection) -> Vec<Skipped
         selection.candidates.iter().find(is_hedge)?;
         let devices = candidate.shards.iter().map(|shard| Some(shard.device.clone()));
         let devices: Vec<Option<String>> = devices.collect();
-        let reason = unloaded::skipped(bundle, &variant.soc, chains, &devices, open)?;
+        let reason = unloaded_chains::skipped(bundle, &variant.soc, chains, &devices, open)?;
         Some(SkippedChain { soc: candidate.soc.clone(), chain: candidate.name.clone(), reason })
     };
     selection.candidates.iter().filter_map(why).collect()

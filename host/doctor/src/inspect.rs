@@ -7,16 +7,17 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use shardwright_bundle::{
-    Bundle, Examine, FileState, Inspection, Kind, Progress, ShardEntry, identify, inspect as inspect_bundle,
+    Bundle, BundleInspection, Examine, FileProgress, FileState, Kind, ShardEntry, identify,
+    inspect as inspect_bundle,
 };
-use shardwright_shims::{Artefact, ArtefactHead, Inspection as ShimInspection, ShimInstance, WorkOrder};
+use shardwright_shims::{Artefact, ArtefactHead, ArtefactInspection, ShimInstance, WorkOrder};
 use shardwright_trust::Trust;
 use shardwright_vocabulary::{ErrorClass, Flag, Ignored, Notice, NoticeKind, Segments};
 use shardwright_worker::Shims;
 
 use crate::ShowReport;
-use crate::advised::{Advisers, FlagAdvice};
 use crate::fault::Fault;
+use crate::flag_advice::{Advisers, FlagAdvice};
 use crate::show::expect_effects;
 use shardwright::SearchPath;
 use shardwright::tools::{IgnoredFields, stray_notices};
@@ -64,7 +65,7 @@ impl Inspected {
 pub struct BundleReport {
     /// The bundle as it is on disk.
     #[serde(flatten)]
-    pub inspection: Inspection,
+    pub inspection: BundleInspection,
     /// Descriptions of the artefacts whose shim is available and supports inspection.
     pub artefacts: Vec<ShardInspection>,
     /// Comparison of flags with the recommended ones, for shards compiled by the chip's compiler.
@@ -230,7 +231,7 @@ pub fn inspect(
     soc: Option<&str>,
     search: &SearchPath,
     trust: &Trust,
-    progress: impl FnMut(Progress),
+    progress: impl FnMut(FileProgress),
 ) -> Result<Inspected> {
     let path = bundle_folder(path.as_ref());
     let advisers = Advisers::of(search, trust)?;
@@ -295,7 +296,7 @@ pub fn inspect(
 }
 
 /// Compares the flags of a bundle's shards with the recommended ones.
-fn advice_on(inspection: &Inspection, advisers: &Advisers) -> Vec<ShardAdvice> {
+fn advice_on(inspection: &BundleInspection, advisers: &Advisers) -> Vec<ShardAdvice> {
     let manifest = &inspection.manifest;
     let mut found = Vec::new();
     for variant in &manifest.variants {
@@ -363,7 +364,7 @@ impl<'a> Asked<'a> {
             Err(error) => return failed(shim, error),
         };
         match instance.inspect_artefact(artefact) {
-            Ok(inspection) => inspection.map(|ShimInspection { format, document }| ShimAnswer {
+            Ok(inspection) => inspection.map(|ArtefactInspection { format, document }| ShimAnswer {
                 shim,
                 format: Some(format),
                 advice: self.advisers.on_document(&document, self.soc),
@@ -425,7 +426,7 @@ fn foreign(path: &Path, asked: &mut Asked<'_>) -> Result<ForeignReport> {
             };
             match instance.inspect(&file, 0..metadata.len()) {
                 Ok(None) => {}
-                Ok(Some(ShimInspection { format, document })) => {
+                Ok(Some(ArtefactInspection { format, document })) => {
                     let advice = asked.advisers.on_document(&document, asked.soc);
                     return Ok(ForeignReport { bytes: metadata.len(), shim, format, document, advice });
                 }

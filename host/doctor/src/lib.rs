@@ -20,14 +20,14 @@
 
 #![forbid(unsafe_code)]
 
-mod advised;
 mod bundle;
-mod described;
 mod explain;
 mod fault;
+mod flag_advice;
 mod inspect;
+mod locations;
 mod machine;
-mod places;
+mod machine_description;
 mod planners;
 mod plans;
 mod profiles;
@@ -35,22 +35,22 @@ mod report;
 mod shims;
 mod show;
 mod trust;
-mod unloaded;
+mod unloaded_chains;
 
-pub use advised::{AdvisedFlag, FlagAdvice};
 pub use bundle::{
     BundlePrognosis, ChainPrognosis, ChosenChain, ProofReport, ShardPrognosis, ShardState, TowerPrognosis,
     VariantPrognosis,
 };
-pub use described::{DescribedDevice, DescribedMachine, DescribedShim};
 pub use explain::{About, ExplainReport, ExplainedChain, SkippedChain, explain};
 pub use fault::Fault;
+pub use flag_advice::{AdvisedFlag, FlagAdvice};
 pub use inspect::{
     ArtefactReport, BundleReport, ForeignReport, Inspected, ShardAdvice, ShardInspection, ShimAnswer,
     WorkOrderEntry, WorkOrderReport, inspect,
 };
+pub use locations::{CacheReport, FoundFile, SearchedPlace, VariableReport};
 pub use machine::{Identity, MachineReport};
-pub use places::{CacheReport, FoundFile, SearchedPlace, VariableReport};
+pub use machine_description::{DescribedDevice, DescribedMachine, DescribedShim};
 pub use planners::{
     AskedShardReport, CheckReport, LogReport, PlannerChoice, PlannerOptionReport, PlannerReport,
     ReplayReport, check_planner, pack_planner, replay_request,

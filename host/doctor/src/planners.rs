@@ -16,11 +16,11 @@ use shardwright_vocabulary::Result;
 
 use crate::trust::read_key;
 
-mod checked;
-mod replayed;
+mod conformance;
+mod replay;
 
-pub use checked::{CheckReport, check_planner};
-pub use replayed::{AskedShardReport, LogReport, PlannerChoice, ReplayReport, replay_request};
+pub use conformance::{CheckReport, check_planner};
+pub use replay::{AskedShardReport, LogReport, PlannerChoice, ReplayReport, replay_request};
 
 /// A signed pack of a planner.
 const PACK: OutputKind = OutputKind { name: "a planner pack", is_earlier: is_pack };

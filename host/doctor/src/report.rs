@@ -10,13 +10,13 @@ use shardwright_shims::Chip;
 use shardwright_trust::Trust;
 use shardwright_worker::find_worker;
 
-use crate::advised::Advisers;
 use crate::bundle::BundlePrognosis;
+use crate::flag_advice::Advisers;
+use crate::locations::{self, CacheReport, FoundFile, SearchedPlace, VariableReport};
 use crate::machine::MachineReport;
-use crate::places::{self, CacheReport, FoundFile, SearchedPlace, VariableReport};
 use crate::profiles::profiles_in;
 use crate::shims::{self, ShimReport, ShimsReport};
-use crate::unloaded;
+use crate::unloaded_chains;
 use shardwright::SearchPath;
 use shardwright_build::chip_of;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
@@ -129,7 +129,7 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>, trust: &Trust) -> Resu
     let chips: Vec<(&str, Chip)> = named.map(|chip| (chip.shim.as_str(), chip_of(chip))).collect();
     let shims = shims::report(&found, &chips);
 
-    let planners = places::planners(&search.planners, &mut problems);
+    let planners = locations::planners(&search.planners, &mut problems);
     for shim in &shims.shims {
         if let Some(error) = &shim.error {
             problems.push(Problem::of(&format!("shim {}: {error}", shim.name), shim.help.clone()));
@@ -154,7 +154,7 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>, trust: &Trust) -> Resu
             },
             path: worker.map(|worker| worker.display().to_string()),
         },
-        places: places::searched(search),
+        places: locations::searched(search),
         planners,
         profiles: profiles
             .iter()
@@ -168,10 +168,10 @@ pub fn doctor(search: &SearchPath, bundle: Option<&Path>, trust: &Trust) -> Resu
             .collect(),
         shims,
         machine,
-        caches: places::caches(),
+        caches: locations::caches(),
         learned: learned(&mut problems),
-        unloaded: unloaded::list(&mut problems),
-        environment: places::environment(),
+        unloaded: unloaded_chains::list(&mut problems),
+        environment: locations::environment(),
         problems,
         can_run,
         bundle,

@@ -8,7 +8,7 @@ use serde::Serialize;
 use shardwright::Watch;
 use shardwright_bundle::{Bundle, Examine, Signer};
 use shardwright_files::output::OutputKind;
-use shardwright_files::{kind_name, own, read_from, read_named};
+use shardwright_files::{kind_name, private_files, read_from, read_named};
 use shardwright_planning::profile;
 use shardwright_shims::{MANIFEST_SUFFIX, Manifest};
 use shardwright_trust::{
@@ -92,7 +92,7 @@ pub fn make_key(file: &Path) -> Result<String> {
 
 /// Reads the key in a file that only its owner may read. The bytes read are wiped from memory.
 pub(crate) fn read_key(path: &Path) -> Result<SecretKey> {
-    let read = own::open_secret(path).and_then(|file| read_from(file, KEY_BYTES_MAX));
+    let read = private_files::open_secret(path).and_then(|file| read_from(file, KEY_BYTES_MAX));
     let text = Zeroizing::new(read.at(path.display())?);
     let key = std::str::from_utf8(&text).unwrap_or_default().parse::<SecretKey>();
     key.map_err(|error| {

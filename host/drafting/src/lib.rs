@@ -23,15 +23,15 @@
 
 mod acceptance;
 mod automaton;
-mod detached;
 mod draft;
+mod draft_thread;
 mod lookup;
 mod pace;
 mod speculation;
 mod times;
 
 pub use acceptance::{Acceptance, acceptance_of, acceptance_of_lookup};
-pub use detached::{PATIENCE, READING_PATIENCE};
 pub use draft::{DRAFTED_MAX, Draft, Evidence, Proposal};
+pub use draft_thread::{PATIENCE, READING_PATIENCE};
 pub use lookup::{HISTORY_MAX, PromptLookup};
 pub use speculation::{Drafted, DroppedDraft, Speculation, SpeculationStatistics};

@@ -7,8 +7,8 @@ use shardwright_text::{Distribution, SamplingParameters};
 use shardwright_vocabulary::{Error, Result};
 
 use crate::acceptance::Acceptance;
-use crate::detached::{Answered, Detached, PATIENCE};
 use crate::draft::{DRAFTED_MAX, Draft, Evidence, Proposal};
+use crate::draft_thread::{Answered, Detached, PATIENCE};
 use crate::lookup::PromptLookup;
 use crate::pace::Pace;
 use crate::times::StepTimes;

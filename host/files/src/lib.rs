@@ -3,10 +3,10 @@
 //! **Job.** Opens a file named by someone else without blocking ([`open`]). Reads it without
 //! trusting its length ([`read`], [`read_from`]). Reads and maps a part of a larger file like a
 //! file ([`Section`]). Checks that only this user can have written a folder and its files, and
-//! writes such files whole or not at all ([`own`]). Writes a file at a path that a user names,
-//! unless another file would be lost ([`output`]). Also converts hashes to hexadecimal digits
-//! ([`hex`]), quotes paths for a shell ([`shell_quoted`]) and reads the memory and the pages that
-//! the kernel reports ([`Memory`], [`Pages`]).
+//! writes such files whole or not at all ([`private_files`]). Writes a file at a path that a user
+//! names, unless another file would be lost ([`output`]). Also converts hashes to hexadecimal
+//! digits ([`hex`]), quotes paths for a shell ([`shell_quoted`]) and reads the memory and the pages
+//! that the kernel reports ([`Memory`], [`Pages`]).
 //!
 //! **Not its job.** It knows no format. Errors omit the path that the caller passed, and the caller
 //! adds it as their place. The kind is `Invalid` if the file was refused, another one if the
@@ -17,14 +17,14 @@
 //! assert!(error.to_string().contains("not a regular file"), "{error}");
 //! ```
 
+pub mod eviction;
 pub mod hex;
 mod memory;
 mod nodes;
 pub mod output;
-pub mod own;
 mod pages;
+pub mod private_files;
 mod quote;
-pub mod room;
 mod section;
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};

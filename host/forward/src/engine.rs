@@ -4,7 +4,7 @@ use shardwright_graph::{
     Encodings, EntryGraph, Graph, LegaliseError, Role, TensorId, gradients, legalise, legalise_encoded,
     range_key,
 };
-use shardwright_shims::{Place, ShimInstance, WorkOrderBuilder};
+use shardwright_shims::{ArtefactDestination, ShimInstance, WorkOrderBuilder};
 use shardwright_vocabulary::{Error, ErrorKind, Result, Watch};
 
 use crate::part::LoadedPart;
@@ -105,7 +105,7 @@ impl Engine {
             .entry(&legal.graph)
             .map_err(|error| error.with_kind(ErrorKind::Internal))?
             .temporary()?;
-        let artefact = self.instance.compile(&self.device, &order, Place::Temporary, watch)?;
+        let artefact = self.instance.compile(&self.device, &order, ArtefactDestination::Temporary, watch)?;
         let shard = self.instance.load(&self.device, &artefact, &[])?;
         LoadedPart::new(name, shard)
     }

@@ -13,22 +13,22 @@ use crate::{
 
 /// A shim's verdict on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct NodeVerdict {
     /// Whether the shim supports the node as it is.
     pub accepted: bool,
     /// The reason for refusing it. Empty if accepted.
     pub reason: String,
 }
 
-impl Verdict {
+impl NodeVerdict {
     /// Creates the verdict that the shim supports the node.
     pub fn accepted() -> Self {
-        Verdict { accepted: true, reason: String::new() }
+        NodeVerdict { accepted: true, reason: String::new() }
     }
 
     /// Creates the verdict that the shim does not support the node.
     pub fn refused(reason: impl Into<String>) -> Self {
-        Verdict { accepted: false, reason: reason.into() }
+        NodeVerdict { accepted: false, reason: reason.into() }
     }
 }
 
@@ -117,7 +117,7 @@ impl<E> LegaliseError<E> {
 /// graph, because the contract has no attributes for them.
 pub fn legalise<E>(
     entry: &EntryGraph,
-    check: impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, E>,
+    check: impl FnMut(&EntryGraph) -> Result<Vec<NodeVerdict>, E>,
 ) -> Result<Legalised, LegaliseError<E>> {
     legalise_shown(entry, |graph| Ok(graph.clone()), check)
 }
@@ -130,7 +130,7 @@ pub fn legalise<E>(
 pub fn legalise_encoded<E>(
     entry: &EntryGraph,
     encodings: &Encodings<'_>,
-    check: impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, E>,
+    check: impl FnMut(&EntryGraph) -> Result<Vec<NodeVerdict>, E>,
 ) -> Result<Legalised, LegaliseError<E>> {
     let entry = prepared(entry, encodings);
     legalise_shown(&entry, |graph| encode(graph, encodings), check)
@@ -139,7 +139,7 @@ pub fn legalise_encoded<E>(
 fn legalise_shown<E>(
     entry: &EntryGraph,
     show: impl Fn(&EntryGraph) -> Result<EntryGraph>,
-    mut check: impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, E>,
+    mut check: impl FnMut(&EntryGraph) -> Result<Vec<NodeVerdict>, E>,
 ) -> Result<Legalised, LegaliseError<E>> {
     let mut legal =
         Legalised { graph: entry.clone(), decomposed: BTreeMap::new(), by_runtime: BTreeMap::new() };

@@ -61,7 +61,7 @@ pub use formats::ConstantFormat;
 pub use gradient::{given_gradient_key, gradient_key, gradients};
 pub use instantiate::EntryOptions;
 pub use layer_kind::{LayerKinds, layer_kinds};
-pub use legalise::{LegaliseError, Legalised, RefusedWhole, Verdict, legalise, legalise_encoded};
+pub use legalise::{LegaliseError, Legalised, NodeVerdict, RefusedWhole, legalise, legalise_encoded};
 pub use op::{Attention, Attribute, AttributeValue, AxialRope, KeySource, Op, RelativeAttention, Rope};
 pub use operations::{OPERAND_LIMIT, RANK_LIMIT, infer_shape};
 pub use quantisation::{WeightQuantisation, nearest_bound_value, nearest_value, too_large};

@@ -31,5 +31,5 @@ pub use cache::{Cache, Cached};
 pub use choice::{Listed, choose};
 pub use id::HubId;
 #[cfg(feature = "pull")]
-pub use pull::{PullReport, Pulled, Repository, Watch, open, open_if_available};
+pub use pull::{PullReport, PullWatch, Pulled, Repository, open, open_if_available};
 pub use settings::{Settings, Token};

@@ -8,7 +8,7 @@ use shardwright_vocabulary::{Ignored, Lora, Result};
 
 use crate::facts::{Facts, FileFacts};
 use crate::family::Family;
-use crate::reading::{Reading, of_pass};
+use crate::reader::{Reading, of_pass};
 use crate::source::name_of;
 use crate::store::Wanted;
 use crate::{Adapter, UnusedTensor, register};

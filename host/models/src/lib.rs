@@ -14,7 +14,7 @@
 //! [`Outline`] is a checkpoint whose weights are elsewhere. It is enough for plans, but not for
 //! computing values.
 //!
-//! Reading order: [`Checkpoint::open`], `reading.rs`, `settings.rs`, one of the families,
+//! Reading order: [`Checkpoint::open`], `reader.rs`, `settings.rs`, one of the families,
 //! `block.rs` for the pieces they share.
 //!
 //! ```
@@ -29,6 +29,7 @@
 
 mod block;
 mod checkpoint;
+mod deferred_bytes;
 mod dimensions;
 mod embeddinggemma;
 mod facts;
@@ -41,12 +42,11 @@ mod json;
 pub mod limits;
 mod longrope;
 mod lora;
-mod made;
 mod outline;
 mod pattern;
 mod prenorm;
 mod quantised;
-mod reading;
+mod reader;
 mod register;
 mod rotary;
 mod rows;
@@ -58,7 +58,7 @@ mod tensor_names;
 mod threads;
 mod towers;
 mod translation;
-mod unused;
+mod unused_tensors;
 mod weight_file;
 mod yarn;
 
@@ -68,5 +68,5 @@ pub use family::Family;
 pub use lora::Adapter;
 pub use outline::{Opened, Outline, OutlineBasis};
 pub use pattern::LayerType;
-pub use reading::passes_of;
+pub use reader::passes_of;
 pub use store::UnusedTensor;

@@ -11,7 +11,7 @@
 mod changes;
 mod config;
 mod folder;
-mod merged;
+mod merge;
 mod targets;
 mod tensors;
 mod values;

@@ -7,7 +7,7 @@ use shardwright_vocabulary::{Error, ErrorKind, Ignored, Lora, Result};
 
 use crate::Checkpoint;
 use crate::family::Family;
-use crate::reading::{Reading, configured_dtype, of_pass};
+use crate::reader::{Reading, configured_dtype, of_pass};
 use crate::store::Wanted;
 
 /// A directory whose weights are elsewhere. This is enough to plan, to count and to judge, but not

@@ -5,7 +5,7 @@ use std::ops::Range;
 use shardwright_graph::{Weight, WeightData, WeightQuantisation};
 use shardwright_vocabulary::{Error, Granularity, Result};
 
-use crate::made::made;
+use crate::deferred_bytes::made;
 
 /// Returns rows of a matrix as a weight with the given name and part. Bytes are shared.
 ///

@@ -10,11 +10,11 @@ use shardwright_gguf::TensorType;
 use shardwright_graph::{Weight, WeightBytes, WeightData, too_large};
 use shardwright_vocabulary::{DType, Error, Result};
 
+use crate::deferred_bytes::made;
 use crate::family::Family;
 use crate::gguf::{self, Blocks};
 use crate::json::CONFIG;
 use crate::lora::{Adapters, Changes};
-use crate::made::made;
 use crate::quantised::{self, Found, Module, Scheme};
 use crate::weight_file::{Content, StoredTensor, WeightFile, missing_tensor};
 use crate::{json, limits, rows, safetensors};

@@ -7,7 +7,7 @@ use shardwright_graph::{
 };
 use shardwright_vocabulary::{DType, Error, Result};
 
-use crate::made::made;
+use crate::deferred_bytes::made;
 use crate::rows;
 use crate::store::TensorStore;
 use crate::tensor_names::{EMBEDDING, HEADS, USUAL_PREFIX, prefix_of};

@@ -21,17 +21,17 @@
 #![forbid(unsafe_code)]
 
 mod bootstrap;
-mod kept;
-mod measuring;
+mod distribution;
+mod measurement;
 mod predictor;
 mod question;
 mod report;
-mod row;
 mod score;
 mod text;
+mod window_cache;
 mod windows;
 
-pub use measuring::{PerplexityOptions, perplexity};
+pub use measurement::{PerplexityOptions, perplexity};
 pub use report::{
     AgainstReport, Divergence, Estimate, Likelihood, ModelReport, PerplexityReport, ResamplingReport,
     TextReport,

@@ -6,7 +6,7 @@ use shardwright::{Error, ErrorKind, Model, Result};
 use shardwright_runtime::Session;
 use shardwright_vocabulary::Watch;
 
-use crate::row::Row;
+use crate::distribution::NextTokenDistribution;
 use crate::score::{Against, WindowScore};
 
 /// Rows whose logits are in memory at once: as many as the largest step of a plan decodes. They
@@ -71,8 +71,8 @@ impl<'l> Logits<'l> {
     }
 
     /// Checks the logits of the row at `position` of the window.
-    fn row(&self, logits: &'l [f32], position: usize) -> Result<Row<'l>> {
-        Row::new(logits).map_err(|token| {
+    fn row(&self, logits: &'l [f32], position: usize) -> Result<NextTokenDistribution<'l>> {
+        NextTokenDistribution::new(logits).map_err(|token| {
             let what = format!(
                 "`{}`: the logit of token {token} after token {position} of a window is not finite",
                 self.model

@@ -13,7 +13,7 @@ use shardwright_vocabulary::{
     limit_names,
 };
 
-pub use crate::checked::{CheckedPlan, CheckedShard, CheckedTable, Loss};
+pub use crate::checked_plan::{CheckedPlan, CheckedShard, CheckedTable, Loss};
 use crate::cost::{CostFault, CostTable, ShardCost};
 use crate::flow;
 use crate::hedge;

@@ -52,7 +52,7 @@ const MANY: u32 = 200;
 /// Verdict on a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum RuleVerdict {
     /// The planner met the rule.
     Held,
     /// The planner violated the rule.
@@ -61,13 +61,13 @@ pub enum Verdict {
     NotApplicable,
 }
 
-impl Verdict {
+impl RuleVerdict {
     /// Returns the verdict in words, for people.
     pub const fn name(self) -> &'static str {
         match self {
-            Verdict::Held => "held",
-            Verdict::Broken => "broken",
-            Verdict::NotApplicable => "not applicable",
+            RuleVerdict::Held => "held",
+            RuleVerdict::Broken => "broken",
+            RuleVerdict::NotApplicable => "not applicable",
         }
     }
 }
@@ -78,7 +78,7 @@ pub struct RuleReport {
     /// Stable identifier, as in [`Rule::id`].
     pub id: &'static str,
     pub rule: &'static str,
-    pub verdict: Verdict,
+    pub verdict: RuleVerdict,
     /// Observations, with the requests by name.
     pub seen: String,
 }
@@ -106,13 +106,13 @@ pub struct Conformance {
 
 impl Conformance {
     /// Returns the number of rules with this verdict.
-    pub fn count(&self, verdict: Verdict) -> usize {
+    pub fn count(&self, verdict: RuleVerdict) -> usize {
         self.rules.iter().filter(|rule| rule.verdict == verdict).count()
     }
 
     /// Returns whether no rule is violated.
     pub fn holds(&self) -> bool {
-        self.count(Verdict::Broken) == 0
+        self.count(RuleVerdict::Broken) == 0
     }
 
     /// Returns the outcome for a planner that stopped while it described itself: the first rule is
@@ -120,9 +120,9 @@ impl Conformance {
     pub fn of_stopped(error: &PlannerError) -> Option<Conformance> {
         stops_in_a_call(&error.kind).then(|| {
             let mut report = Reporter::default();
-            report.add(Verdict::Broken, short(&error.kind.to_string()));
+            report.add(RuleVerdict::Broken, short(&error.kind.to_string()));
             while report.rules.len() < RULES.len() {
-                report.add(Verdict::NotApplicable, "the planner did not load".to_owned());
+                report.add(RuleVerdict::NotApplicable, "the planner did not load".to_owned());
             }
             Conformance { rules: report.rules, fuel: None, memory: None }
         })
@@ -140,7 +140,7 @@ pub fn run(planner: &Planner, portable: Option<&Planner>, base: &Request) -> Con
 
     let description = planner.description();
     report.add(
-        if description.name.is_empty() { Verdict::Broken } else { Verdict::Held },
+        if description.name.is_empty() { RuleVerdict::Broken } else { RuleVerdict::Held },
         format!("`{}` {}, {} options", description.name, description.version, description.options.len()),
     );
 
@@ -158,7 +158,7 @@ pub fn run(planner: &Planner, portable: Option<&Planner>, base: &Request) -> Con
     report.differences(&twice);
     match portable {
         Some(_) => report.differences(&engines),
-        None => report.add(Verdict::NotApplicable, "the planner runs only in the interpreter".to_owned()),
+        None => report.add(RuleVerdict::NotApplicable, "the planner runs only in the interpreter".to_owned()),
     }
 
     let groups = [
@@ -359,7 +359,7 @@ struct Reporter {
 }
 
 impl Reporter {
-    fn add(&mut self, verdict: Verdict, seen: String) {
+    fn add(&mut self, verdict: RuleVerdict, seen: String) {
         if let Some(Rule { id, sentence }) = RULES.get(self.rules.len()) {
             self.rules.push(RuleReport { id, rule: sentence, verdict, seen });
         }
@@ -368,8 +368,10 @@ impl Reporter {
     fn differences(&mut self, seen: &[(&'static str, Option<String>)]) {
         let broken = seen.iter().find_map(|(name, difference)| Some((name, difference.as_ref()?)));
         match broken {
-            Some((name, difference)) => self.add(Verdict::Broken, short(&format!("`{name}`: {difference}"))),
-            None => self.add(Verdict::Held, format!("{} requests", seen.len())),
+            Some((name, difference)) => {
+                self.add(RuleVerdict::Broken, short(&format!("`{name}`: {difference}")))
+            }
+            None => self.add(RuleVerdict::Held, format!("{} requests", seen.len())),
         }
     }
 
@@ -381,9 +383,9 @@ impl Reporter {
             Outcome::Refused(why) | Outcome::Failed(why) => short(&format!("`{name}`: {why}")),
         };
         match (failed, refused) {
-            (Some(failed), _) => self.add(Verdict::Broken, seen(failed)),
+            (Some(failed), _) => self.add(RuleVerdict::Broken, seen(failed)),
             (None, Some(refused)) if wanted == Wanted::Plan => {
-                self.add(Verdict::NotApplicable, seen(refused));
+                self.add(RuleVerdict::NotApplicable, seen(refused));
             }
             _ => {
                 let plans =
@@ -393,15 +395,15 @@ impl Reporter {
                     [only] => seen(only),
                     _ => format!("{plans} valid plans, {refusals} refusals"),
                 };
-                self.add(Verdict::Held, text);
+                self.add(RuleVerdict::Held, text);
             }
         }
     }
 
     fn stops(&mut self, asked: &Asked<'_>, otherwise: &str, counts: impl Fn(&PlannerErrorKind) -> bool) {
         match asked.stopped.iter().find(|(_, kind)| counts(kind)) {
-            Some((name, kind)) => self.add(Verdict::Broken, short(&format!("`{name}`: {kind}"))),
-            None => self.add(Verdict::Held, otherwise.to_owned()),
+            Some((name, kind)) => self.add(RuleVerdict::Broken, short(&format!("`{name}`: {kind}"))),
+            None => self.add(RuleVerdict::Held, otherwise.to_owned()),
         }
     }
 }

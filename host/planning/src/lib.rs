@@ -36,7 +36,7 @@
 mod bindings;
 pub mod builtin;
 pub mod check;
-mod checked;
+mod checked_plan;
 pub mod conformance;
 mod convert;
 pub mod cost;

@@ -132,7 +132,7 @@ pub struct OptionDescription {
 
 /// A planner's description of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Description {
+pub struct PlannerDescription {
     pub name: String,
     pub version: String,
     /// Summary in one sentence.
@@ -205,7 +205,7 @@ impl Sandbox {
             sandbox: self.clone(),
             component,
             instance,
-            description: Description {
+            description: PlannerDescription {
                 name: origin.to_owned(),
                 version: String::new(),
                 summary: String::new(),
@@ -322,7 +322,7 @@ pub struct Planner {
     #[cfg_attr(not(feature = "compiler"), allow(dead_code, reason = "kept for writing packs and caches"))]
     component: Component,
     instance: bindings::PlannerPre<Guest>,
-    description: Description,
+    description: PlannerDescription,
     load_notice: Option<String>,
 }
 
@@ -359,7 +359,7 @@ impl Planner {
     }
 
     /// Returns the planner's description of itself.
-    pub fn description(&self) -> &Description {
+    pub fn description(&self) -> &PlannerDescription {
         &self.description
     }
 
@@ -389,7 +389,7 @@ impl Planner {
 
     /// Creates an error of this planner.
     pub(crate) fn error(&self, kind: impl Into<PlannerErrorKind>) -> PlannerError {
-        let Description { name, version, .. } = &self.description;
+        let PlannerDescription { name, version, .. } = &self.description;
         let version = (!version.is_empty()).then(|| version.clone());
         PlannerError { planner: name.clone(), version, kind: kind.into() }
     }
@@ -439,7 +439,7 @@ impl Planner {
         Answer { plan, log, fuel, memory }
     }
 
-    fn describe(&self, origin: &str) -> Result<Description, PlannerError> {
+    fn describe(&self, origin: &str) -> Result<PlannerDescription, PlannerError> {
         let (result, _) = self.call("describe", |api, store| api.call_describe(store));
         let description = result.map_err(|kind| named(origin, kind))?;
         // Names are used in messages and file headers.
@@ -453,7 +453,7 @@ impl Planner {
             values: short(option.values, TEXT_BYTES),
             summary: short(option.summary, TEXT_BYTES),
         };
-        Ok(Description {
+        Ok(PlannerDescription {
             name: short(description.name, NAME_BYTES),
             version: short(description.version, NAME_BYTES),
             summary: short(description.summary, TEXT_BYTES),

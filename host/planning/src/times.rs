@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use shardwright_vocabulary::{EntryKind, EntryName, Provenance, SoftcapPlace, TimeCost};
 
-use crate::checked::{CheckedPlan, CheckedShard};
+use crate::checked_plan::{CheckedPlan, CheckedShard};
 use crate::cost::{EntryCost, prompt_runs};
 use crate::request::Request;
 

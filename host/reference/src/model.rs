@@ -3,8 +3,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use shardwright_graph::{
-    ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, Graph, Op, Role, Verdict, decompose_all,
-    encode, hidden_key, legalise, prepared,
+    ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, Graph, NodeVerdict, Op, Role,
+    decompose_all, encode, hidden_key, legalise, prepared,
 };
 use shardwright_vocabulary::{At, Encoding, EntryKind, Error, ErrorKind, Result};
 
@@ -651,8 +651,9 @@ fn in_form(entry: EntryGraph, form: Form) -> Result<EntryGraph> {
         Form::HalfWay => |op| matches!(op, Op::Rope(_) | Op::Attention(_) | Op::StateUpdate),
         Form::ByRuntime => |op| op.is_semantic(),
     };
-    let verdict =
-        |op: &Op| if refused(op) { Verdict::refused("not in this form") } else { Verdict::accepted() };
+    let verdict = |op: &Op| {
+        if refused(op) { NodeVerdict::refused("not in this form") } else { NodeVerdict::accepted() }
+    };
     let check = |graph: &EntryGraph| {
         Ok::<_, std::convert::Infallible>(graph.nodes.iter().map(|node| verdict(&node.op)).collect())
     };

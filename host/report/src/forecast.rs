@@ -15,8 +15,8 @@ use shardwright_vocabulary::{
 };
 
 use crate::report::{
-    Download, EntryTime, Figure, Fits, Forecast, MemoryPart, Phase, PhaseMemory, PlanTotals, Predicted,
-    Speed, Verdict, totals,
+    Download, EntryTime, Figure, Fits, Forecast, ForecastVerdict, MemoryPart, Phase, PhaseMemory, PlanTotals,
+    Predicted, Speed, totals,
 };
 
 /// Length of the prompt for which the time to the first token is predicted, in tokens, if the
@@ -277,7 +277,12 @@ fn prompt_entries(times: &[EntryTime], tokens: u32) -> Vec<EntryName> {
     prompt_runs(&prefills, tokens).into_iter().map(|(entry, _)| entry).collect()
 }
 
-fn verdict(request: &Request, plan: &CheckedPlan, memory: &[PhaseMemory], times: &PlanTimes) -> Verdict {
+fn verdict(
+    request: &Request,
+    plan: &CheckedPlan,
+    memory: &[PhaseMemory],
+    times: &PlanTimes,
+) -> ForecastVerdict {
     // The chip is the first target that is not a CPU. If all targets are CPUs, the first one
     // counts.
     let chip = request.targets.iter().find(|target| target.target.kind != TargetKind::Cpu);
@@ -302,7 +307,7 @@ fn verdict(request: &Request, plan: &CheckedPlan, memory: &[PhaseMemory], times:
         matches!(verdict, Some(GoalVerdict::Unlikely | GoalVerdict::Missed))
     };
     let goals = &request.goals;
-    Verdict {
+    ForecastVerdict {
         fits: match device_bytes {
             None => Fits::Unknown,
             Some(most) if held_bytes > most => Fits::No,

@@ -7,14 +7,14 @@
 //! **Not its job.** It makes no plans, measures nothing and prints nothing.
 
 mod forecast;
-mod ranged;
+mod interval_text;
 mod report;
 
 pub use forecast::{Making, Weighed, forecast, stored_bytes};
-pub use ranged::Ranged;
+pub use interval_text::IntervalText;
 pub use report::{
     BoundaryReport, BytesReport, Download, DownloadBasis, EntryReport, EntryTime, FallbackReport, Figure,
-    Fits, Forecast, Goal, GoalReport, LayerReport, LimitUse, LossReport, MeasuredLoss, MemoryPart, Phase,
-    PhaseMemory, PlanHeading, PlanReport, PlanTotals, Predicted, ReasonReport, ShardReport, Speed,
-    TableReport, TargetLimit, TargetLimitUse, TimeShare, Verdict, report_plan,
+    Fits, Forecast, ForecastVerdict, Goal, GoalReport, LayerReport, LimitUse, LossReport, MeasuredLoss,
+    MemoryPart, Phase, PhaseMemory, PlanHeading, PlanReport, PlanTotals, Predicted, ReasonReport,
+    ShardReport, Speed, TableReport, TargetLimit, TargetLimitUse, TimeShare, report_plan,
 };

@@ -6,8 +6,8 @@ mod layers;
 mod limits;
 
 pub use forecast::{
-    Download, DownloadBasis, Figure, Fits, Forecast, MemoryPart, Phase, PhaseMemory, Predicted, Speed,
-    Verdict,
+    Download, DownloadBasis, Figure, Fits, Forecast, ForecastVerdict, MemoryPart, Phase, PhaseMemory,
+    Predicted, Speed,
 };
 pub use goals::{Goal, GoalReport};
 pub use layers::LayerReport;

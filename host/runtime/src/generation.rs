@@ -12,14 +12,14 @@ use serde::Serialize;
 use shardwright_drafting::{Drafted, DroppedDraft, Speculation, SpeculationStatistics};
 use shardwright_text::{
     CallEvent, CallRules, Reply, ReplyStep, Sampler, SamplingParameters, Stop, StopRules, ThoughtTokens,
-    TokenRules, Tokenizer, ToolCall, Verdict,
+    TokenRules, TokenVerdict, Tokenizer, ToolCall,
 };
 use shardwright_vocabulary::Error;
 
 use crate::error::{SessionError, no_tokens, not_generative};
 use crate::likelihood::TokenLikelihood;
 use crate::session::Session;
-use crate::soft::Prompt;
+use crate::soft_rows::Prompt;
 use guide::Guide;
 pub use statistics::GenerationStatistics;
 
@@ -474,17 +474,17 @@ impl Generation {
             }
         }
         let verdict = match (given, drafted.tokens.get(row)) {
-            (None, None) => Verdict::Replaced(self.sampler.sample(logits, history)?),
+            (None, None) => TokenVerdict::Replaced(self.sampler.sample(logits, history)?),
             (None, Some(&expected)) => {
                 self.sampler.verify(logits, history, expected, drafted.drawn_from.get(row))?
             }
-            (Some(id), Some(&expected)) if id == expected => Verdict::Accepted,
-            (Some(id), _) => Verdict::Replaced(id),
+            (Some(id), Some(&expected)) if id == expected => TokenVerdict::Accepted,
+            (Some(id), _) => TokenVerdict::Replaced(id),
         };
         let expected = drafted.tokens.get(row).copied().unwrap_or_default();
         let (id, flow) = match verdict {
-            Verdict::Accepted => (expected, ControlFlow::Continue(())),
-            Verdict::Replaced(id) => (id, ControlFlow::Break(())),
+            TokenVerdict::Accepted => (expected, ControlFlow::Continue(())),
+            TokenVerdict::Replaced(id) => (id, ControlFlow::Break(())),
         };
         if let Some(count) = self.likeliest {
             self.likelihoods.push(TokenLikelihood::of(logits, id, count));

@@ -14,12 +14,12 @@ use std::ops::ControlFlow;
 use serde::{Deserialize, Serialize};
 use shardwright_vocabulary::Pass;
 
-use self::near::GoldenVector;
+use self::golden_vector::GoldenVector;
 use self::sample::Sample;
 use self::text::{GoldenRow, LARGEST};
 use crate::{Chain, SessionError, SoftRows};
 
-mod near;
+mod golden_vector;
 mod sample;
 mod text;
 

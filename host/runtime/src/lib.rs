@@ -60,7 +60,7 @@ mod next_chain;
 mod placement;
 mod prefix_cache;
 mod session;
-mod soft;
+mod soft_rows;
 mod softcap;
 mod step;
 mod storage;
@@ -81,12 +81,12 @@ pub use placement::{
     BoundaryPlacement, EntryPlacement, Fallback, Move, PlacementRecord, ShardPlacement, StatePlacement,
 };
 pub use prefix_cache::{PrefixCache, PrefixCacheStatistics};
-pub use session::saved::{SavedState, SavedStates};
+pub use session::saved_states::{SavedState, SavedStates};
 pub use session::{Appended, BeforeStep, Prompted, Session, StepTensor, StepView, Truncation};
 pub use shardwright_drafting::{
     Acceptance, DRAFTED_MAX, Draft, Drafted, DroppedDraft, PATIENCE, PromptLookup, Proposal, Speculation,
     SpeculationStatistics, acceptance_of, acceptance_of_lookup,
 };
-pub use soft::{Prompt, SoftRows};
+pub use soft_rows::{Prompt, SoftRows};
 pub use storage::Storage;
 pub use tower::{Tower, TowerMove};

@@ -12,7 +12,7 @@ use shardwright_bundle::Digest;
 
 use crate::chain::Chain;
 use crate::memory::{MemoryBudget, Reclaim};
-use crate::soft::SoftParts;
+use crate::soft_rows::SoftParts;
 pub(crate) use tree::Found;
 use tree::{Read, Tree};
 

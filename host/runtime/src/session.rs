@@ -1,8 +1,8 @@
 pub(crate) mod failover;
 mod logits;
 mod prefix;
-mod released;
-pub(crate) mod saved;
+mod release;
+pub(crate) mod saved_states;
 pub(crate) mod verify;
 
 use std::num::NonZeroUsize;
@@ -15,7 +15,7 @@ use crate::engine::{Engine, StepRows};
 use crate::error::{SessionError, no_tokens, not_generative};
 use crate::next_chain::NextChain;
 use crate::placement::PlacementRecord;
-use crate::soft::{Prompt, SoftParts};
+use crate::soft_rows::{Prompt, SoftParts};
 use crate::softcap::softcap;
 use crate::step::Given;
 use failover::Failover;

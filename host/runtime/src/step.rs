@@ -9,7 +9,7 @@ use shardwright_vocabulary::DType;
 
 use crate::error::{SessionError, undecodable};
 use crate::features::Features;
-use crate::soft::SoftParts;
+use crate::soft_rows::SoftParts;
 use crate::storage::Storage;
 
 use rotary::RotaryTables;

@@ -8,7 +8,7 @@ use crate::features::Features;
 use crate::next_chain::NextChain;
 use crate::placement::PlacementRecord;
 use crate::session::failover::{Successor, is_loss, take};
-use crate::soft::SoftRows;
+use crate::soft_rows::SoftRows;
 use crate::step::Given;
 use shardwright_vocabulary::{EntryKind, Error, Place};
 

@@ -14,11 +14,11 @@
 mod compiled_for;
 mod machine;
 mod order;
-mod standing;
+mod shard_standing;
 mod trial;
 
 pub use compiled_for::{devices_for, heads_of, know_chip, only_compiled_for, only_compiles};
 pub use machine::{Machine, OpenShims};
 pub use order::{Candidate, Passed, Selection, Tier, select, select_of};
-pub use standing::{ShardStanding, Standing};
+pub use shard_standing::{ShardStanding, Standing};
 pub use trial::load_trial;

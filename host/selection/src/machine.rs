@@ -5,7 +5,7 @@ use shardwright_shims::{Chip, Heads, ShimInstance};
 use shardwright_vocabulary::{Compatibility, Device, DeviceKind, Result, TargetKind};
 
 use crate::compiled_for::{devices_for, heads_of, is_for, know_chip, only_compiles};
-use crate::standing::{ShardStanding, Standing};
+use crate::shard_standing::{ShardStanding, Standing};
 
 /// A machine, or a description of one.
 pub trait Machine {

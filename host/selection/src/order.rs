@@ -6,7 +6,7 @@ use shardwright_vocabulary::{DeviceKind, Pass, Result, TargetKind};
 
 use crate::compiled_for::is_for;
 use crate::machine::Machine;
-use crate::standing::{ShardStanding, Standing};
+use crate::shard_standing::{ShardStanding, Standing};
 
 /// How well a chain suits a machine, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

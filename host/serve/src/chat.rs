@@ -3,23 +3,23 @@
 use serde_json::{Value, json};
 use shardwright::{DoneReason, GenerationStatistics, ToolCall};
 
-use crate::ask::{
-    Ask, Conversation, INERT, Input, Names, Settings, read_choice, read_effort, read_format, read_max_tokens,
-    read_tools,
-};
 use crate::fields::{Fields, unexpected};
 use crate::generation::{End, Likely, Piece, milliseconds};
 use crate::ids;
 use crate::limits::Limits;
 use crate::messages;
 use crate::refusal::Refusal;
+use crate::reply_request::{
+    Conversation, INERT, Input, Names, ReplyRequest, Settings, read_choice, read_effort, read_format,
+    read_max_tokens, read_tools,
+};
 use crate::stream::{Collected, Events, Wording};
 
 /// Most alternatives of a token.
 const LIKELIEST_MAX: u64 = 20;
 
 /// Reads a request.
-pub(crate) fn read(body: Value, limits: &Limits) -> Result<Ask, Refusal> {
+pub(crate) fn read(body: Value, limits: &Limits) -> Result<ReplyRequest, Refusal> {
     let mut fields = Fields::of(body, "")?;
     let model = fields.required_text("model")?;
     let messages = fields.required("messages")?;
@@ -45,7 +45,7 @@ pub(crate) fn read(body: Value, limits: &Limits) -> Result<Ask, Refusal> {
     let mut inert = fields.finish()?;
     inert.extend(messages.inert);
     let input = Input::Conversation(Conversation { turns: messages.turns, tools, choice });
-    Ok(Ask { model, input, settings, names: Names::CHAT, stream, reports_usage, inert })
+    Ok(ReplyRequest { model, input, settings, names: Names::CHAT, stream, reports_usage, inert })
 }
 
 /// Reads `stream` and `stream_options`.

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::ask::{Ask, INERT, Input, Names, Settings, read_max_tokens};
 use crate::chat::{Head, finish_reason, finite, read_stream, timings, usage};
 use crate::fields::{Fields, unexpected};
 use crate::generation::{End, Likely, Piece};
 use crate::limits::Limits;
 use crate::refusal::Refusal;
+use crate::reply_request::{INERT, Input, Names, ReplyRequest, Settings, read_max_tokens};
 use crate::stream::{Collected, Events, Wording};
 
 /// Most alternatives of a token.
@@ -17,7 +17,7 @@ const LIKELIEST_MAX: u64 = 5;
 const TOKENS: usize = 16;
 
 /// Reads a request.
-pub(crate) fn read(body: Value, limits: &Limits) -> Result<Ask, Refusal> {
+pub(crate) fn read(body: Value, limits: &Limits) -> Result<ReplyRequest, Refusal> {
     let mut fields = Fields::of(body, "")?;
     let model = fields.required_text("model")?;
     let input = read_prompt(fields.required("prompt")?)?;
@@ -31,7 +31,7 @@ pub(crate) fn read(body: Value, limits: &Limits) -> Result<Ask, Refusal> {
     fields.only("suffix", &[json!("")], "use a prompt of the model's own form")?;
     fields.without_effect(&INERT);
     let inert = fields.finish()?;
-    Ok(Ask { model, input, settings, names: Names::COMPLETIONS, stream, reports_usage, inert })
+    Ok(ReplyRequest { model, input, settings, names: Names::COMPLETIONS, stream, reports_usage, inert })
 }
 
 /// Reads a prompt: a text or token ids, possibly in an array of one.

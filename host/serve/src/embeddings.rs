@@ -10,14 +10,14 @@ use shardwright::{CancelHandle, EmbedOptions, ErrorKind, Model};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::app::App;
-use crate::ask::INERT;
 use crate::fields::{self, Fields};
 use crate::generation::{Canceller, spawn};
 use crate::limits::Limits;
 use crate::models::Lease;
 use crate::recovery::{Fault, Held};
 use crate::refusal::Refusal;
-use crate::turns::Seat;
+use crate::reply_request::INERT;
+use crate::step_queue::Seat;
 
 /// A request for sentence vectors.
 #[derive(Debug)]

@@ -13,13 +13,13 @@ use shardwright::{
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use crate::app::App;
-use crate::ask::{Ask, Input, Names, Settings};
 use crate::ids;
 use crate::keys::KeyIndex;
 use crate::models::Entry;
 use crate::recovery::{Fault, Held};
 use crate::refusal::Refusal;
-use crate::turns::Seat;
+use crate::reply_request::{Input, Names, ReplyRequest, Settings};
+use crate::step_queue::Seat;
 
 /// Most tokens of a reply if neither the request nor the checkpoint has a limit.
 const TOKENS: usize = 2048;
@@ -112,7 +112,7 @@ impl Canceller {
 /// Starts a reply. The permit is returned before the client gets the end.
 pub(crate) fn begin(
     app: &Arc<App>,
-    ask: Ask,
+    ask: ReplyRequest,
     key: KeyIndex,
     permit: OwnedSemaphorePermit,
 ) -> Result<Generating, Refusal> {
@@ -152,7 +152,7 @@ struct Work {
 impl Work {
     /// Generates the reply. Its session, its lease and `held` are free before the client gets the
     /// end, because the next request may follow at once.
-    fn run(self, ask: Ask, held: impl Sized) {
+    fn run(self, ask: ReplyRequest, held: impl Sized) {
         let done = catch_unwind(AssertUnwindSafe(|| self.reply(ask)));
         let is_left = self.canceller.is_cancelled() && !self.app.is_stopping();
         let piece = match done {
@@ -175,9 +175,9 @@ impl Work {
 
     /// Sends the pieces of a reply, and returns its end unless the client is gone. If the model is
     /// lost before the reply begins, it is begun again. Later, its session recovers by itself.
-    fn reply(&self, ask: Ask) -> Result<Option<Box<End>>, Refusal> {
+    fn reply(&self, ask: ReplyRequest) -> Result<Option<Box<End>>, Refusal> {
         let started = Instant::now();
-        let Ask { mut input, settings, names, .. } = ask;
+        let ReplyRequest { mut input, settings, names, .. } = ask;
         let held = Held::new(&self.app, &self.entry);
         let is_chat = matches!(input, Input::Conversation(_));
         held.retry(|| {

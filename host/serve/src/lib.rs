@@ -37,7 +37,6 @@
 #![warn(missing_docs)]
 
 mod app;
-mod ask;
 mod body;
 mod chat;
 mod completions;
@@ -58,12 +57,13 @@ mod page;
 mod placement;
 mod recovery;
 mod refusal;
+mod reply_request;
 mod responses;
 mod routes;
 mod server;
 mod stall;
+mod step_queue;
 mod stream;
-mod turns;
 
 pub use keys::Keys;
 pub use limits::Limits;

@@ -12,7 +12,7 @@ use crate::fields::shortened;
 use crate::keys::KeyIndex;
 use crate::metrics::{ModelMetrics, ModelState};
 use crate::refusal::Refusal;
-use crate::turns::Turns;
+use crate::step_queue::StepQueue;
 
 /// Most moves of sessions, and most losses, that a model remembers for reports.
 const MOVES_MAX: usize = 32;
@@ -53,7 +53,7 @@ impl ServedModel {
 pub(crate) struct Entry {
     pub id: String,
     open: Open,
-    pub turns: Arc<Turns>,
+    pub turns: Arc<StepQueue>,
     pub metrics: ModelMetrics,
     /// Seconds since 1970 when the server started.
     pub created: u64,

@@ -8,7 +8,7 @@ use shardwright::{Chains, Error, Reopen, Result};
 use crate::app::App;
 use crate::models::{Entry, Lease};
 use crate::refusal::Refusal;
-use crate::turns::Seat;
+use crate::step_queue::Seat;
 
 /// Most losses of a request that it was the first to find, or that prevented its own opening. Such
 /// a request may be the cause.

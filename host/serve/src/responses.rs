@@ -6,14 +6,14 @@ mod items;
 use serde_json::{Value, json};
 use shardwright::{DoneReason, GenerationStatistics, Turn};
 
-use crate::ask::{
-    Ask, Conversation, INERT, Input, Names, Settings, define_tools, read_choice, read_effort, read_format,
-    read_max_tokens,
-};
 use crate::chat::Head;
 use crate::fields::{Fields, unsupported};
 use crate::limits::Limits;
 use crate::refusal::Refusal;
+use crate::reply_request::{
+    Conversation, INERT, Input, Names, ReplyRequest, Settings, define_tools, read_choice, read_effort,
+    read_format, read_max_tokens,
+};
 use crate::stream::Collected;
 
 pub(crate) use events::ResponseEvents;
@@ -24,7 +24,7 @@ const LIKELIEST_MAX: u64 = 20;
 /// A request, and the fields that its response repeats.
 #[derive(Debug)]
 pub(crate) struct ResponseAsk {
-    pub ask: Ask,
+    pub ask: ReplyRequest,
     pub echo: Value,
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn read(body: Value, limits: &Limits) -> Result<ResponseAsk, Refusal>
     inert.extend(read.inert);
     let input = Input::Conversation(Conversation { turns: read.turns, tools, choice });
     let names = Names::RESPONSES;
-    let ask = Ask { model, input, settings, names, stream, reports_usage: true, inert };
+    let ask = ReplyRequest { model, input, settings, names, stream, reports_usage: true, inert };
     Ok(ResponseAsk { ask, echo })
 }
 

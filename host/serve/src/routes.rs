@@ -13,7 +13,6 @@ use axum::{Extension, Router};
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::ask::Ask;
 use crate::body;
 use crate::chat::{self, Head};
 use crate::generation::begin;
@@ -21,6 +20,7 @@ use crate::guard::guard;
 use crate::keys::KeyIndex;
 use crate::models::Entry;
 use crate::refusal::{Refusal, json_response};
+use crate::reply_request::ReplyRequest;
 use crate::{completions, embeddings, json, page, placement, responses, stream};
 
 /// Header of a response with the fields of its request that have no effect.
@@ -159,7 +159,7 @@ async fn chat_response(
     key: KeyIndex,
     request: Request,
 ) -> Result<(Response<Body>, Vec<String>), Refusal> {
-    let mut ask: Ask = read(app, request, chat::read).await?;
+    let mut ask: ReplyRequest = read(app, request, chat::read).await?;
     let inert = std::mem::take(&mut ask.inert);
     let (head, stream) = (Head::new("chatcmpl-", &ask.model), ask.stream);
     let (reports_usage, has_likelihoods) = (ask.reports_usage, ask.settings.likelihoods.is_some());
@@ -186,7 +186,7 @@ async fn completion_response(
     key: KeyIndex,
     request: Request,
 ) -> Result<(Response<Body>, Vec<String>), Refusal> {
-    let mut ask: Ask = read(app, request, completions::read).await?;
+    let mut ask: ReplyRequest = read(app, request, completions::read).await?;
     let inert = std::mem::take(&mut ask.inert);
     let (head, stream) = (Head::new("cmpl-", &ask.model), ask.stream);
     let (reports_usage, has_likelihoods) = (ask.reports_usage, ask.settings.likelihoods.is_some());

@@ -1,12 +1,12 @@
 //! Opens a bundle: loads the chain of compiled artefacts that suits this machine best.
 
+mod chain_notices;
 mod load;
+mod load_attempts;
 mod loader;
-mod need;
-mod said;
+mod memory_estimate;
+mod progress;
 mod self_test;
-mod steps;
-mod tried;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,8 +21,8 @@ use shardwright_trust::Trust;
 use shardwright_vocabulary::{Beforehand, Pass};
 use shardwright_vocabulary::{Flag, Notice, NoticeKind, Watch};
 
+use self::chain_notices::copied_notice;
 use self::loader::{Found, Loader, Opening, flags_of};
-use self::said::copied_notice;
 use crate::load_flags;
 use crate::model::{BundleOrigin, OpeningTimes, Origin};
 use crate::policy::{FallbackPolicy, NextChainMaker};
@@ -30,7 +30,7 @@ use crate::run_options::{RunOptions, run_option_setters};
 use crate::strays::stray_notices;
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::towers::Towers;
-use crate::verified::{ProofsPlace, Verified};
+use crate::verified_files::{ProofsPlace, Verified};
 use crate::{Error, ErrorKind, Model, Result, Source};
 
 /// Options to open a bundle.

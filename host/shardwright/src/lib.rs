@@ -64,7 +64,7 @@ struct Readme;
 struct Integrate;
 
 mod bundled;
-mod ignored;
+mod ignored_fields;
 mod load_flags;
 mod memory;
 mod model;
@@ -72,7 +72,7 @@ mod open;
 mod packing;
 mod parts;
 mod policy;
-mod reopened;
+mod reopening;
 mod report;
 mod run_options;
 mod search;
@@ -83,14 +83,14 @@ mod text_side;
 pub mod tools;
 mod towers;
 mod turns;
-mod verified;
+mod verified_files;
 
+#[cfg(feature = "build")]
+mod fallback_chains;
 #[cfg(feature = "build")]
 mod goldens;
 #[cfg(feature = "planning")]
 mod loading;
-#[cfg(feature = "build")]
-mod on_demand;
 #[cfg(feature = "build")]
 mod opening;
 #[cfg(feature = "build")]
@@ -101,7 +101,7 @@ pub use memory::ModelMemory;
 pub use model::{EmbedOptions, Model, OpeningTimes};
 pub use parts::{ChatPart, RestoredPart};
 pub use policy::FallbackPolicy;
-pub use reopened::{Chains, Reopen};
+pub use reopening::{Chains, Reopen};
 pub use report::ModelReport;
 pub use search::{SearchPath, user_cache_directory};
 pub use session::saved::{RestoreReason, Restored, SavedSession};
@@ -129,7 +129,7 @@ pub use shardwright_vocabulary::{
 pub use shardwright_worker::Isolation;
 pub use source::Source;
 pub use turns::{Role, Turn, TurnPart};
-pub use verified::Verified;
+pub use verified_files::Verified;
 
 #[cfg(feature = "build")]
 pub(crate) use loading::{join, load};

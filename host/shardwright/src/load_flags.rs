@@ -3,7 +3,7 @@
 
 use shardwright_bundle::ShardEntry;
 use shardwright_runtime::ShardDescription;
-use shardwright_vocabulary::{Flag, FlagOutcome, FlagSchema, FlagStage, FlagVerdict};
+use shardwright_vocabulary::{Flag, FlagRecord, FlagSchema, FlagStage, FlagVerdict};
 
 use crate::{Error, Result};
 
@@ -43,7 +43,7 @@ pub(crate) fn unknown(flag: &Flag, schemas: &[FlagSchema]) -> Error {
 /// it differs from the request.
 pub(crate) fn outcomes(shards: &[ShardDescription]) -> Vec<(bool, String)> {
     let mut outcomes: Vec<(bool, String)> = Vec::new();
-    for FlagOutcome { flag, verdict, reason } in shards.iter().flat_map(|shard| &shard.origin.loaded_with) {
+    for FlagRecord { flag, verdict, reason } in shards.iter().flat_map(|shard| &shard.origin.loaded_with) {
         let otherwise = matches!(verdict, FlagVerdict::Refused | FlagVerdict::Unknown);
         let mut text = format!("flag {flag} is {}", verdict.name());
         if !reason.is_empty() {

@@ -8,11 +8,11 @@ use shardwright_text::{Message, RenderOptions, Tokenizer};
 use shardwright_vocabulary::{ChosenSpeculation, Notice};
 
 use crate::policy::{FallbackPolicy, NextChainMaker};
-use crate::reopened::Chains;
+use crate::reopening::Chains;
 use crate::session::check_modality;
 use crate::text_side::TextSide;
 use crate::towers::Towers;
-use crate::verified::Verified;
+use crate::verified_files::Verified;
 use crate::{Error, ErrorKind, Result, Session};
 
 /// A loaded model: planned and compiled from a checkpoint, or opened from a bundle. Clones share

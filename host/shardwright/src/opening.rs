@@ -9,9 +9,9 @@ use shardwright_checkpoints::{Builder, LoadedChain, expect_checkpoint, expect_to
 use shardwright_runtime::Chain;
 use shardwright_vocabulary::{Beforehand, Notice, Part, Pass, Watch};
 
+use crate::fallback_chains::on_demand;
 use crate::load_flags;
 use crate::model::{BuiltOrigin, OpeningTimes, Origin};
-use crate::on_demand::on_demand;
 use crate::policy::NextChainMaker;
 use crate::text_side::{TextSide, TokenizerStart};
 use crate::{Error, ErrorKind, Model, Result};

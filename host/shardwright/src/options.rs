@@ -7,7 +7,7 @@ use shardwright_build::{
 use shardwright_checkpoints::{ChainPlan, CompileReport, CompiledVariant, Jobs};
 use shardwright_vocabulary::{Lora, LoraScale, Pass, Watch};
 
-use crate::ignored::reading_texts;
+use crate::ignored_fields::reading_texts;
 use crate::run_options::{RunOptions, run_option_setters};
 use crate::tools::OpenTools;
 use crate::{Model, Notice, Result, SensitivityReport};

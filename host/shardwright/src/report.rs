@@ -4,7 +4,7 @@ use shardwright_selection::Selection;
 use shardwright_vocabulary::{Notice, Pass};
 
 use crate::policy::FallbackPolicy;
-use crate::verified::Verified;
+use crate::verified_files::Verified;
 use crate::{Model, OpeningTimes};
 
 /// What opening a model found, and what its towers added so far.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use shardwright_files::room;
+use shardwright_files::eviction;
 use shardwright_shims::RegistryBuilder;
 use shardwright_trust::{Trust, TrustOptions};
 use shardwright_worker::{Isolation, Shims};
@@ -65,7 +65,7 @@ impl RunOptions {
     pub(crate) fn make_room_for(&self, proofs: &Path) {
         if let Some(cache) = self.cache_directory().filter(|cache| cache.join(PROOFS) == proofs) {
             // Ignore the error: `doctor` reports a cache that exceeds its limit.
-            let _ = room::trim(&cache, self.cache_limit.unwrap_or(room::CACHE_BYTES_MAX), |_| false);
+            let _ = eviction::trim(&cache, self.cache_limit.unwrap_or(eviction::CACHE_BYTES_MAX), |_| false);
         }
     }
 

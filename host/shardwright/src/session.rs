@@ -10,7 +10,7 @@ use shardwright_text::{
 };
 
 use crate::policy::NextChainMaker;
-use crate::reopened::{Reopen, Reopened};
+use crate::reopening::{Reopen, Reopened};
 use crate::text_side::TextSide;
 use crate::towers::Towers;
 use crate::{Error, ErrorKind, Result, Role, Turn, TurnPart};

@@ -10,7 +10,7 @@ use shardwright_bundle::{Bundle, MappedFile, TextFile};
 #[cfg(feature = "constraint")]
 use shardwright_constraint::{Constraint, Grammar, Vocabulary};
 #[cfg(feature = "build")]
-use shardwright_files::room;
+use shardwright_files::eviction;
 use shardwright_runtime::CancelHandle;
 use shardwright_text::{
     CallFamily, CallFormat, ChatTemplate, GenerationConfig, Message, PromptTokens, RenderOptions,
@@ -18,7 +18,7 @@ use shardwright_text::{
 };
 use shardwright_vocabulary::{Ignored, Notice};
 
-use crate::ignored::{IgnoredFields, notice_of};
+use crate::ignored_fields::{IgnoredFields, notice_of};
 use crate::towers::consume;
 use crate::{Error, ErrorKind, Result};
 
@@ -79,7 +79,7 @@ impl TextSide {
                 let tokenizer = read_tokenizer(&inside, indexes.as_deref());
                 if let Some(cache) = cache {
                     // Ignore the error: `doctor` reports a cache that exceeds its limit.
-                    let _ = room::trim(&cache, limit, |_| false);
+                    let _ = eviction::trim(&cache, limit, |_| false);
                 }
                 tokenizer
             })

@@ -20,7 +20,7 @@ pub use shardwright_vocabulary::Beforehand;
 
 use crate::Model;
 use crate::Notice;
-pub use crate::ignored::IgnoredFields;
+pub use crate::ignored_fields::IgnoredFields;
 #[cfg(feature = "planning")]
 pub use crate::loading::{join, load};
 use crate::model::Origin;

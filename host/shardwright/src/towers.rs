@@ -11,9 +11,9 @@ use shardwright_preprocessing::{ProcessorSettings, SoundSettings};
 use shardwright_runtime::{CancelHandle, Chain, NextChain, SoftRows, Tower, TowerMove};
 use shardwright_vocabulary::{EntryName, Notice, Part, Pass, Watch};
 
-use crate::ignored::notice_of;
+use crate::ignored_fields::notice_of;
 use crate::parts::{OTHER_MODEL, Prepared, Sense};
-use crate::verified::Verified;
+use crate::verified_files::Verified;
 use crate::{Error, ErrorKind, Result};
 
 /// Opens the tower of a sense. The number is the soft tokens of the picture that needs it.
@@ -323,7 +323,7 @@ pub(crate) fn of_checkpoint(directory: &Path, options: shardwright_build::PlanOp
     use shardwright_checkpoints::{Builder, LoadedChain, TowerScope, open_adapted};
     use shardwright_vocabulary::Beforehand;
 
-    use crate::on_demand::on_demand;
+    use crate::fallback_chains::on_demand;
 
     let (from, strict) = (directory.to_owned(), options.strict);
     let open = move |sense: Sense, processor: &ProcessorSettings, soft_tokens: u32, watch: &mut dyn Watch| {

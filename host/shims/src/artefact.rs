@@ -14,7 +14,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use shardwright_files::{Pages, Section, hex};
 use shardwright_shim_abi::raw::SW_HEAD_LIMIT;
-use shardwright_vocabulary::{FlagOutcome, NodePlacement, Result, ShardOrigin, ShimIdentity};
+use shardwright_vocabulary::{FlagRecord, NodePlacement, Result, ShardOrigin, ShimIdentity};
 
 use crate::chip::Chip;
 use crate::container::{Container, Format, HeadAt, SHOWN_ALIGNMENT, Writer, io_error, wrong_length};
@@ -55,7 +55,7 @@ pub struct ArtefactHead {
     /// Interfaces of its entry points.
     pub entries: Vec<EntryInterface>,
     /// Verdicts on all flags of the work order, in its order.
-    pub flags: Vec<FlagOutcome>,
+    pub flags: Vec<FlagRecord>,
     /// Nodes that do not run on the device.
     pub placements: Vec<NodePlacement>,
     /// The chip with the facts that the shim read. `None` if the shim reads no facts.
@@ -107,7 +107,7 @@ struct Inner {
 
 /// Destination of a compiled artefact.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
+pub enum ArtefactDestination<'a> {
     /// A file `<hash>.swa` in a directory.
     Directory(&'a Path),
     /// A file without a name, which is removed when the artefact is dropped.
@@ -243,10 +243,10 @@ pub(crate) struct ArtefactWriter {
 }
 
 impl ArtefactWriter {
-    pub(crate) fn new(place: Place<'_>) -> Result<ArtefactWriter> {
+    pub(crate) fn new(place: ArtefactDestination<'_>) -> Result<ArtefactWriter> {
         let writer = match place {
-            Place::Directory(directory) => Writer::start(directory, &FORMAT, None)?,
-            Place::Temporary => Writer::start_unnamed(&FORMAT, None)?,
+            ArtefactDestination::Directory(directory) => Writer::start(directory, &FORMAT, None)?,
+            ArtefactDestination::Temporary => Writer::start_unnamed(&FORMAT, None)?,
         };
         Ok(ArtefactWriter { writer, head: None })
     }

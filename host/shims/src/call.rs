@@ -8,7 +8,7 @@ use shardwright_shim_abi::sized::{Ref, Struct};
 use shardwright_vocabulary::FlagType;
 
 use crate::convert;
-use crate::error::{Failure, ShimError};
+use crate::error::{ShimError, ShimFailure};
 
 /// A checked table. The library behind it is never unloaded.
 #[derive(Clone, Copy)]
@@ -147,7 +147,7 @@ pub(crate) unsafe fn take_error(
                     }
                 }
             }
-            ShimError::failed(Failure {
+            ShimError::failed(ShimFailure {
                 shim: shim.to_owned(),
                 function: function.into(),
                 class: convert::error_class(object.error_class),

@@ -69,7 +69,7 @@ mod tests {
     use shardwright_vocabulary::{FlagSchema, FlagStage, FlagType};
 
     use super::*;
-    use crate::error::Failure;
+    use crate::error::ShimFailure;
 
     fn schema(name: &str, values: FlagType, required: bool) -> FactSchema {
         let fact = FlagSchema {
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn an_error_that_names_a_fact_is_about_the_profile() {
         let failed = |details: &[(&str, &str)]| {
-            ShimError::Failed(Box::new(Failure {
+            ShimError::Failed(Box::new(ShimFailure {
                 shim: "s".to_owned(),
                 function: "chip".into(),
                 class: None,

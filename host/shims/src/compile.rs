@@ -7,9 +7,9 @@ use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use shardwright_shim_abi::raw::*;
-use shardwright_vocabulary::{Description, Error, FlagOutcome, FlagVerdict, NodePlacement, Watch};
+use shardwright_vocabulary::{Description, Error, FlagRecord, FlagVerdict, NodePlacement, Watch};
 
-use crate::artefact::{Artefact, ArtefactHead, ArtefactWriter, Place};
+use crate::artefact::{Artefact, ArtefactDestination, ArtefactHead, ArtefactWriter};
 use crate::call;
 use crate::chip::{Chip, FACTS_LIMIT, FactSchema};
 use crate::error::ShimError;
@@ -53,7 +53,10 @@ pub(crate) struct Compilation<'a> {
 }
 
 impl<'a> Compilation<'a> {
-    pub(crate) fn new(place: Place<'_>, watch: &'a mut dyn Watch) -> Result<Compilation<'a>, ShimError> {
+    pub(crate) fn new(
+        place: ArtefactDestination<'_>,
+        watch: &'a mut dyn Watch,
+    ) -> Result<Compilation<'a>, ShimError> {
         Ok(Compilation {
             writer: ArtefactWriter::new(place).map_err(ShimError::artefact)?,
             watch,
@@ -106,7 +109,7 @@ impl<'a> Compilation<'a> {
                 let (verdict, reason) = flags
                     .remove(&flag.name)
                     .unwrap_or((FlagVerdict::Unknown, "the shim did not report it".to_owned()));
-                FlagOutcome { flag: flag.clone(), verdict, reason }
+                FlagRecord { flag: flag.clone(), verdict, reason }
             })
             .collect();
         let named = |&(entry, node, ref place, ref reason): &Placement| {

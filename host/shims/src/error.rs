@@ -133,7 +133,7 @@ fn of_shim(error: Error) -> Error {
 /// The failure of a shim's function, as reported by the shim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Failure {
+pub struct ShimFailure {
     /// Name of the instance or shim that failed.
     pub shim: String,
     /// Name of the function in the contract.
@@ -155,7 +155,7 @@ pub struct Failure {
 pub enum ShimError {
     /// The shim reported a failure.
     #[error("shim `{}`, {}: {}", .0.shim, .0.function, .0.message)]
-    Failed(Box<Failure>),
+    Failed(Box<ShimFailure>),
     /// The shim does not have this optional function.
     #[error("shim `{shim}` has no `{function}`")]
     Missing { shim: String, function: Cow<'static, str> },
@@ -269,7 +269,7 @@ impl ShimError {
 
     /// Creates an error from a failure reported by the shim. Logs its details, which contain more
     /// than its message and on which programs may act.
-    pub fn failed(failure: Failure) -> ShimError {
+    pub fn failed(failure: ShimFailure) -> ShimError {
         for (key, value) in failure.details.iter().filter(|(key, _)| key != "help") {
             tracing::info!(shim = failure.shim, function = %failure.function, "{key}: {value}");
         }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use shardwright_graph::{EntryGraph, Verdict, Weight, WeightId};
+use shardwright_graph::{EntryGraph, NodeVerdict, Weight, WeightId};
 use shardwright_vocabulary::{Compatibility, Device, Estimate, FlagSchema, Limit};
 
 use crate::artefact::Artefact;
@@ -12,7 +12,7 @@ use crate::chip::Chip;
 use crate::compile::Output;
 use crate::descriptor::Descriptor;
 use crate::error::{LoadError, ShimError};
-use crate::loaded::{LoadReport, Running, Shard};
+use crate::loaded_shard::{LoadReport, Running, Shard};
 use crate::shim::{Claim, Facts, Shim};
 use crate::work_order::{OrderWeight, WorkOrder};
 
@@ -29,7 +29,7 @@ pub trait Functions: Send + Sync {
     /// Lists the compiler flags of a device.
     fn flags(&self, device: &str) -> Result<Vec<FlagSchema>, ShimError>;
     /// Checks an entry. Returns verdicts, each with the index of its node.
-    fn check(&self, device: &str, entry: ShownEntry) -> Result<Vec<(u64, Verdict)>, ShimError>;
+    fn check(&self, device: &str, entry: ShownEntry) -> Result<Vec<(u64, NodeVerdict)>, ShimError>;
     /// Estimates one run. `cancelled` is polled if the call can be ended.
     fn estimate(
         &self,

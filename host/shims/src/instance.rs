@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use shardwright_graph::{EntryGraph, Verdict, Weight};
+use shardwright_graph::{EntryGraph, NodeVerdict, Weight};
 use shardwright_vocabulary::{Compatibility, Device, Estimate, Flag, FlagSchema, FlagStage, Limit, Watch};
 
-use crate::artefact::{Artefact, Place};
+use crate::artefact::{Artefact, ArtefactDestination};
 use crate::buffer::Buffer;
 use crate::chip::Chip;
 use crate::chip_facts;
@@ -16,10 +16,10 @@ use crate::descriptor::Descriptor;
 use crate::error::ShimError;
 use crate::functions::{Functions, Opener, ShownEntry};
 use crate::heads::Heads;
-use crate::loaded::{LoadReport, LoadedShard, Measured, Measures, Running};
+use crate::loaded_shard::{LoadReport, LoadedShard, Measured, Measures, Running};
 use crate::local::Local;
-use crate::measured::{MeasuredFlag, MeasuredFlags};
-use crate::shim::{Claim, Inspection, Shim, lock};
+use crate::measured_flags::{MeasuredFlag, MeasuredFlags};
+use crate::shim::{ArtefactInspection, Claim, Shim, lock};
 use crate::times::{CallLog, CallTimes};
 use crate::work_order::WorkOrder;
 
@@ -216,11 +216,11 @@ impl ShimInstance {
         device: &str,
         entry: &EntryGraph,
         weights: &[Weight],
-    ) -> Result<Vec<Verdict>, ShimError> {
+    ) -> Result<Vec<NodeVerdict>, ShimError> {
         let reported =
             self.timed("check", |functions| functions.check(device, ShownEntry::of(entry, weights)))?;
         let wrong = |reason: String| ShimError::contract(&self.0.name, "check", reason);
-        let mut verdicts: Vec<Option<Verdict>> = vec![None; entry.nodes.len()];
+        let mut verdicts: Vec<Option<NodeVerdict>> = vec![None; entry.nodes.len()];
         for (node, verdict) in reported {
             let place = usize::try_from(node)
                 .ok()
@@ -230,7 +230,7 @@ impl ShimInstance {
                 return Err(wrong(format!("two verdicts on node {node}")));
             }
         }
-        let unsaid = || Verdict::refused("the shim did not report a verdict");
+        let unsaid = || NodeVerdict::refused("the shim did not report a verdict");
         Ok(verdicts.into_iter().map(|verdict| verdict.unwrap_or_else(unsaid)).collect())
     }
 
@@ -276,7 +276,7 @@ impl ShimInstance {
         &self,
         device: &str,
         order: &WorkOrder,
-        place: Place<'_>,
+        place: ArtefactDestination<'_>,
         watch: &mut dyn Watch,
     ) -> Result<Artefact, ShimError> {
         let entries = order.interfaces().map_err(ShimError::work_order)?;
@@ -454,7 +454,11 @@ impl ShimInstance {
     /// Identifies a part of a file: an artefact of this shim or a file of its vendor's tools,
     /// including files that this shim did not write. Returns `None` for other bytes. The file must
     /// not be changed meanwhile.
-    pub fn inspect(&self, file: &File, part: std::ops::Range<u64>) -> Result<Option<Inspection>, ShimError> {
+    pub fn inspect(
+        &self,
+        file: &File,
+        part: std::ops::Range<u64>,
+    ) -> Result<Option<ArtefactInspection>, ShimError> {
         let found = file.metadata().map_err(|error| ShimError::Argument(error.to_string()))?.len();
         let length = match part.end.checked_sub(part.start) {
             Some(length) if part.end <= found => length,
@@ -483,14 +487,14 @@ impl ShimInstance {
                     return Err(wrong("the document is not a JSON object"));
                 }
                 document.sort_all_objects();
-                Ok(Some(Inspection { format, document }))
+                Ok(Some(ArtefactInspection { format, document }))
             }
             (Some(_), Some(_)) => Err(wrong("more than one inspection")),
         }
     }
 
     /// Like [`ShimInstance::inspect`], but for the payload of an artefact.
-    pub fn inspect_artefact(&self, artefact: &Artefact) -> Result<Option<Inspection>, ShimError> {
+    pub fn inspect_artefact(&self, artefact: &Artefact) -> Result<Option<ArtefactInspection>, ShimError> {
         match artefact.payload_section() {
             Some(payload) => {
                 let (start, end) = (payload.offset(), payload.offset() + payload.length());

@@ -7,7 +7,7 @@
 //! runs. C pointers do not leave this crate: its public types are safe and `Send`.
 //!
 //! ```no_run
-//! use shardwright_shims::{Place, ShimRegistry, WorkOrder};
+//! use shardwright_shims::{ArtefactDestination, ShimRegistry, WorkOrder};
 //!
 //! let registry = ShimRegistry::builder().directory("shims").build();
 //! for skipped in registry.skipped() {
@@ -15,7 +15,7 @@
 //! }
 //! let instance = registry.open("cpu", "compiler", &[])?;
 //! let order = WorkOrder::open("decoder.0-12.swo".as_ref())?;
-//! let artefact = instance.compile("cpu", &order, Place::Temporary, &mut ())?;
+//! let artefact = instance.compile("cpu", &order, ArtefactDestination::Temporary, &mut ())?;
 //! let shard = instance.load("cpu", &artefact, &[])?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -47,38 +47,38 @@ mod instance;
 mod interface;
 mod layout;
 mod library;
-mod loaded;
+mod loaded_shard;
 mod local;
 mod manifest;
-mod measured;
+mod measured_flags;
 mod registry;
 mod shim;
 mod tables;
 mod times;
 mod work_order;
 
-pub use artefact::{ARTEFACT_SUFFIX, Artefact, ArtefactHead, Place};
+pub use artefact::{ARTEFACT_SUFFIX, Artefact, ArtefactDestination, ArtefactHead};
 pub use buffer::{Buffer, BufferRead, BufferWrite, Memory};
 pub use chip::{Chip, FactSchema};
 pub use compile::{Output, Placement, REPORT_LIMIT};
 pub use descriptor::Descriptor;
-pub use error::{Failure, LoadError, ProcessError, ShimError};
+pub use error::{LoadError, ProcessError, ShimError, ShimFailure};
 pub use functions::{Functions, Opener, ShownEntry, entry_identity};
 pub use heads::Heads;
 pub use instance::ShimInstance;
 pub use interface::{Direction, EntryInterface, Port};
 pub use layout::LayoutCheck;
 pub use library::{log_line, send_log_to};
-pub use loaded::{
+pub use loaded_shard::{
     Acquired, Binding, Bound, Canceller, LoadReport, LoadedEntry, LoadedShard, Measured, Placed, RunOptions,
     Running, Shard, Update, WorkerReport,
 };
 pub use manifest::{AbiRange, MANIFEST_SUFFIX, Manifest, Search};
-pub use measured::MeasuredFlag;
+pub use measured_flags::MeasuredFlag;
 pub use registry::{RegistryBuilder, ShimRegistry, SkippedShim, manifests_in};
 pub use shardwright_files::Pages;
 pub use shardwright_shim_abi::raw::SwEntryFunction;
-pub use shim::{Claim, Facts, Inspection, Shim};
+pub use shim::{ArtefactInspection, Claim, Facts, Shim};
 pub use tables::{EntryTables, WorkOrderTables};
 pub use times::CallTimes;
 pub use work_order::{

@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use memmap2::MmapOptions;
-use shardwright_graph::Verdict;
+use shardwright_graph::NodeVerdict;
 use shardwright_shim_abi::raw::*;
 use shardwright_vocabulary::{
     Compatibility, Device, DeviceKind, Estimate, FlagSchema, FlagStage, Limit, MemoryKinds,
@@ -23,7 +23,7 @@ use crate::descriptor::Descriptor;
 use crate::error::ShimError;
 use crate::functions::{Functions, ShownEntry};
 use crate::library;
-use crate::loaded::{LoadReport, Running, Shard};
+use crate::loaded_shard::{LoadReport, Running, Shard};
 use crate::shim::{Claim, Shim, lock};
 use crate::tables::{ChipTable, EntryTables, OptionTables, WorkOrderTables};
 use crate::work_order::WorkOrder;
@@ -192,7 +192,7 @@ impl Functions for Arc<Local> {
         self.collected("flags", error, collected)
     }
 
-    fn check(&self, device: &str, entry: ShownEntry) -> Result<Vec<(u64, Verdict)>, ShimError> {
+    fn check(&self, device: &str, entry: ShownEntry) -> Result<Vec<(u64, NodeVerdict)>, ShimError> {
         let function = self.table.0.check.ok_or_else(|| self.missing("check"))?;
         let device = c_text("the device", device)?;
         let tables = EntryTables::new(&entry).map_err(ShimError::work_order)?;
@@ -201,9 +201,9 @@ impl Functions for Arc<Local> {
             call::verdicts(
                 |item| {
                     let verdict = match item.verdict {
-                        SW_VERDICT_TAKEN => Verdict::accepted(),
+                        SW_VERDICT_TAKEN => NodeVerdict::accepted(),
                         // SAFETY: the contract specifies that it is a string.
-                        SW_VERDICT_REFUSED => Verdict::refused(unsafe { call::text(item.reason) }?),
+                        SW_VERDICT_REFUSED => NodeVerdict::refused(unsafe { call::text(item.reason) }?),
                         other => return Err(format!("unknown verdict {other}")),
                     };
                     Ok((item.node, verdict))

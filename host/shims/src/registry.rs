@@ -13,7 +13,7 @@ use crate::error::{LoadError, ShimError};
 use crate::functions::Opener;
 use crate::instance::ShimInstance;
 use crate::manifest::{MANIFEST_SUFFIX, Manifest, Search};
-use crate::measured::MeasuredFlags;
+use crate::measured_flags::MeasuredFlags;
 use crate::shim::Shim;
 
 /// Maximum number of files examined in one directory. A directory with more files is not a

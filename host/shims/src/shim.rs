@@ -50,7 +50,7 @@ pub struct Facts {
 
 /// Identification of a file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Inspection {
+pub struct ArtefactInspection {
     /// Format name in kebab-case, such as `qnn-context-binary`.
     pub format: String,
     /// A JSON object defined by the shim. Its members are sorted by name.

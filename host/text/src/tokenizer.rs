@@ -16,6 +16,7 @@ use tokenizers::{
 
 use crate::cancellable::cancellable;
 use crate::contradictions::{contradictions, prefixes_space};
+use crate::control_tokens::{ControlTokens, SeparatedText};
 use crate::decoding::Decoding;
 use crate::engine::{Engine, each};
 use crate::gguf::{GgufTexts, TOKENIZER_FILE};
@@ -23,7 +24,6 @@ use crate::growth::{added, growth, unsupported};
 use crate::index::{self, IndexBytes, IndexedTokenizer};
 use crate::input::{TOKENIZER_BYTES_MAX, check_json, read_capped, too_large};
 use crate::panics::{guarded, panic_message};
-use crate::spelled::{ControlTokens, SeparatedText};
 use crate::tokenizer_config::TokenizerConfig;
 use crate::unknown_fields::Written;
 
@@ -112,7 +112,7 @@ impl Tokenizer {
                 let config = TokenizerConfig::from_directory(path)?;
                 Tokenizer::from_file_indexed(path.join(TOKENIZER_FILE), folder)?.with_config(&config)
             }
-            Some(texts) => index::kept::read(
+            Some(texts) => index::cache::read(
                 texts.path(),
                 folder.as_ref(),
                 || texts.identity().ok(),
@@ -245,10 +245,10 @@ impl Tokenizer {
     /// An index is used only if no other user can have written it.
     pub fn from_file_indexed(path: impl AsRef<Path>, folder: impl AsRef<Path>) -> Result<Tokenizer> {
         let path = path.as_ref();
-        index::kept::read(
+        index::cache::read(
             path,
             folder.as_ref(),
-            || index::kept::hash_of(path).ok(),
+            || index::cache::hash_of(path).ok(),
             |_| Tokenizer::from_file(path),
         )
     }
@@ -523,7 +523,7 @@ impl TokenizerLoading {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spelled::Marks;
+    use crate::control_tokens::Marks;
 
     /// Unmarked text gets the same tokens as from the library.
     #[test]

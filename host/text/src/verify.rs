@@ -7,7 +7,7 @@ use crate::sampler::{Sampler, SamplingParameters, largest};
 
 /// The result of verifying a drafted token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TokenVerdict {
     /// The drafted token was chosen.
     Accepted,
     /// A different token was chosen.
@@ -62,21 +62,25 @@ impl Sampler {
         history: &[u32],
         drafted: u32,
         drawn_from: Option<&Distribution>,
-    ) -> Result<Verdict> {
+    ) -> Result<TokenVerdict> {
         let Some(draft) = drawn_from.filter(|_| !self.parameters().is_greedy()) else {
             let chosen = self.sample(logits, history)?;
-            return Ok(if chosen == drafted { Verdict::Accepted } else { Verdict::Replaced(chosen) });
+            return Ok(if chosen == drafted {
+                TokenVerdict::Accepted
+            } else {
+                TokenVerdict::Replaced(chosen)
+            });
         };
         let target = self.distribution(logits, history)?;
         let (p, q) = (target.probability(drafted), draft.probability(drafted));
         if self.random.next_unit() * q < p {
-            return Ok(Verdict::Accepted);
+            return Ok(TokenVerdict::Accepted);
         }
         let rest =
             target.tokens().map(|(id, p)| (id, p - draft.probability(id))).filter(|(_, rest)| *rest > 0.0);
         // The rest is empty if the two distributions differ only by rounding. Then they are the
         // same.
         let replaced = Distribution::new(rest).unwrap_or(target).draw(&mut self.random);
-        Ok(Verdict::Replaced(replaced))
+        Ok(TokenVerdict::Replaced(replaced))
     }
 }

@@ -23,7 +23,7 @@
 //! assert!(trust.expect(path, Kind::Profile, None, b"{}").is_err());
 //! ```
 
-mod beside;
+mod detached_signature;
 mod envelope;
 mod keys;
 mod memory;
@@ -31,7 +31,7 @@ mod options;
 mod revocations;
 mod rules;
 
-pub use beside::{path_of_signature, signature_beside};
+pub use detached_signature::{path_of_signature, signature_beside};
 pub use envelope::{ENVELOPE_BYTES, Envelope, Kind, SUFFIX, Statement};
 pub use keys::{PublicKey, SecretKey};
 pub use options::TrustOptions;

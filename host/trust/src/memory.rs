@@ -7,7 +7,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use shardwright_files::own;
+use shardwright_files::private_files;
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 use crate::{PublicKey, Revocations};
@@ -81,7 +81,7 @@ impl Memory {
         unremembered: impl Fn(Error) -> Result<()>,
     ) -> Result<()> {
         // A folder that is not writable has no number to protect from another process.
-        let _lock = own::lock(&self.folder.join("lock")).ok();
+        let _lock = private_files::lock(&self.folder.join("lock")).ok();
         let sequence = list.sequence;
         let refused = |what: String, help: &str| {
             let what = format!("list of revocations number {sequence} is {what}");
@@ -101,15 +101,17 @@ impl Memory {
                 refused(format!("more than {JUMP_MAX} after {seen}"), AHEAD)
             }
             None if sequence > FIRST_MAX => refused(format!("more than {FIRST_MAX} after 0"), AHEAD),
-            _ => own::write_durably(&self.number, sequence.to_string().as_bytes()).or_else(|error| {
-                let what = format!("the number of the list is not remembered: {error}");
-                unremembered(fault(&self.number, what))
-            }),
+            _ => {
+                private_files::write_durably(&self.number, sequence.to_string().as_bytes()).or_else(|error| {
+                    let what = format!("the number of the list is not remembered: {error}");
+                    unremembered(fault(&self.number, what))
+                })
+            }
         }
     }
 
     fn seen(&self) -> Result<Option<u64>> {
-        let digits = own::read(&self.number, NUMBER_BYTES);
+        let digits = private_files::read(&self.number, NUMBER_BYTES);
         let digits = digits.map_err(|error| fault(&self.number, error.to_string()))?;
         let Some(digits) = digits else { return Ok(None) };
         let number = std::str::from_utf8(&digits).ok().and_then(|text| text.trim().parse().ok());

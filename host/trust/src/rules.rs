@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use shardwright_vocabulary::{Error, ErrorKind, Notice, Result};
 
-use crate::beside::unreadable;
+use crate::detached_signature::unreadable;
 use crate::envelope::AGAIN;
 use crate::memory::Memory;
 use crate::{Envelope, Kind, PublicKey, REVOCATIONS_BYTES, Revocations, Statement, revocations};
@@ -653,14 +653,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (memory, path) = (folder.path().join("memory"), folder.path().join("list"));
         fs::write(&path, Revocations::sign("acme", 2, &[], &[], &key(1)).unwrap()).unwrap();
-        let lock = shardwright_files::own::lock(&memory.join("lock")).unwrap();
+        let lock = shardwright_files::private_files::lock(&memory.join("lock")).unwrap();
         let (path, asked) = (&path, &memory);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| trust(Policy::Require).with_lists(&[path], Some(asked)).map(drop));
             std::thread::sleep(std::time::Duration::from_millis(200));
             assert!(!waits.is_finished(), "it waits");
             let number = asked.join(format!("revocations-{}-acme", key(1).public()));
-            shardwright_files::own::write_durably(&number, b"6").unwrap();
+            shardwright_files::private_files::write_durably(&number, b"6").unwrap();
             drop(lock);
             refused(waits.join().unwrap(), ErrorKind::Untrusted, "older than number 6");
         });

@@ -13,7 +13,7 @@ use shardwright_build::{DraftTimes, Executor, PlanOptions, PlanReport};
 use shardwright_checkpoints::{
     DraftIdentity, DraftRecords, MeasuredDraft, PRIMARY_CHAIN, messages_of, open_adapted, turns_of,
 };
-use shardwright_files::own;
+use shardwright_files::private_files;
 use shardwright_measure::median;
 use shardwright_planning::profile::GENERIC;
 use shardwright_runtime::{Acceptance, DRAFTED_MAX, Session, acceptance_of};
@@ -100,7 +100,7 @@ pub fn measure_draft(
     let records = DraftRecords::of_cache(options.cache.as_deref());
     records.keep(measured).map_err(|error| {
         let folder = records.folder().unwrap_or(Path::new(""));
-        own::not_kept(error, folder, "use a cache folder of your own to store measurements")
+        private_files::not_kept(error, folder, "use a cache folder of your own to store measurements")
     })
 }
 

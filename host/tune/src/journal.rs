@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use shardwright_bundle::Digest;
-use shardwright_files::own;
+use shardwright_files::private_files;
 
 use crate::TRIALS;
 use crate::trial::Trial;
@@ -59,7 +59,7 @@ impl Journal {
     pub fn recall(&self, plan: Digest, baseline: Digest) -> Result<Option<Trial>, String> {
         let Some(path) = self.path(plan) else { return Ok(None) };
         let fault = |what: &dyn std::fmt::Display| format!("{}: {what}. Measuring it again", path.display());
-        let Some(bytes) = own::read(&path, FILE_BYTES).map_err(|error| fault(&error))? else {
+        let Some(bytes) = private_files::read(&path, FILE_BYTES).map_err(|error| fault(&error))? else {
             return Ok(None);
         };
         let kept: Kept = serde_json::from_slice(&bytes).map_err(|_| fault(&"damaged"))?;
@@ -81,7 +81,7 @@ impl Journal {
     pub fn keep(&self, trial: &Trial) -> shardwright_vocabulary::Result<()> {
         let Some(path) = self.path(trial.plan) else { return Ok(()) };
         let content = serde_json::to_vec(&Kept::of(trial.clone())?).map_err(std::io::Error::from)?;
-        own::write(&path, &content)
+        private_files::write(&path, &content)
     }
 }
 

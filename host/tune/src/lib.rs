@@ -25,7 +25,7 @@
 
 mod drafts;
 mod journal;
-mod naming;
+mod plan_variants;
 mod report;
 mod spread;
 mod table;
@@ -34,7 +34,7 @@ mod trial;
 mod tuning;
 
 pub use drafts::measure_draft;
-pub use report::{Outcome, TimedPlan, Tried, TuneReport};
+pub use report::{Outcome, TimedPlan, TriedPlan, TuneReport};
 pub use spread::Spread;
 pub use trial::{Sample, TimedPart, Trial, Turn};
 pub use tuning::{tune, tune_bundle};

@@ -30,12 +30,12 @@ pub struct TuneReport {
     pub ratio: Option<Spread>,
     /// A setting of the planner that gives a faster plan, by more than its spread. Pass it to later
     /// commands. It does not lose more than the default plan.
-    pub advice: Option<Tried>,
+    pub advice: Option<TriedPlan>,
     /// A setting that gives a faster plan, by more than its spread, with formats that lose more or
     /// whose loss is unknown.
-    pub trade: Option<Tried>,
+    pub trade: Option<TriedPlan>,
     /// Every tried plan in order, starting with the default plan.
-    pub tried: Vec<Tried>,
+    pub tried: Vec<TriedPlan>,
     /// Number of measured rows of the cost table.
     pub measured_rows: usize,
     /// Number of rows that the target can run.
@@ -90,7 +90,7 @@ pub struct TimedPlan {
 
 /// A tried plan.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Tried {
+pub struct TriedPlan {
     /// The way it was requested.
     pub asked: String,
     /// Hash of the plan's build. `None` if the planner returned no plan.

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use shardwright::OpenOptions;
 use shardwright::tools::{IgnoredFields, OpenTools, expect_no_strays, load, stray_notices};
 use shardwright_build::{
-    LossReport, PlanOptions, PlanReport, Planned, RecordedPlan, Settled, TIMES, Times, Trying,
+    LoopStart, LossReport, PlanOptions, PlanReport, Planned, RecordedPlan, Settled, TIMES, Times,
 };
 use shardwright_bundle::{Bundle, Digest, is_bundle};
 use shardwright_checkpoints::{Builder, open_adapted, options_of};
 use shardwright_doctor::compare_reports;
-use shardwright_files::own;
+use shardwright_files::private_files;
 use shardwright_planning::plan::{BuildTime, Plan};
 use shardwright_planning::request::Request;
 use shardwright_vocabulary::{
@@ -21,8 +21,8 @@ use shardwright_vocabulary::{
 };
 
 use crate::journal::Journal;
-use crate::naming::{Naming, formats, settings};
-use crate::report::{Outcome, TimedPlan, Tried, TuneReport};
+use crate::plan_variants::{PlanVariant, formats, settings};
+use crate::report::{Outcome, TimedPlan, TriedPlan, TuneReport};
 use crate::spread::Spread;
 use crate::table::Base;
 use crate::timing::{Loaded, STEPS, interrupted, time_alone, time_in_turns};
@@ -53,7 +53,7 @@ struct Tuning<'s> {
     /// Loaded when the first trial needs it.
     baseline: Option<Loaded>,
     trials: Vec<Trial>,
-    tried: Vec<Tried>,
+    tried: Vec<TriedPlan>,
     notices: Vec<Notice>,
 }
 
@@ -143,7 +143,7 @@ fn begin(mut site: Site<'_>, watch: &mut dyn Watch) -> Result<(TuneReport, Vec<N
         true => ignored.expect_none()?,
         false => site.notices.extend(ignored.into_notices()?),
     }
-    let default = site.plan(&Naming::Default, &BTreeMap::new(), watch)?;
+    let default = site.plan(&PlanVariant::Default, &BTreeMap::new(), watch)?;
     let request: Request = serde_json::from_slice(&default.request)
         .map_err(|error| Error::new(ErrorKind::Internal, format!("invalid planner request: {error}")))?;
     if request.goals.context == 0 {
@@ -177,7 +177,7 @@ fn begin(mut site: Site<'_>, watch: &mut dyn Watch) -> Result<(TuneReport, Vec<N
 impl Site<'_> {
     fn plan(
         &self,
-        naming: &Naming,
+        naming: &PlanVariant,
         times: &BTreeMap<Digest, TimeCost>,
         watch: &mut dyn Watch,
     ) -> Result<Planned> {
@@ -188,14 +188,14 @@ impl Site<'_> {
 
     fn settle(
         &self,
-        naming: &Naming,
+        naming: &PlanVariant,
         times: &BTreeMap<Digest, TimeCost>,
         watch: &mut dyn Watch,
     ) -> Result<Settled> {
         let options = naming.options(&self.asked, times);
         let checkpoint = open_adapted(self.checkpoint, &[Pass::Step], &options)?;
-        let first = self.bundled.clone().filter(|_| *naming == Naming::Bundled);
-        let trying = Trying { first, ..Trying::default() };
+        let first = self.bundled.clone().filter(|_| *naming == PlanVariant::Bundled);
+        let trying = LoopStart { first, ..LoopStart::default() };
         let (settled, _) = Builder::new(&checkpoint, None).kept_chain(&options, trying, watch)?;
         Ok(settled)
     }
@@ -220,7 +220,7 @@ impl Tuning<'_> {
                 trial
             }
         };
-        self.add(&Naming::Default, Some(default.report.totals.loss), Ok(trial));
+        self.add(&PlanVariant::Default, Some(default.report.totals.loss), Ok(trial));
         let offered = formats(&default.settings, &self.site.asked, &self.base.request.formats);
         let mut others = settings(&default.settings, &self.site.asked).into_iter().chain(offered);
         loop {
@@ -252,9 +252,9 @@ impl Tuning<'_> {
     }
 
     /// Returns the bundle's plan, if it was not tried.
-    fn named_by_bundle(&self) -> Option<(Naming, Digest, Option<LossReport>)> {
+    fn named_by_bundle(&self) -> Option<(PlanVariant, Digest, Option<LossReport>)> {
         let plan = identity(self.site.bundled.as_ref()?.plan());
-        (!self.is_tried(plan)).then_some((Naming::Bundled, plan, None))
+        (!self.is_tried(plan)).then_some((PlanVariant::Bundled, plan, None))
     }
 
     /// Returns an untried plan that the planner makes from the measurements. The plan that later
@@ -262,9 +262,9 @@ impl Tuning<'_> {
     fn named_by_times(
         &mut self,
         watch: &mut dyn Watch,
-    ) -> Result<Option<(Naming, Digest, Option<LossReport>)>> {
+    ) -> Result<Option<(PlanVariant, Digest, Option<LossReport>)>> {
         let times = self.base.times(&self.trials);
-        for naming in [Naming::Measured, Naming::Hopeful] {
+        for naming in [PlanVariant::Measured, PlanVariant::Hopeful] {
             interrupted(watch)?;
             let Ok(planned) = self.site.plan(&naming, &times, &mut Part::new(watch, 0..1)) else { continue };
             let plan = identity(&planned.plan);
@@ -278,9 +278,9 @@ impl Tuning<'_> {
     /// Returns the next untried plan that results from a setting of the planner.
     fn named_by_setting(
         &mut self,
-        others: &mut impl Iterator<Item = Naming>,
+        others: &mut impl Iterator<Item = PlanVariant>,
         watch: &mut dyn Watch,
-    ) -> Result<Option<(Naming, Digest, Option<LossReport>)>> {
+    ) -> Result<Option<(PlanVariant, Digest, Option<LossReport>)>> {
         for naming in others {
             interrupted(watch)?;
             let asked = naming.words();
@@ -291,7 +291,7 @@ impl Tuning<'_> {
                 Ok(_) => {}
                 Err(error) => {
                     let result = format!("no plan: {error}");
-                    self.tried.push(Tried { asked, plan: None, ratio: None, loss: None, result });
+                    self.tried.push(TriedPlan { asked, plan: None, ratio: None, loss: None, result });
                 }
             }
         }
@@ -305,7 +305,7 @@ impl Tuning<'_> {
 
     fn load_baseline(&mut self, watch: &mut dyn Watch) -> Result<()> {
         if self.baseline.is_none() {
-            let settled = self.site.settle(&Naming::Default, &BTreeMap::new(), watch)?;
+            let settled = self.site.settle(&PlanVariant::Default, &BTreeMap::new(), watch)?;
             self.baseline = Some(self.load(self.default, &settled)?);
         }
         Ok(())
@@ -322,10 +322,10 @@ impl Tuning<'_> {
     }
 
     /// Builds and times a plan.
-    fn time(&mut self, naming: &Naming, plan: Digest, watch: &mut dyn Watch) -> Result<Trial> {
+    fn time(&mut self, naming: &PlanVariant, plan: Digest, watch: &mut dyn Watch) -> Result<Trial> {
         let times = self.base.times(&self.trials);
         let settled = self.site.settle(naming, &times, watch)?;
-        if *naming == Naming::Bundled && identity(settled.plan.plan()) != plan {
+        if *naming == PlanVariant::Bundled && identity(settled.plan.plan()) != plan {
             let what =
                 "the plan does not match the targets, formats or tables here, or does not compile unchanged";
             return Err(Error::new(ErrorKind::Incompatible, what));
@@ -348,14 +348,14 @@ impl Tuning<'_> {
     fn keep(&self, trial: &Trial) -> Result<()> {
         let Some(directory) = self.journal.directory() else { return Ok(()) };
         self.journal.keep(trial).map_err(|error| {
-            own::not_kept(error, directory, "use a cache folder of your own to store measurements")
+            private_files::not_kept(error, directory, "use a cache folder of your own to store measurements")
         })
     }
 
     /// Adds the result for a plan.
     fn add(
         &mut self,
-        naming: &Naming,
+        naming: &PlanVariant,
         loss: Option<LossReport>,
         trial: std::result::Result<Trial, (Digest, Error)>,
     ) {
@@ -363,7 +363,7 @@ impl Tuning<'_> {
         let (plan, ratio, result) = match trial {
             Err((plan, error)) => (plan, None, format!("cannot be built and run: {error}")),
             Ok(trial) => {
-                let is_default = *naming == Naming::Default;
+                let is_default = *naming == PlanVariant::Default;
                 let ratio = trial.ratio(self.measure).filter(|_| !is_default);
                 let result = match &ratio {
                     None => "baseline for the others",
@@ -376,7 +376,7 @@ impl Tuning<'_> {
                 (plan, ratio, result.to_owned())
             }
         };
-        self.tried.push(Tried { asked, plan: Some(plan.to_string()), ratio, loss, result });
+        self.tried.push(TriedPlan { asked, plan: Some(plan.to_string()), ratio, loss, result });
     }
 
     /// Stores the times if they lead to the default plan, or to one that is faster by more than the
@@ -388,7 +388,7 @@ impl Tuning<'_> {
         watch: &mut dyn Watch,
     ) -> Result<(TuneReport, Vec<Notice>)> {
         let times = self.base.times(&self.trials);
-        let made = self.site.plan(&Naming::Measured, &times, watch)?;
+        let made = self.site.plan(&PlanVariant::Measured, &times, watch)?;
         let after = identity(&made.plan);
         let trial = self.trials.iter().find(|trial| trial.plan == after);
         let ratio = trial.filter(|_| after != self.default).and_then(|trial| trial.ratio(self.measure));
@@ -399,7 +399,7 @@ impl Tuning<'_> {
         let is_faster = ratio.is_some_and(|ratio| ratio.is_below_one());
         let reached = ratio.map_or(1.0, |ratio| ratio.median);
         let allowed = micronats(default.report.totals.loss);
-        let is_allowed = |tried: &Tried| {
+        let is_allowed = |tried: &TriedPlan| {
             let loss = tried.loss.and_then(micronats);
             loss.zip(allowed).is_some_and(|(loss, allowed)| loss <= allowed)
         };
@@ -442,7 +442,7 @@ impl Tuning<'_> {
         let kept = Times::of_cache(cache);
         let unkept = |error: Error| {
             let help = "use a cache folder of your own to store measurements";
-            own::not_kept(error, &cache.join(TIMES), help)
+            private_files::not_kept(error, &cache.join(TIMES), help)
         };
         for key in self.base.keys.iter().flatten() {
             match times.get(key) {
@@ -467,20 +467,20 @@ impl Tuning<'_> {
     /// Returns the fastest plan of a setting, among plans for which `counts` returns true. It must
     /// be faster than the default plan by more than the spread, and faster than the plan that later
     /// commands use.
-    fn advice(&self, after: Digest, reached: f64, counts: impl Fn(&Tried) -> bool) -> Option<Tried> {
+    fn advice(&self, after: Digest, reached: f64, counts: impl Fn(&TriedPlan) -> bool) -> Option<TriedPlan> {
         let after = after.to_string();
         let by_setting = self.tried.iter().filter(|tried| tried.asked.starts_with("--") && counts(tried));
         let better = by_setting.filter(|tried| {
             let ratio = tried.ratio.filter(|ratio| ratio.is_below_one() && ratio.high < reached);
             ratio.is_some() && tried.plan.as_ref() != Some(&after)
         });
-        let median = |tried: &&Tried| tried.ratio.map_or(1.0, |ratio| ratio.median);
+        let median = |tried: &&TriedPlan| tried.ratio.map_or(1.0, |ratio| ratio.median);
         better.min_by(|one, other| median(one).total_cmp(&median(other))).cloned()
     }
 }
 
 /// Returns the tried plans, and explains for faster ones why later commands do not use them.
-fn explained(mut tried: Vec<Tried>, after: Digest) -> Vec<Tried> {
+fn explained(mut tried: Vec<TriedPlan>, after: Digest) -> Vec<TriedPlan> {
     let after = after.to_string();
     for tried in &mut tried {
         let is_faster = tried.ratio.is_some_and(|ratio| ratio.is_below_one());

@@ -11,7 +11,7 @@ use shardwright_shims::LoadedShard;
 use shardwright_vocabulary::{EntryKind, Pass};
 
 use crate::next_norm::NextNorm;
-use crate::progress::{Progress, reference_fault};
+use crate::progress::{PartProgress, reference_fault};
 use crate::report::{BoundaryVerification, EntryVerification, ShardVerification};
 use crate::rows::{RowErrors, errors, largest_error};
 use crate::shard_run::{Feed, Observed, Rows, ShardMemory, Twin};
@@ -115,7 +115,7 @@ impl BoundaryCheck<'_> {
     pub(crate) fn run(
         &self,
         prompts: &[Prompt<'_>],
-        progress: &mut Progress<'_>,
+        progress: &mut PartProgress<'_>,
     ) -> Result<Vec<BoundaryVerification>> {
         let shards = self.shards.descriptions().len();
         let mut memories = Vec::with_capacity(shards);
@@ -305,7 +305,7 @@ impl Run<'_, '_> {
         memory: &mut ShardMemory,
         tallies: &mut [EntryTally],
         singles: &BTreeSet<usize>,
-        progress: &mut Progress<'_>,
+        progress: &mut PartProgress<'_>,
     ) -> Result<()> {
         for (entry, tally) in tallies.iter_mut().enumerate() {
             let point = memory.entries[entry].interface.point;

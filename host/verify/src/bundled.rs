@@ -7,13 +7,14 @@ use std::sync::Arc;
 use shardwright::tools::{IgnoredFields, ModelTools, OpenTools, expect_no_strays, load, stray_notices};
 use shardwright::{Executor, Model, OpenOptions, PlanMeasuring};
 use shardwright_build::{
-    ArtefactStore, CompiledGraphs, MeasuredLoss, PlanOptions, Purpose, RecordedPlan, TargetExecutor, Trying,
+    ArtefactStore, CompiledGraphs, LoopStart, MeasuredLoss, PlanOptions, Purpose, RecordedPlan,
+    TargetExecutor,
 };
 use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Digest, TwinEntry, Verification as Proof};
 use shardwright_checkpoints::{Builder, open_adapted, with_adapters};
 use shardwright_models::Checkpoint;
 use shardwright_selection::{devices_for, heads_of, know_chip, only_compiled_for};
-use shardwright_shims::{Artefact, Place, WorkOrder};
+use shardwright_shims::{Artefact, ArtefactDestination, WorkOrder};
 
 use crate::goldens::Goldens;
 use crate::options::VerifyOptions;
@@ -192,7 +193,7 @@ fn twin_of(
     let options = open.plan_options();
     let first = bundle.variant().chains.first();
     let first = first.map(|chain| RecordedPlan::of(bundle, chain)).transpose()?;
-    let trying = Trying { first, ..Trying::default() };
+    let trying = LoopStart { first, ..LoopStart::default() };
     let builder = Builder::new(checkpoint, None);
     let settled = builder.chain(&options, Purpose::Run, &mut store, trying, watch)?;
     let chain = load(&settled, Beforehand::default())?;
@@ -270,7 +271,7 @@ fn compiled_graphs(
     let chains = &bundle.variant().chains;
     let mut compiled = |options: &PlanOptions, chain: Option<&ChainEntry>, watch: &mut dyn Watch| {
         let first = chain.map(|chain| RecordedPlan::of(bundle, chain)).transpose()?;
-        let trying = Trying { first, ..Trying::default() };
+        let trying = LoopStart { first, ..LoopStart::default() };
         Builder::new(checkpoint, None).chain(options, Purpose::Compile, &mut store, trying, watch)
     };
     let primary = compiled(&options, chains.first(), &mut all.most_of_the_rest())?;
@@ -298,8 +299,8 @@ struct Recorded<'b> {
 }
 
 impl ArtefactStore for Recorded<'_> {
-    fn place(&self) -> Result<Place<'_>> {
-        Ok(Place::Temporary)
+    fn place(&self) -> Result<ArtefactDestination<'_>> {
+        Ok(ArtefactDestination::Temporary)
     }
 
     fn recall(&mut self, order: &WorkOrder, executor: &TargetExecutor) -> Result<Option<Artefact>> {

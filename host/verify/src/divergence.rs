@@ -8,7 +8,7 @@ use shardwright_build::MeasuredLoss;
 use shardwright_checkpoints::StoredAnswers;
 use shardwright_vocabulary::{Error, Result};
 
-use crate::progress::Progress;
+use crate::progress::PartProgress;
 
 /// Largest ratio of the KL divergence to the measured loss of the formats.
 const OF_MEASURED: f64 = 1.3;
@@ -87,7 +87,7 @@ pub(crate) fn divergence(
     model: &Model,
     stored: &StoredAnswers<'_>,
     bound: Bound,
-    progress: &mut Progress<'_>,
+    progress: &mut PartProgress<'_>,
 ) -> Result<DivergenceVerification> {
     let mut session = model.chain().session()?;
     let mut divergences = Vec::new();

@@ -5,7 +5,7 @@
 //! `pK.logits` f32 [T − s, V] from position `pK.logits_start` on, `pK.greedy` i64 [N],
 //! `pK.step_top_ids` i64 [N, 5], `pK.step_top_logits` f32 [N, 5], `pK.last_logits` f32 [V], and for
 //! encoders `pK.pooled`, `pK.embedding`. All except the ids are optional. Rows of pictures and
-//! sounds are described in `soft`.
+//! sounds are described in `recorded_rows`.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use shardwright_files::read_named;
 use shardwright_models::Checkpoint;
 use shardwright_vocabulary::{Error, ErrorKind, Pass, Result};
 
-use crate::soft::{KINDS, Kind, PlacedRows, Placing, RecordedFeatures, RecordedPart};
+use crate::recorded_rows::{KINDS, Kind, PlacedRows, Placing, RecordedFeatures, RecordedPart};
 use crate::trace::Given;
 
 /// Largest file of recorded outputs, in bytes: a few prompts of a full-size model's logits. It

@@ -24,23 +24,23 @@
 
 mod boundaries;
 mod bundled;
+mod chain_comparison;
 mod divergence;
 mod effort;
 mod goldens;
 mod next_norm;
 mod options;
 mod progress;
+mod recorded_rows;
 mod repair;
 mod report;
 mod rows;
 mod shard_run;
-mod soft;
 mod thresholds;
 mod tower;
 mod trace;
 mod values;
 mod verification;
-mod whole;
 
 pub use bundled::{store_verification, verify_bundle};
 pub use divergence::DivergenceVerification;

@@ -1,9 +1,9 @@
 use shardwright_vocabulary::{Error, ErrorKind, Part, Result, Watch};
 
 /// Forwards the progress of a part of the verification, and checks for a cancellation.
-pub(crate) struct Progress<'w>(pub(crate) Part<'w>);
+pub(crate) struct PartProgress<'w>(pub(crate) Part<'w>);
 
-impl Progress<'_> {
+impl PartProgress<'_> {
     /// Reports that `fraction` of this part is done.
     pub(crate) fn step(&mut self, fraction: f64, stage: impl FnOnce() -> String) -> Result<()> {
         self.check()?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use shardwright::OpenOptions;
 use shardwright::tools::OpenTools;
-use shardwright_build::{BundleTrying, Compilations, PlanOptions, Proving, RecordedPlan, Trying};
+use shardwright_build::{BundleLoopStart, Compilations, LoopStart, PlanOptions, Proving, RecordedPlan};
 use shardwright_bundle::Bundle;
 use shardwright_checkpoints::{CompileReport, TowerScope, compile_trying, open_adapted, towers_of};
 use shardwright_models::Checkpoint;
@@ -18,7 +18,7 @@ use crate::report::VerifyReport;
 use crate::thresholds::Thresholds;
 use crate::tower::{TowerProof, recorded};
 
-mod place;
+mod faulty_place;
 mod prover;
 mod search;
 mod subject;
@@ -181,18 +181,18 @@ pub fn repair(
     let chain = existing.variant().chains.first();
     let first = chain.map(|chain| RecordedPlan::of(&existing, chain)).transpose()?;
     let mut text = ModelProver::new(Text::new(&existing, &intact, goldens, (&plan, options))?);
-    let trying = BundleTrying {
-        text: Trying {
+    let trying = BundleLoopStart {
+        text: LoopStart {
             proving: Some(Proving { prover: &mut text, compilations: &compilations }),
             first,
-            ..Trying::default()
+            ..LoopStart::default()
         },
         towers: proofs
             .iter_mut()
             .zip(&towers)
             .map(|((first, prover), tower)| {
                 let proving = Some(Proving { prover, compilations: &compilations });
-                (tower.scope.pass, Trying { proving, first: first.take(), ..Trying::default() })
+                (tower.scope.pass, LoopStart { proving, first: first.take(), ..LoopStart::default() })
             })
             .collect(),
     };

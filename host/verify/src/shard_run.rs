@@ -159,7 +159,7 @@ impl ShardMemory {
     ) -> Result<(Vec<Observed>, Duration)> {
         let took = self.execute(executor, entry, feed, rows)?;
         let loaded = &self.entries[entry];
-        let at = Place::of(feed, rows, loaded);
+        let at = RunScope::of(feed, rows, loaded);
         let mut observed = Vec::new();
         for (binding, buffer) in loaded.bindings.iter().zip(&self.buffers[entry]) {
             let port = &binding.port;
@@ -198,7 +198,7 @@ impl ShardMemory {
     ) -> Result<BTreeMap<String, Vec<f32>>> {
         let loaded = &self.entries[entry];
         match feed.twin.and_then(|twin| twin.unrounded.get(&loaded.interface.name)) {
-            Some(evaluator) => Place::of(feed, rows, loaded).computed(evaluator, loaded),
+            Some(evaluator) => RunScope::of(feed, rows, loaded).computed(evaluator, loaded),
             None => Ok(BTreeMap::new()),
         }
     }
@@ -212,7 +212,7 @@ impl ShardMemory {
         rows: Rows,
     ) -> Result<Duration> {
         let loaded = &self.entries[entry];
-        let at = Place::of(feed, rows, loaded);
+        let at = RunScope::of(feed, rows, loaded);
         let position = at.position;
         for (binding, buffer) in loaded.bindings.iter().zip(&self.buffers[entry]) {
             let port = &binding.port;
@@ -261,7 +261,7 @@ impl ShardMemory {
     ) -> Result<Vec<Own>> {
         self.execute(executor, entry, feed, rows)?;
         let loaded = &self.entries[entry];
-        let at = Place::of(feed, rows, loaded);
+        let at = RunScope::of(feed, rows, loaded);
         let Some(evaluator) = feed.twin.and_then(|twin| twin.evaluators.get(&loaded.interface.name)) else {
             return Ok(Vec::new());
         };
@@ -326,7 +326,7 @@ fn put(buffer: &Buffer, bytes: &[u8]) -> Result<()> {
 }
 
 /// Position and scope of a run.
-struct Place<'a> {
+struct RunScope<'a> {
     feed: &'a Feed<'a>,
     rows: Rows,
     position: usize,
@@ -334,9 +334,9 @@ struct Place<'a> {
     segments: &'a Segments,
 }
 
-impl<'a> Place<'a> {
+impl<'a> RunScope<'a> {
     fn of(feed: &'a Feed<'a>, rows: Rows, loaded: &'a LoadedEntry) -> Self {
-        Place {
+        RunScope {
             feed,
             rows,
             position: feed.chunk.first + rows.offset,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use shardwright::tools::load;
 use shardwright_build::{
-    ArtefactStore, CompiledGraphs, NoArtefactStore, PlanOptions, Purpose, RecordedPlan, Trying,
+    ArtefactStore, CompiledGraphs, LoopStart, NoArtefactStore, PlanOptions, Purpose, RecordedPlan,
 };
 use shardwright_bundle::{Bundle, Digest};
 use shardwright_checkpoints::{
@@ -21,10 +21,10 @@ use crate::boundaries::{BoundaryCheck, Prompt};
 use crate::bundled::{named_layer, no_layer};
 use crate::goldens::Goldens;
 use crate::options::VerifyOptions;
-use crate::progress::{Progress, reference_fault};
+use crate::progress::{PartProgress, reference_fault};
+use crate::recorded_rows::{RecordedPart, ValidFeatures};
 use crate::report::{RowComparison, TowerVerification, VerifyReport};
 use crate::rows::RowErrors;
-use crate::soft::{RecordedPart, ValidFeatures};
 use crate::thresholds::Thresholds;
 use crate::trace::Given;
 use crate::verification::{OPENED, is_exact, is_simulated, is_vendors};
@@ -109,7 +109,7 @@ fn prove(
     let pool = scope.processor.picture.as_ref().map_or(1, |picture| picture.pool);
     let skipped = proof.record(goldens, plan.recorded.context, pool)?;
     let mut all = Part::new(watch, 0..1000);
-    let mut trying = Trying::default();
+    let mut trying = LoopStart::default();
     let store: &mut dyn ArtefactStore = match bundled {
         Some(Bundled { bundle, store }) => {
             trying.first = recorded(bundle, &proof)?;
@@ -230,7 +230,7 @@ impl<'p> TowerProof<'p> {
             (false, true) => Thresholds::VENDOR,
         })?;
         let count = self.count(chain);
-        let mut progress = Progress(all.then(WHOLE));
+        let mut progress = PartProgress(all.then(WHOLE));
         let samples = &self.samples[..count];
         let (soft_rows, recorded) =
             whole(&mut chain.tower()?, self.graph, samples, &thresholds, &mut progress)?;
@@ -245,7 +245,7 @@ impl<'p> TowerProof<'p> {
             rows: usize::MAX,
             steps: 0,
         };
-        let boundaries = check.run(&self.prompts(count), &mut Progress(all.then(1000)))?;
+        let boundaries = check.run(&self.prompts(count), &mut PartProgress(all.then(1000)))?;
         let passed = (!exact || soft_rows.passed && recorded.as_ref().is_none_or(|rows| rows.passed))
             && boundaries.iter().filter(|boundaries| boundaries.judged).all(|boundaries| boundaries.passed);
         let pass = self.pass();
@@ -309,7 +309,7 @@ fn whole(
     graph: &Graph,
     samples: &[Sample],
     thresholds: &Thresholds,
-    progress: &mut Progress<'_>,
+    progress: &mut PartProgress<'_>,
 ) -> Result<(RowComparison, Option<RowComparison>)> {
     let (mut errors, mut from_recorded) = (RowErrors::default(), RowErrors::default());
     for (index, sample) in samples.iter().enumerate() {

@@ -5,7 +5,7 @@ use shardwright_reference::step::{Features, Step, feature_input, step_input, wit
 use shardwright_reference::{Arrangement, Array, ReferenceModel, Sequence};
 use shardwright_vocabulary::Result;
 
-use crate::soft::PlacedRows;
+use crate::recorded_rows::PlacedRows;
 
 /// Largest number of logits that the reference computes at once: 64 MiB. Models with large
 /// vocabularies run fewer rows at a time.

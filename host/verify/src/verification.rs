@@ -14,15 +14,15 @@ use shardwright_runtime::Chain;
 use shardwright_vocabulary::{DType, Error, ErrorKind, Part, Pass, Result, Watch};
 
 use crate::boundaries::{BoundaryCheck, Prompt};
+use crate::chain_comparison::ChainComparison;
 use crate::divergence::{Bound, DivergenceVerification, divergence};
 use crate::effort::EffortReport;
 use crate::goldens::{Golden, Goldens};
 use crate::options::VerifyOptions;
-use crate::progress::Progress;
+use crate::progress::PartProgress;
 use crate::report::{SelfTestReport, VerifyReport};
 use crate::thresholds::Thresholds;
 use crate::tower::prove_towers;
-use crate::whole::Whole;
 
 /// Progress after the model is opened, in thousandths.
 pub(crate) const OPENED: u32 = 300;
@@ -173,14 +173,14 @@ impl Verification<'_> {
             }
             false => Some(self.divergence(thresholds.kl, effort.rows, all.then(DIVERGENCE))?),
         };
-        let mut progress = Progress(all.then(WHOLE));
+        let mut progress = PartProgress(all.then(WHOLE));
         let fixed = exact || self.options.sets("nll");
         let most = divergence.as_ref().filter(|_| !fixed).and_then(|divergence| divergence.bound);
-        let mut whole = Whole::new(self.model, graph, effort, thresholds, exact)?;
+        let mut whole = ChainComparison::new(self.model, graph, effort, thresholds, exact)?;
         whole.run(&usable, goldens, &mut progress)?;
         let found = whole.finish(most);
 
-        let mut progress = Progress(all.then(1000));
+        let mut progress = PartProgress(all.then(1000));
         let prompts: Vec<Prompt<'_>> = usable
             .iter()
             .map(|(name, golden)| Prompt { name: name.clone(), given: golden.given() })
@@ -254,7 +254,7 @@ impl Verification<'_> {
         mut watch: Part<'_>,
     ) -> Result<DivergenceVerification> {
         let stored = StoredAnswers::of(self.intact, self.plan, tokens, &mut watch.then(500))?;
-        divergence(self.model, &stored, Bound::of(bound, self.measured), &mut Progress(watch.then(1000)))
+        divergence(self.model, &stored, Bound::of(bound, self.measured), &mut PartProgress(watch.then(1000)))
     }
 }
 

@@ -75,7 +75,7 @@ pub use op::{AttributeKind, OpAttribute, OpKind};
 pub use overhead::{Overhead, overhead_names};
 pub use provenance::Provenance;
 pub use record::{
-    Beforehand, CompiledHere, FlagOutcome, Ignored, NodePlacement, Notice, NoticeKind, PassedOver, Place,
+    Beforehand, CompiledHere, FlagRecord, Ignored, NodePlacement, Notice, NoticeKind, PassedOver, Place,
     PlannerIdentity, ProcessPlacement, Rewrite, RewriteKind, ShardOrigin, ShimIdentity,
 };
 pub use segment::{ComponentKind, Pass, Segment, Segments};

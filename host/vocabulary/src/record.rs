@@ -47,7 +47,7 @@ pub struct ShimIdentity {
 /// A requested flag with its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FlagOutcome {
+pub struct FlagRecord {
     /// The flag that was requested.
     pub flag: Flag,
     /// Outcome of the flag.

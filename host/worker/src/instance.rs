@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use shardwright_graph::Verdict;
+use shardwright_graph::NodeVerdict;
 use shardwright_shims::{
     Artefact, Buffer, Chip, Claim, Facts, Functions, LoadError, LoadReport, Opener, Output, Running, Shard,
     Shim, ShimError, ShownEntry, WorkOrder,
@@ -68,10 +68,10 @@ impl Functions for Instance {
         self.0.probe("flags", Ask::Flags { device: device.to_owned() })
     }
 
-    fn check(&self, device: &str, entry: ShownEntry) -> Result<Vec<(u64, Verdict)>, ShimError> {
+    fn check(&self, device: &str, entry: ShownEntry) -> Result<Vec<(u64, NodeVerdict)>, ShimError> {
         let reported: Vec<ReportedVerdict> =
             self.0.probe("check", Ask::Check { device: device.to_owned(), entry })?;
-        let verdict = |(node, accepted, reason)| (node, Verdict { accepted, reason });
+        let verdict = |(node, accepted, reason)| (node, NodeVerdict { accepted, reason });
         Ok(reported.into_iter().map(verdict).collect())
     }
 

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use serde::Serialize;
 use shardwright_shim_abi::raw::{SW_LOG_WARNING, SwEntryFunction};
 use shardwright_shims::{
-    Canceller, Facts, Failure, LoadError, Output, Placement, REPORT_LIMIT, Shim, ShimError, ShimInstance,
+    Canceller, Facts, LoadError, Output, Placement, REPORT_LIMIT, Shim, ShimError, ShimFailure, ShimInstance,
     WorkOrder,
 };
 use shardwright_vocabulary::{FlagVerdict, Shortage};
@@ -482,7 +482,7 @@ impl Forward<'_> {
 
 /// Creates the error for a call with a request to stop before it began.
 fn cancelled(shim: &str, function: &'static str) -> ShimError {
-    ShimError::Failed(Box::new(Failure {
+    ShimError::Failed(Box::new(ShimFailure {
         shim: shim.to_owned(),
         function: function.into(),
         class: None,

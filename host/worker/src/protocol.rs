@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use shardwright_shims::{Chip, Failure, Placement, ShimError, ShownEntry};
+use shardwright_shims::{Chip, Placement, ShimError, ShimFailure, ShownEntry};
 use shardwright_vocabulary::FlagVerdict;
 
 /// Version of the messages, incremented with every change, although host and worker have one
@@ -297,7 +297,7 @@ pub(crate) type ReportedVerdict = (u64, bool, String);
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Fault {
     /// The shim reported a failure.
-    Failed(Failure),
+    Failed(ShimFailure),
     Missing {
         function: String,
     },
@@ -334,7 +334,7 @@ impl Fault {
         match self {
             Fault::Failed(failure) => {
                 let log_tail = failure.log_tail.or_else(printed);
-                ShimError::failed(Failure { shim, log_tail, ..failure })
+                ShimError::failed(ShimFailure { shim, log_tail, ..failure })
             }
             Fault::Missing { function } => ShimError::Missing { shim, function: function.into() },
             Fault::Contract { function, reason } => {
@@ -390,7 +390,7 @@ mod tests {
         }))
         .unwrap();
         let verdicts: [ReportedVerdict; 2] = [(0, true, String::new()), (1, false, "no".to_owned())];
-        let fault = Fault::Failed(Failure {
+        let fault = Fault::Failed(ShimFailure {
             shim: "npu".to_owned(),
             function: "compile".into(),
             class: Some(ErrorClass::Unmappable),

@@ -38,7 +38,7 @@ struct Requests {
 }
 
 /// One binding in the worker.
-struct Place {
+struct WorkerBinding {
     memory: SharedMemory,
     offset: u64,
     /// Address at which the memory is mapped in the worker.
@@ -85,7 +85,7 @@ impl RemoteShard {
         place: (usize, usize),
         memory: &mut Bound<'_>,
         binding: &Binding,
-    ) -> Result<Place, ShimError> {
+    ) -> Result<WorkerBinding, ShimError> {
         let placed = memory.placed(binding, |buffer| {
             // A buffer of this same worker may count as the shim's own memory, since the shim
             // cannot tell the difference.
@@ -100,7 +100,7 @@ impl RemoteShard {
         if let Some((buffer, offset)) = placed.buffer
             && let Some(memory) = buffer.memory::<SharedMemory>()
         {
-            return Ok(Place { memory: memory.clone(), offset, mapped: 0, plain: None });
+            return Ok(WorkerBinding { memory: memory.clone(), offset, mapped: 0, plain: None });
         }
         let memory = match self.copies.get(&place) {
             Some(memory) => memory.clone(),
@@ -110,7 +110,12 @@ impl RemoteShard {
                 memory
             }
         };
-        Ok(Place { memory, offset: 0, mapped: 0, plain: Some((placed.pointer, placed.length as usize)) })
+        Ok(WorkerBinding {
+            memory,
+            offset: 0,
+            mapped: 0,
+            plain: Some((placed.pointer, placed.length as usize)),
+        })
     }
 
     /// Maps the memory in the worker, if it is not mapped yet. Returns the address.

@@ -17,11 +17,11 @@ use common::{
 };
 use shardwright_graph::WeightId;
 use shardwright_shims::{
-    Artefact, Bound, Buffer, Chip, Direction, Heads, LoadedShard, Place, RunOptions, Running, ShimError,
-    ShimInstance, ShimRegistry, SwEntryFunction, WorkOrder, WorkOrderBuilder, WorkerReport,
+    Artefact, ArtefactDestination, Bound, Buffer, Chip, Direction, Heads, LoadedShard, RunOptions, Running,
+    ShimError, ShimInstance, ShimRegistry, SwEntryFunction, WorkOrder, WorkOrderBuilder, WorkerReport,
 };
 use shardwright_vocabulary::{
-    Compatibility, EntryKind, Error, ErrorClass, ErrorKind, Flag, FlagOutcome, FlagVerdict, Watch,
+    Compatibility, EntryKind, Error, ErrorClass, ErrorKind, Flag, FlagRecord, FlagVerdict, Watch,
 };
 use shardwright_worker::{Caps, Launcher, WorkerEnd, WorkerFailure, find_worker};
 
@@ -65,7 +65,7 @@ fn order() -> WorkOrder {
 }
 
 fn compile(instance: &ShimInstance) -> Result<Artefact, ShimError> {
-    instance.compile("npu", &order(), Place::Temporary, &mut ())
+    instance.compile("npu", &order(), ArtefactDestination::Temporary, &mut ())
 }
 
 /// Returns an artefact of a healthy instance.
@@ -142,7 +142,7 @@ fn a_healthy_shim_answers_as_in_this_process() {
     for instance in [&local, &remote] {
         let asked = [flag("power"), flag("speed")];
         let mut shard = instance.load_with("npu", &here, &[], &asked).unwrap();
-        let outcome = |flag: &Flag, verdict, reason: &str| FlagOutcome {
+        let outcome = |flag: &Flag, verdict, reason: &str| FlagRecord {
             flag: flag.clone(),
             verdict,
             reason: reason.to_owned(),
@@ -275,8 +275,8 @@ fn a_decoder_gives_the_same_bits_in_a_worker() {
     let entry = decoder(EntryKind::Decode, 1, 4);
     assert_eq!(local.check("cpu", &entry, &weights).unwrap(), remote.check("cpu", &entry, &weights).unwrap());
     assert_eq!(local.limits("cpu").unwrap(), remote.limits("cpu").unwrap());
-    let here = local.compile("cpu", &order, Place::Temporary, &mut ()).unwrap();
-    let there = remote.compile("cpu", &order, Place::Temporary, &mut ()).unwrap();
+    let here = local.compile("cpu", &order, ArtefactDestination::Temporary, &mut ()).unwrap();
+    let there = remote.compile("cpu", &order, ArtefactDestination::Temporary, &mut ()).unwrap();
     assert_eq!(here.name(), there.name());
     let expected = walk(&local, &here, false);
     assert_eq!(expected.0.len(), 6 * HIDDEN as usize);
@@ -501,7 +501,7 @@ fn every_death_is_reported_wherever_it_happens() {
                 "load" => instance.load("npu", &artefact(), &[]).unwrap_err(),
                 "run" => run(&mut load(&instance), &[1.0; 4]).unwrap_err(),
                 _ => {
-                    let place = Place::Directory(directory.path());
+                    let place = ArtefactDestination::Directory(directory.path());
                     instance.compile("npu", &order(), place, &mut ()).unwrap_err()
                 }
             };
@@ -668,7 +668,7 @@ impl Watch for Impatient {
 #[test]
 fn a_compilation_is_asked_to_stop_and_then_killed() {
     let directory = tempfile::tempdir().unwrap();
-    let place = Place::Directory(directory.path());
+    let place = ArtefactDestination::Directory(directory.path());
     for (die, dies) in [("compile-polite:", false), ("compile-deaf:", true), ("compile:hang", true)] {
         let grace = if dies { Duration::from_millis(200) } else { Duration::from_secs(30) };
         let instance = open_with(die, Caps { grace, ..Caps::default() }).unwrap();
@@ -706,7 +706,7 @@ fn a_compilation_is_asked_to_stop_and_then_killed() {
 #[test]
 fn artefacts_appear_complete_or_not_at_all() {
     let directory = tempfile::tempdir().unwrap();
-    let place = Place::Directory(directory.path());
+    let place = ArtefactDestination::Directory(directory.path());
     // Three mebibytes in pieces, and all kinds of reports.
     let instance = open("compile-large:");
     let artefact = instance.compile("npu", &order(), place, &mut ()).unwrap();
@@ -719,12 +719,15 @@ fn artefacts_appear_complete_or_not_at_all() {
         assert_empty(directory.path());
     }
     // It is too short, although the shim reports success. Loading it fails as a corrupt artefact.
-    let short = open("compile-short:").compile("npu", &order(), Place::Temporary, &mut ()).unwrap();
+    let short =
+        open("compile-short:").compile("npu", &order(), ArtefactDestination::Temporary, &mut ()).unwrap();
     let error = open("").load("npu", &short, &[]).unwrap_err();
     assert_eq!(error.class(), Some(ErrorClass::CorruptArtefact));
     // A directory without write access is the host's failure, and does not cost the worker.
     let instance = open("");
-    let error = instance.compile("npu", &order(), Place::Directory(Path::new("/proc")), &mut ()).unwrap_err();
+    let error = instance
+        .compile("npu", &order(), ArtefactDestination::Directory(Path::new("/proc")), &mut ())
+        .unwrap_err();
     assert!(matches!(error, ShimError::Other(ErrorClass::CorruptArtefact, _)), "{error:?}");
     assert!(exists(pid(&instance)));
 }
@@ -925,7 +928,7 @@ fn the_output_of_a_noisy_shim_is_read_and_blocks_no_call() {
     }
     // Its output becomes the log of a failure without one.
     let instance = open("compile-short:");
-    let short = instance.compile("npu", &order(), Place::Temporary, &mut ()).unwrap();
+    let short = instance.compile("npu", &order(), ArtefactDestination::Temporary, &mut ()).unwrap();
     let noisy = open("load:noise");
     let Err(ShimError::Failed(failure)) = noisy.load("npu", &short, &[]) else { panic!() };
     assert!(failure.log_tail.unwrap().ends_with("line 99999 of very many lines"));
@@ -1251,7 +1254,7 @@ fn violations_of_the_contract_are_reported_by_a_worker_as_in_this_process() {
         let flag = Flag { name: "opt".to_owned(), value: "3".to_owned() };
         let order = WorkOrderBuilder::new(&[]).entry(&doubling()).unwrap().flag(flag).temporary().unwrap();
         let isolated = registry.open_isolated("faulty", fault, &options, &isolation()).unwrap();
-        match isolated.compile("npu", &order, Place::Temporary, &mut ()) {
+        match isolated.compile("npu", &order, ArtefactDestination::Temporary, &mut ()) {
             Err(ShimError::Contract { function, reason, .. }) => {
                 assert!(function == "compile" && reason.contains(text), "{function}: {reason}");
             }

@@ -5,7 +5,8 @@ mod common;
 
 use common::{Shims, doubling, f32_bytes, isolation};
 use shardwright_shims::{
-    Artefact, Bound, Place, RunOptions, ShimError, ShimInstance, ShimRegistry, WorkOrder, WorkOrderBuilder,
+    Artefact, ArtefactDestination, Bound, RunOptions, ShimError, ShimInstance, ShimRegistry, WorkOrder,
+    WorkOrderBuilder,
 };
 use shardwright_test_checkpoints::cases;
 use shardwright_worker::{WorkerEnd, WorkerFailure};
@@ -61,7 +62,7 @@ impl Bench {
             "devices" => instance.devices(None).unwrap_err(),
             "check" => instance.check("npu", &doubling(), &[]).unwrap_err(),
             "compile-half" => {
-                let place = Place::Directory(self.directory.path());
+                let place = ArtefactDestination::Directory(self.directory.path());
                 instance.compile("npu", &self.order, place, &mut ()).unwrap_err()
             }
             "load" => instance.load("npu", &self.artefact, &[]).unwrap_err(),
@@ -105,7 +106,7 @@ fn hundreds_of_deaths_leave_nothing_behind() {
     let registry = ShimRegistry::builder().isolated(isolation()).directory(shims.path()).build();
     let order = WorkOrderBuilder::new(&[]).entry(&doubling()).unwrap().temporary().unwrap();
     let healthy = registry.open_isolated("dying", "healthy", &[], &isolation()).unwrap();
-    let artefact = healthy.compile("npu", &order, Place::Temporary, &mut ()).unwrap();
+    let artefact = healthy.compile("npu", &order, ArtefactDestination::Temporary, &mut ()).unwrap();
     let bench = Bench { registry, order, artefact, directory: tempfile::tempdir().unwrap(), _shims: shims };
     bench.deaths(60);
     let before = (holdings(bench.directory.path()), mappings());

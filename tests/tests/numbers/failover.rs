@@ -17,7 +17,7 @@ use shardwright_shims::ShimRegistry;
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::chain::{Bench, Cut, committed, menu, tokens};
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE, TEXT_FIXTURES};
-use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::chip::{CHIP, TestChip};
 use shardwright_tests::program::{self, Outcome, Run, shardwright};
 use shardwright_tests::towers::Goldens;
 use shardwright_tests::{skipped, tree};
@@ -52,7 +52,7 @@ fn move_notice(outcome: &Outcome) -> &str {
 
 #[test]
 fn the_plan_for_the_chip_runs_on_it_and_names_the_cpu_to_go_on_with() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     let plan = chip.planned_by(shardwright(["plan", DEMO_MODEL])).json();
     let shards = plan["shards"].as_array().expect("shards");
     assert!(!shards.is_empty() && shards.iter().all(|shard| shard["target"] == CHIP), "{plan}");
@@ -70,7 +70,7 @@ fn the_plan_for_the_chip_runs_on_it_and_names_the_cpu_to_go_on_with() {
 #[test]
 fn whatever_the_chip_dies_of_the_text_is_the_undisturbed_one() {
     let expected = undisturbed();
-    let chip = Chip::new();
+    let chip = TestChip::new();
     // Failures at the first run, during the prompt, and early and late in the reply.
     for (how, run, word) in [
         ("abort", 1, "SIGABRT"),
@@ -92,7 +92,7 @@ fn whatever_the_chip_dies_of_the_text_is_the_undisturbed_one() {
 #[test]
 fn an_error_is_enough_no_process_has_to_die() {
     let expected = undisturbed();
-    let chip = Chip::that_dies("lost", 20);
+    let chip = TestChip::that_dies("lost", 20);
     for isolation in ["off", "automatic"] {
         let outcome = chip.planned_by(ask(DEMO_MODEL)).arguments(["--isolation", isolation]).outcome();
         assert_eq!((outcome.code, &outcome.stdout), (Some(0), &expected), "{}", outcome.stderr);
@@ -105,7 +105,7 @@ fn an_error_is_enough_no_process_has_to_die() {
 
 #[test]
 fn the_last_line_of_json_tells_the_move() {
-    let chip = Chip::that_dies("abort", 40);
+    let chip = TestChip::that_dies("abort", 40);
     let outcome =
         chip.planned_by(ask(DEMO_MODEL)).arguments(["--isolation", "process", "--format", "json"]).outcome();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
@@ -133,7 +133,7 @@ fn the_last_line_of_json_tells_the_move() {
 #[test]
 fn under_strict_it_is_an_error() {
     for (how, isolation) in [("abort", "process"), ("lost", "process"), ("lost", "off")] {
-        let chip = Chip::that_dies(how, 12);
+        let chip = TestChip::that_dies(how, 12);
         let outcome =
             chip.planned_by(ask(DEMO_MODEL)).arguments(["--strict", "--isolation", isolation]).outcome();
         assert_eq!(outcome.code, Some(8), "{how}, {isolation}: {}", outcome.stderr);
@@ -147,7 +147,7 @@ fn under_strict_it_is_an_error() {
 #[test]
 fn a_bundle_goes_on_with_its_second_chain() {
     let expected = undisturbed();
-    let chip = Chip::new();
+    let chip = TestChip::new();
     let compile = |arguments: &[&str]| {
         let places =
             [chip.shims(), chip.shims().with_file_name("profiles")].map(|path| path.display().to_string());
@@ -186,7 +186,7 @@ fn a_bundle_goes_on_with_its_second_chain() {
     assert_eq!(outcome.code, Some(8), "{}", outcome.stderr);
 }
 
-fn on_the_chip(chip: &Chip, isolation: Isolation) -> OpenOptions {
+fn on_the_chip(chip: &TestChip, isolation: Isolation) -> OpenOptions {
     OpenOptions::new().search_path(chip.search_path()).soc(CHIP).isolation(isolation)
 }
 
@@ -211,11 +211,11 @@ fn reply(session: &mut Session, text: &str, tokens: usize) -> shardwright::Resul
 fn an_embedding_survives_too() {
     let options = EmbedOptions::default();
     let expected = opened(&on_the_cpu(), EMBEDDING_FIXTURE).embed("a text", &options).expect("a vector");
-    let chip = Chip::that_dies("lost", 1);
+    let chip = TestChip::that_dies("lost", 1);
     let model = opened(&on_the_chip(&chip, Isolation::Off), EMBEDDING_FIXTURE);
     assert_eq!(model.embed("a text", &options).expect("a vector"), expected);
 
-    let chip = Chip::that_dies("lost", 1);
+    let chip = TestChip::that_dies("lost", 1);
     let strict = opened(&on_the_chip(&chip, Isolation::Off).strict(true), EMBEDDING_FIXTURE);
     let error = strict.embed("a text", &options).expect_err("strict");
     assert_eq!(error.kind(), ErrorKind::Shim, "{error}");
@@ -223,7 +223,7 @@ fn an_embedding_survives_too() {
 
 #[test]
 fn without_a_fallback_the_loss_is_reported_with_what_was_tried() {
-    let chip = Chip::that_dies("lost", 5);
+    let chip = TestChip::that_dies("lost", 5);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = folder.path().join("bundle");
     let options = on_the_chip(&chip, Isolation::Off);
@@ -246,7 +246,7 @@ fn without_a_fallback_the_loss_is_reported_with_what_was_tried() {
 #[test]
 fn a_reply_continues_on_the_model_opened_again() {
     const PROMPT: &str = "and so it goes";
-    let chip = Arc::new(Chip::new());
+    let chip = Arc::new(TestChip::new());
     let (options, path) = (on_the_chip(&chip, Isolation::Off).strict(true), tree::root().join(DEMO_MODEL));
     let open = move || options.open(&path);
     let begun = || open().and_then(|model| model.session()).unwrap_or_else(|error| panic!("{error}"));
@@ -282,7 +282,7 @@ fn a_reply_continues_on_the_model_opened_again() {
 
 #[test]
 fn a_chip_that_hangs_is_left_at_its_cap() {
-    let chip = Chip::that_dies("hang", 9);
+    let chip = TestChip::that_dies("hang", 9);
     let worker = program::folder().join("shardwright-worker");
     if !worker.is_file() {
         return skipped("there is no worker to hang in");
@@ -324,7 +324,7 @@ fn a_chip_that_hangs_is_left_at_its_cap() {
     assert!(matches!(record.moves[0].before.shards[0].process, ProcessPlacement::Worker { .. }));
 
     // Without a fallback, the error reports how the worker ended.
-    let chip = Chip::that_dies("hang", 1);
+    let chip = TestChip::that_dies("hang", 1);
     let registry = ShimRegistry::builder().isolated(isolation.clone()).directory(chip.shims()).build();
     let alone = registry.open_isolated(CHIP, CHIP, &[], &isolation).unwrap_or_else(|error| panic!("{error}"));
     let chips = Bench::over(&graph, &menu, vec![alone]);
@@ -340,7 +340,7 @@ fn a_chip_that_hangs_is_left_at_its_cap() {
 /// model stays on its chip. Applies to a checkpoint and to a bundle.
 #[test]
 fn a_tower_that_is_lost_is_run_again_elsewhere() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = folder.path().join("bundle");
     let options = on_the_chip(&chip, Isolation::Off).tower_formats("stored".parse().expect("a choice"));

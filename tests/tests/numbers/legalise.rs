@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use shardwright_build::EntryMenu;
 use shardwright_graph::{
-    ComponentKind, Encodings, EntryGraph, Graph, Keys, LegaliseError, Op, PortSide, Range, Ranges, Role,
-    Verdict,
+    ComponentKind, Encodings, EntryGraph, Graph, Keys, LegaliseError, NodeVerdict, Op, PortSide, Range,
+    Ranges, Role,
 };
 use shardwright_quantisation::{Recipe, TableFormats, quantise};
 use shardwright_reference::{Arrangement, Form, ReferenceModel};
@@ -431,7 +431,7 @@ fn both_kinds_of_update_give_the_same_numbers() {
             let mut verdicts = cpu.check(&device, shown, &model.graph.weights)?;
             for (node, verdict) in shown.nodes.iter().zip(&mut verdicts) {
                 if node.op.is_semantic() && node.op != Op::StateUpdate {
-                    *verdict = Verdict::refused("compared in primitives");
+                    *verdict = NodeVerdict::refused("compared in primitives");
                 }
             }
             Ok::<_, ShimError>(verdicts)

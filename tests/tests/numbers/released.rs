@@ -8,7 +8,7 @@ use shardwright::{
 };
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE};
-use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::chip::{CHIP, TestChip};
 use shardwright_tests::program::search_path;
 use shardwright_tests::towers::Goldens;
 use shardwright_tests::tree;
@@ -114,7 +114,7 @@ fn with_a_picture() {
 
 #[test]
 fn after_a_chip_was_lost() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     let options = OpenOptions::new().search_path(chip.search_path()).soc(CHIP).isolation(Isolation::Off);
     let open = || options.open(tree::root().join(DEMO_MODEL)).unwrap_or_else(|error| panic!("{error}"));
     let ask = |model: &Model, when: fn(usize) -> bool| {

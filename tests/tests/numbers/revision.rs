@@ -9,9 +9,9 @@ use std::process::Command;
 use serde_json::Value;
 use shardwright_build::{ArtefactStore, PlanOptions, Purpose, TargetExecutor, settle};
 use shardwright_checkpoints::{CheckpointSource, open_checkpoint};
-use shardwright_shims::{Artefact, Place, ShimRegistry, WorkOrder};
+use shardwright_shims::{Artefact, ArtefactDestination, ShimRegistry, WorkOrder};
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
-use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::chip::{CHIP, TestChip};
 use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::{plans, tree};
 use shardwright_vocabulary::Result;
@@ -249,7 +249,7 @@ fn a_planner_of_its_own_revises_and_gives_up_by_itself() {
 }
 
 /// Builds a command for a chip that fails as `tests/shims/faults.h` specifies.
-fn fails(chip: &Chip, command: &str, faults: &[&str]) -> Run {
+fn fails(chip: &TestChip, command: &str, faults: &[&str]) -> Run {
     chip.has_faults(faults);
     let cache = chip.shims().join("cache");
     chip.planned_by(shardwright([command, CHECKPOINT])).environment("XDG_CACHE_HOME", cache)
@@ -259,7 +259,7 @@ fn fails(chip: &Chip, command: &str, faults: &[&str]) -> Run {
 /// with fewer operations, and the results are right.
 #[test]
 fn what_a_compiler_fails_in_is_planned_otherwise() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     for (fault, said) in [
         ("deadline - 120 0", "the compiler gave up after its time"),
         ("memory - 120 0", "the compiler's memory is exhausted"),
@@ -275,7 +275,7 @@ fn what_a_compiler_fails_in_is_planned_otherwise() {
 /// A compiler that uses up the memory of its process ends the process.
 #[test]
 fn memory_that_ends_the_worker_reaches_the_planner() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     let run = fails(&chip, "verify", &["eats - 120 0"]);
     let report = run.environment("SHARDWRIGHT_WORKER_MEMORY", "512MiB").json();
     assert_eq!(report["passed"], true, "{report}");
@@ -288,7 +288,7 @@ fn memory_that_ends_the_worker_reaches_the_planner() {
 /// model and by commands that only compile it.
 #[test]
 fn what_cannot_be_loaded_is_planned_otherwise() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     let whole = fails(&chip, "plan", &[]).json();
     let bytes = decoder_shards_on(&whole, CHIP)[0]["artefact_bytes"].as_u64().expect("bytes");
     let fault = format!("load - {} 0", bytes / 2);
@@ -312,8 +312,8 @@ fn what_cannot_be_loaded_is_planned_otherwise() {
 struct Compiled(Vec<String>);
 
 impl ArtefactStore for Compiled {
-    fn place(&self) -> Result<Place<'_>> {
-        Ok(Place::Temporary)
+    fn place(&self) -> Result<ArtefactDestination<'_>> {
+        Ok(ArtefactDestination::Temporary)
     }
 
     fn recall(&mut self, _: &WorkOrder, _: &TargetExecutor) -> Result<Option<Artefact>> {

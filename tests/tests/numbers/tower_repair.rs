@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use shardwright::{BundleOptions, ChatPart, GenerationEvent};
-use shardwright_tests::chip::Chip;
+use shardwright_tests::chip::TestChip;
 use shardwright_tests::program::{Run, shardwright};
 use shardwright_tests::towers::{FIXTURE, Goldens};
 use shardwright_tests::tree;
@@ -17,14 +17,14 @@ const FORMATS: [&str; 3] = ["f16", "f16[mlp-output=f32]", "f32"];
 
 /// A chip with faults, and a bundle compiled by it.
 struct Bench {
-    chip: Chip,
+    chip: TestChip,
     folder: TempDir,
     tower: &'static str,
 }
 
 impl Bench {
     fn new(tower: &'static str, faults: &[&str]) -> Bench {
-        let bench = Bench { chip: Chip::new(), folder: tempfile::tempdir().expect("a folder"), tower };
+        let bench = Bench { chip: TestChip::new(), folder: tempfile::tempdir().expect("a folder"), tower };
         bench.chip.has_faults(faults);
         bench.runs("compile").argument("-o").argument(bench.path("bundle")).succeeds();
         bench

@@ -16,7 +16,7 @@ use shardwright_tests::bundles::{Compiled, contents, logits, some_tokens};
 use shardwright_tests::checkpoints::{
     Copy, EMBEDDING_FIXTURE, EMBEDDING_FIXTURES, FURTHER_FIXTURES, TEXT_FIXTURES,
 };
-use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::chip::{CHIP, TestChip};
 use shardwright_tests::{program, tree};
 use tempfile::TempDir;
 
@@ -254,7 +254,7 @@ fn a_load_flag_that_no_shim_knows_is_passed_over_and_said() {
 }
 
 /// Compiles a bundle for a chip on a machine with the chip's shim.
-pub(crate) fn for_the_chip(chip: &Chip, strict: bool) -> (TempDir, PathBuf) {
+pub(crate) fn for_the_chip(chip: &TestChip, strict: bool) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = folder.path().join("bundle");
     let options = here().search_path(chip.search_path()).soc(CHIP).strict(strict);
@@ -267,7 +267,7 @@ pub(crate) fn for_the_chip(chip: &Chip, strict: bool) -> (TempDir, PathBuf) {
 /// All chains of a bundle are made from the same checkpoint, so its fields are reported once.
 #[test]
 fn a_field_without_effect_is_reported_once_for_all_chains() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     let folder = tempfile::tempdir().expect("a folder");
     let copy = Copy::of(TEXT_FIXTURES[3])
         .json("config.json", |config| config["novel_setting"] = 3.into())
@@ -290,7 +290,7 @@ fn fallbacks(model: &Model) -> Vec<&str> {
 
 #[test]
 fn without_a_shim_that_takes_it_the_second_chain_runs_and_that_is_said() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     let (_kept, bundle) = for_the_chip(&chip, false);
     let with = bundle_here().search_path(chip.search_path());
     let on_chip = with.open(&bundle).unwrap_or_else(|error| panic!("{error}"));
@@ -347,7 +347,7 @@ fn without_a_shim_that_takes_it_the_second_chain_runs_and_that_is_said() {
 
 #[test]
 fn strict_refuses_what_a_compiler_does_otherwise_than_asked() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     chip.behaves_as("slip");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = folder.path().join("bundle");

@@ -9,7 +9,7 @@ use shardwright::{BundleOptions, ChatPart, Isolation, Model, OpenOptions};
 use shardwright_bundle::{Bundle, BundleWriter, ChainEntry, Manifest};
 use shardwright_tests::bundles::damage;
 use shardwright_tests::checkpoints::MULTIMODAL_FIXTURE;
-use shardwright_tests::chip::Chip;
+use shardwright_tests::chip::TestChip;
 use shardwright_tests::program::{Outcome, Run, shardwright};
 use shardwright_tests::towers::Goldens;
 use shardwright_tests::{program, tree};
@@ -19,8 +19,8 @@ const CHECKPOINT: &str = "tests/fixtures/gemma3_text";
 
 /// A machine with two chips and a CPU. `alpha` falls back to `beta`.
 struct Machine {
-    alpha: Chip,
-    beta: Chip,
+    alpha: TestChip,
+    beta: TestChip,
     folder: TempDir,
 }
 
@@ -50,8 +50,11 @@ impl Machine {
 
     fn of(alpha: &Value) -> Machine {
         Machine {
-            alpha: Chip::named("alpha", alpha),
-            beta: Chip::named("beta", &json!({ "kind": "gpu", "formats": formats(&[("w4-block32", true)]) })),
+            alpha: TestChip::named("alpha", alpha),
+            beta: TestChip::named(
+                "beta",
+                &json!({ "kind": "gpu", "formats": formats(&[("w4-block32", true)]) }),
+            ),
             folder: tempfile::tempdir().expect("a temporary folder"),
         }
     }
@@ -328,7 +331,7 @@ fn a_fallback_that_cannot_be_made_is_said_and_the_others_are() {
 
 #[test]
 fn a_profile_that_falls_back_to_nothing_sensible_is_refused() {
-    let chip = Chip::named("alpha", &json!({ "fallback": ["gamma"] }));
+    let chip = TestChip::named("alpha", &json!({ "fallback": ["gamma"] }));
     let into = chip.shims().with_file_name("bundle");
     let run = chip.planned_by(shardwright(["compile", CHECKPOINT]));
     let (code, said) = run.argument("-o").argument(into).refuses();

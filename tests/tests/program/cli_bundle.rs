@@ -13,7 +13,7 @@ use shardwright_shims::WorkOrderBuilder;
 use shardwright_tests::bundles::{Compiled, contents, damage, write_contents};
 use shardwright_tests::chain::{committed, menu};
 use shardwright_tests::checkpoints::{Copy, DEMO_MODEL, EMBEDDING_FIXTURE, TEXT_FIXTURES};
-use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::chip::{CHIP, TestChip};
 use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::tree;
 use shardwright_vocabulary::{Notice, NoticeKind};
@@ -387,7 +387,7 @@ fn inspect_of_a_damaged_bundle_names_the_file_and_exits_with_4() {
 /// The hash of an artefact is checked before its shim reads it. The other parts are shown.
 #[test]
 fn inspect_of_a_damaged_artefact_shows_the_rest_and_exits_with_4() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     let bundle = Compiled::by(chip.planned_by(shardwright(["compile", TEXT_FIXTURES[3]])));
     let inspect = || chip.found_by(shardwright(["inspect"]).argument(bundle.path()));
     let manifest = bundle.variant_json();
@@ -539,7 +539,7 @@ fn compiling_survives_readers_that_go_away() {
 /// to the bundle.
 #[test]
 fn a_shard_that_left_its_chip_is_refused_under_strict_everywhere() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     let of_chip = |run: Run| chip.planned_by(run).arguments(["--limit", "ops=3"]);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = shown(&folder.path().join("bundle"));

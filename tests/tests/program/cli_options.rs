@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::{Value, json};
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE, TEXT_FIXTURES};
-use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::chip::{CHIP, TestChip};
 use shardwright_tests::program::{Run, shardwright};
 
 mod covered;
@@ -313,7 +313,7 @@ fn a_flag_without_effect_is_reported_by_a_plan() {
 
 #[test]
 fn a_flag_of_a_profile_that_the_shim_does_not_know_is_a_fallback() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     let plan = || chip.planned_by(shardwright(["plan", TEXT_FIXTURES[3]]));
     plan().arguments(["--flag", "nope=1"]).refuses_with(2, &["has no flag `nope`"]);
     let file = chip.shims().with_file_name("profiles").join(format!("{CHIP}.json"));

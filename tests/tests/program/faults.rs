@@ -2,7 +2,7 @@
 //! signal, and leaves no part of its output.
 //!
 //! Other files test `run` under limits (`environment.rs`), bundles and signatures that cannot grow
-//! (`torn.rs`), and other files at the place of an output (`cli_hostile.rs`).
+//! (`interrupted_writes.rs`), and other files at the place of an output (`cli_hostile.rs`).
 
 use std::fs;
 use std::path::Path;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use shardwright::{BundleOptions, ChatPart, ErrorKind, Isolation, Model, OpenOptions};
 use shardwright_tests::bundles::with_goldens;
 use shardwright_tests::checkpoints::{EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE};
-use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::chip::{CHIP, TestChip};
 use shardwright_tests::program::shardwright;
 use shardwright_tests::tree;
 
@@ -24,9 +24,9 @@ fn turned(rows: &mut Value) {
 }
 
 /// Builds a chip with 4-bit weights, while its CPU chain has floats.
-fn of_four_bits() -> Chip {
+fn of_four_bits() -> TestChip {
     let formats = json!({ "weights": "w4-block32", "activations": "f32", "states": "f32" });
-    Chip::named(
+    TestChip::named(
         CHIP,
         &json!({ "formats": [{ "formats": formats, "legal": true, "provenance": "declared" }] }),
     )
@@ -34,7 +34,7 @@ fn of_four_bits() -> Chip {
 
 #[test]
 fn an_embedding_model_runs_on_a_sibling_if_its_vectors_are_near() {
-    for (chip, fails) in [(Chip::new(), false), (of_four_bits(), true)] {
+    for (chip, fails) in [(TestChip::new(), false), (of_four_bits(), true)] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let bundle = folder.path().join("bundle");
         let compile = shardwright(["compile", EMBEDDING_FIXTURE, "--context", "64", "-o"]).argument(&bundle);
@@ -95,7 +95,7 @@ fn reply(model: &Model) -> shardwright::Result<(String, Vec<String>)> {
 
 #[test]
 fn a_tower_runs_on_a_sibling_if_its_rows_are_near_and_falls_back_alone_if_not() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = folder.path().join("bundle");
     let options = OpenOptions::new()

@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use shardwright::OpenOptions;
 use shardwright::tools::OpenTools;
-use shardwright_build::{BundleTrying, RecordedPlan, Trying};
+use shardwright_build::{BundleLoopStart, LoopStart, RecordedPlan};
 use shardwright_bundle::{Bundle, BundleWriter, ChainEntry};
 use shardwright_checkpoints::{CompileReport, compile_trying};
 use shardwright_shims::Artefact;
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
-use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::chip::{CHIP, TestChip};
 use shardwright_tests::program::{Outcome, Run, shardwright};
 use shardwright_tests::tree;
 use tempfile::TempDir;
@@ -23,7 +23,7 @@ const HEDGE: &str = "primary-within-ops";
 
 /// A bundle for a chip, with a hedge of its first chain.
 struct Hedged {
-    chip: Chip,
+    chip: TestChip,
     folder: TempDir,
     report: CompileReport,
     /// Most operations of a shard of the hedge.
@@ -34,7 +34,7 @@ impl Hedged {
     /// Compiles a bundle by the plan of the built-in planner, to which a hedge is added as a
     /// planner would add it.
     fn new(build: &str) -> Hedged {
-        let chip = Chip::new();
+        let chip = TestChip::new();
         let folder = tempfile::tempdir().expect("a temporary folder");
         let checkpoint = tree::root().join(CHECKPOINT);
         let options = OpenOptions::new()
@@ -59,8 +59,8 @@ impl Hedged {
         manifest.variants[0].chains[0].plan = plan;
         let plain = writer.finish(&manifest).expect("written");
         let recorded = RecordedPlan::of(&plain, &plain.variant().chains[0]).expect("a plan");
-        let text = Trying { first: Some(recorded), ..Trying::default() };
-        let trying = BundleTrying { text, ..BundleTrying::default() };
+        let text = LoopStart { first: Some(recorded), ..LoopStart::default() };
+        let trying = BundleLoopStart { text, ..BundleLoopStart::default() };
         let into = folder.path().join("bundle");
         let report = compile_trying(&checkpoint, &into, &options.plan_options(), None, trying, &mut ());
         Hedged { chip, folder, report: report.expect("compiled"), ops }

@@ -10,7 +10,7 @@ use shardwright_bundle::Bundle;
 use shardwright_checkpoints::CompileReport;
 use shardwright_tests::bundles;
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
-use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::chip::{CHIP, TestChip};
 use shardwright_tests::program::{Outcome, shardwright};
 use shardwright_tests::tree;
 use tempfile::TempDir;
@@ -19,13 +19,13 @@ const CHECKPOINT: &str = TEXT_FIXTURES[3];
 
 /// A bundle for a chip, compiled ahead. Its plan may allow recompiling.
 struct Made {
-    chip: Chip,
+    chip: TestChip,
     folder: TempDir,
 }
 
 impl Made {
     fn with(build: &str) -> Made {
-        let made = Made { chip: Chip::new(), folder: tempfile::tempdir().expect("a temporary folder") };
+        let made = Made { chip: TestChip::new(), folder: tempfile::tempdir().expect("a temporary folder") };
         made.compile_options(build).compile(checkpoint(), made.path(), &mut ()).expect("compiled");
         made
     }

@@ -1,5 +1,6 @@
 //! The program `shardwright` as a user starts it, and how-to pages followed step by step.
 
+mod artefact_cache;
 mod bundle;
 mod calibration_text;
 mod chains;
@@ -28,11 +29,11 @@ mod howto_serve;
 mod howto_shim;
 mod howto_soc_and_planner;
 mod hub;
+mod interrupted_writes;
 mod interrupts;
 mod isolated;
 mod isolation;
 mod just_in_time;
-mod kept;
 mod opening;
 mod packed;
 mod pages;
@@ -49,7 +50,6 @@ mod serve_page;
 mod speculation;
 mod structured;
 mod terminal;
-mod torn;
 mod trust;
 mod tune;
 mod units;

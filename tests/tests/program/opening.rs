@@ -12,7 +12,7 @@ use shardwright::{BundleOptions, ErrorKind, FallbackPolicy, Isolation, Model, Se
 use shardwright_bundle::{Bundle, pack};
 use shardwright_tests::bundles::{Compiled, contents, damage, logits, some_tokens, write_contents};
 use shardwright_tests::checkpoints::{DEMO_MODEL, TEXT_FIXTURES};
-use shardwright_tests::chip::Chip;
+use shardwright_tests::chip::TestChip;
 use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::skipped;
 
@@ -256,7 +256,7 @@ fn proofs_of_another_user_are_not_believed(bundle: &Path, folder: &Path) {
 
 #[test]
 fn a_policy_says_which_chains_may_take_over() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     let (_folder, bundle) = for_the_chip(&chip, false);
     let only = |names: &[&str]| FallbackPolicy::Only(names.iter().map(|&name| name.to_owned()).collect());
     let policies = [

@@ -42,7 +42,7 @@ const NOT_RUN: &[(&str, &str)] = &[
         "SHARDWRIGHT_QNN_LIB=… cargo test -p shardwright-tests --bench plans -- e2b sm8850 texts=rewriting",
         "takes minutes the first time",
     ),
-    ("SHARDWRIGHT_QNN_LIB=… cargo test -p shardwright-tests --bench carried", "takes six minutes"),
+    ("SHARDWRIGHT_QNN_LIB=… cargo test -p shardwright-tests --bench transferred_losses", "takes six minutes"),
     (
         "cargo test --release -p shardwright-tests --bench speculation -- 4 16",
         "builds in release and takes minutes",

@@ -11,7 +11,7 @@ use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 use serde_json::Value;
 use shardwright_bundle::Bundle;
 use shardwright_test_checkpoints::{Spec, cases};
-use shardwright_tests::chip::Chip;
+use shardwright_tests::chip::TestChip;
 use shardwright_tests::program::{Run, shardwright};
 use shardwright_tests::tree;
 use tempfile::TempDir;
@@ -22,7 +22,7 @@ const FORMATS: [&str; 3] = ["w8-per-channel", "w8-per-channel[mlp-output=f32]", 
 
 /// A chip, a checkpoint and bundles.
 struct Bench {
-    chip: Chip,
+    chip: TestChip,
     folder: TempDir,
     /// Tokens of the prompt that a verification uses.
     tokens: usize,
@@ -52,7 +52,7 @@ impl Bench {
     /// Creates a checkpoint with one recorded prompt, compiled for a chip that works.
     fn new(spec: &Spec) -> Bench {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let bench = Bench { chip: Chip::new(), folder, tokens: 12 };
+        let bench = Bench { chip: TestChip::new(), folder, tokens: 12 };
         let fixture = tree::root().join("tests/fixtures/gemma4_text");
         fs::create_dir(bench.checkpoint()).expect("made");
         for file in

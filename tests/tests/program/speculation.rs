@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use shardwright_bundle::Bundle;
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
-use shardwright_tests::chip::Chip;
+use shardwright_tests::chip::TestChip;
 use shardwright_tests::program::shardwright;
 use shardwright_vocabulary::EntryKind;
 
@@ -69,7 +69,7 @@ fn a_plan_has_the_rows_that_are_asked_for_and_says_so() {
 /// over when the chip is lost.
 #[test]
 fn every_chain_of_a_bundle_says_what_it_verifies() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     let folder = tempfile::tempdir().expect("a folder");
     for (speculation, rows) in [("16", Some(16)), ("none", None)] {
         let path = folder.path().join(speculation);

@@ -13,7 +13,7 @@ use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::cache::Cache;
 use shardwright_tests::checkpoints::{EMBEDDING_FIXTURE, TEXT_FIXTURES};
-use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::chip::{CHIP, TestChip};
 use shardwright_tests::program::Run;
 use shardwright_tests::skipped;
 
@@ -117,7 +117,7 @@ fn killed_at_any_moment_it_goes_on_to_the_same_tables_and_plans_say_what_they_re
 
 #[test]
 fn a_plan_that_estimates_hide_is_found_and_made_from_then_on() {
-    let (chip, cache) = (Chip::new(), Cache::empty());
+    let (chip, cache) = (TestChip::new(), Cache::empty());
     // Weights in 32 bits make it slow, but its estimates do not show that.
     let formats = ["--formats", "f32", "--formats", "w8-per-channel"];
     let run = |command: &str, more: &[&str]| {

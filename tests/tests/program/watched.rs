@@ -13,7 +13,7 @@ use shardwright::{
 };
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::checkpoints::{MULTIMODAL_FIXTURE, TEXT_FIXTURES};
-use shardwright_tests::chip::Chip;
+use shardwright_tests::chip::TestChip;
 use shardwright_tests::program::{self, shardwright};
 use shardwright_tests::towers::Goldens;
 use shardwright_tests::{skipped, tree};
@@ -179,7 +179,7 @@ fn a_tower_is_hashed_with_progress_and_once() {
 
 #[test]
 fn a_self_test_ends_between_its_runs_and_is_done_whole_the_next_time() {
-    let chip = Chip::named("alpha", &json!({}));
+    let chip = TestChip::named("alpha", &json!({}));
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = folder.path().join("bundle");
     let options = OpenOptions::new()

@@ -23,7 +23,7 @@ use std::time::Instant;
 use shardwright_shim_cpu::kernels::attention::{
     Heads, Operands, Products, Visible, attention, attention_rounded, scratch_rounded, scratch_values,
 };
-use shardwright_shim_cpu::kernels::encoding::{Element, Encoding, Stored};
+use shardwright_shim_cpu::kernels::encoding::{Element, ElementEncoding, Stored};
 use shardwright_shim_cpu::kernels::integer::split::{
     Head, Split, pack_high, pack_low, panel_bytes, row_bytes, scratch_values as split_scratch, split_linear,
 };
@@ -552,7 +552,7 @@ fn attentions() {
         for (name, element, scale, zero_point) in
             [("f32", Element::F32, 1.0, 0), ("f16", Element::F16, 1.0, 0), ("u16", Element::U16, 4e-5, 32768)]
         {
-            let encoding = Encoding { element, scale, zero_point };
+            let encoding = ElementEncoding { element, scale, zero_point };
             // Any bytes are valid keys and values, except as f32, which get real values.
             let stored = |values: &'static [f32]| {
                 // SAFETY: the bytes are plain, four for each value.

@@ -187,10 +187,10 @@ fn entry(model: &Model, weights: &Weights, rows: u64) -> Builder {
         let (q, k) = (rope(&mut b, q), rope(&mut b, k));
         let [k, v] = [("k", k), ("v", v)].map(|(part, new)| {
             let name = format!("layer.{index}.{part}");
-            b.encode(new, Encoding::F16);
-            let state = b.input_as(&name, SW_ROLE_STATE, &[CONTEXT, HEAD_DIM], Encoding::F16);
+            b.encode(new, TableEncoding::F16);
+            let state = b.input_as(&name, SW_ROLE_STATE, &[CONTEXT, HEAD_DIM], TableEncoding::F16);
             let updated = b.node(SW_OP_STATE_UPDATE, &[state, new, slots], &[CONTEXT, HEAD_DIM], vec![]);
-            b.encode(updated, Encoding::F16);
+            b.encode(updated, TableEncoding::F16);
             b.output(&name, SW_ROLE_STATE, updated);
             updated
         });
@@ -228,7 +228,7 @@ fn states(model: &Model) -> HashMap<String, Lasting> {
     for index in 0..model.layers {
         for (seed, part) in [(1, "k"), (2, "v")] {
             let values = values((CONTEXT * HEAD_DIM) as usize, 2 * index as u64 + seed, 1.0);
-            let Bound::U16(bits) = Bound::store(Encoding::F16, &values) else { unreachable!("16 bits") };
+            let Bound::U16(bits) = Bound::store(TableEncoding::F16, &values) else { unreachable!("16 bits") };
             let bytes = bits.iter().flat_map(|bits| bits.to_le_bytes()).collect();
             bound.insert(format!("layer.{index}.{part}"), Lasting::new(bytes));
         }

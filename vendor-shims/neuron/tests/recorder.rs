@@ -15,7 +15,7 @@ use shardwright_shim_neuron::artefact::Artefact;
 use shardwright_shim_neuron::library::{Library, LibraryChoice};
 use shardwright_shim_neuron::session::{Execution, Network, SharedHandle};
 use shardwright_shim_neuron::{SharedBuffer, shim_entry};
-use shardwright_shim_testing::{Builder, Encoding, Host, Region, Weight, values};
+use shardwright_shim_testing::{Builder, Host, Region, TableEncoding, Weight, values};
 
 const DEVICE: &str = "mt6989.simulated";
 const ENTRIES: [(&str, u64); 2] = [("decode_1@4", 1), ("decode_4@4", 4)];
@@ -34,8 +34,8 @@ fn recorder() -> PathBuf {
     found.expect("the recorder: `cargo build -p shardwright-neuron-recorder` builds it")
 }
 
-fn fixed() -> Encoding {
-    Encoding::integers(SW_DTYPE_I16, 0.001, 0)
+fn fixed() -> TableEncoding {
+    TableEncoding::integers(SW_DTYPE_I16, 0.001, 0)
 }
 
 /// Builds two entry points of one small graph with one input and two outputs.

@@ -5,14 +5,14 @@ use std::collections::{HashMap, HashSet};
 
 use crate::Encoding;
 
-/// Index of a value within its [`Draft`].
+/// Index of a value within its [`GraphDraft`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ValueId(pub usize);
 
 /// A graph under construction, with a vendor's encodings `E`, contents of constants `C` and
 /// operations `K`. Nodes are in an order in which they can run.
 #[derive(Debug)]
-pub struct Draft<E, C, K> {
+pub struct GraphDraft<E, C, K> {
     /// All values. Values that no node uses are not emitted.
     pub values: Vec<Value<E, C>>,
     /// All operations, in an order in which they can run.
@@ -105,9 +105,9 @@ pub fn moves_only_ones(perm: &[u32], shape: &[u64]) -> bool {
     long.windows(2).all(|pair| pair[0] < pair[1])
 }
 
-impl<E, C, K> Default for Draft<E, C, K> {
+impl<E, C, K> Default for GraphDraft<E, C, K> {
     fn default() -> Self {
-        Draft {
+        GraphDraft {
             values: Vec::new(),
             nodes: Vec::new(),
             inputs: Vec::new(),
@@ -117,7 +117,7 @@ impl<E, C, K> Default for Draft<E, C, K> {
     }
 }
 
-impl<E: Encoding, C, K> Draft<E, C, K> {
+impl<E: Encoding, C, K> GraphDraft<E, C, K> {
     pub fn value(&mut self, name: impl Into<String>, shape: Vec<u64>, kind: ValueKind<E, C>) -> ValueId {
         self.values.push(Value { name: name.into(), shape, kind });
         ValueId(self.values.len() - 1)

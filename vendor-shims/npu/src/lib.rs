@@ -3,11 +3,11 @@
 //! **Job.** Finds the vendor's library by one rule ([`library`]). Reads an entry of a work order
 //! ([`Source`]) and checks the conditions on a node that are common to all compilers ([`check`]).
 //! Each compiler's own restrictions are its [`Rules`]. Recognises attention ([`attention`]), reads
-//! constants ([`constant`]), stores the graph between an entry and the compiler's graph ([`Draft`],
-//! [`Work`]), and walks an entry's nodes for a shim that lowers them ([`Lowering`]). Lays out
-//! compiled artefacts ([`artefact`]) and the ports that a run binds ([`port`]). Maps shared memory
-//! ([`mapping`]). Defines the session flags for power and priority ([`power`], [`priority`]).
-//! Implements the contract for any vendor ([`NpuShim`]).
+//! constants ([`constant`]), stores the graph between an entry and the compiler's graph
+//! ([`GraphDraft`], [`Work`]), and walks an entry's nodes for a shim that lowers them
+//! ([`Lowering`]). Lays out compiled artefacts ([`artefact`]) and the ports that a run binds
+//! ([`port`]). Maps shared memory ([`mapping`]). Defines the session flags for power and priority
+//! ([`power`], [`priority`]). Implements the contract for any vendor ([`NpuShim`]).
 //!
 //! **Not its job.** Anything specific to a vendor or a model family, calls to a vendor's library,
 //! and decisions about layouts. Each vendor's crate does these, behind the trait [`Vendor`].
@@ -47,7 +47,7 @@ pub mod work;
 
 pub use check::Rules;
 pub use choice::Choice;
-pub use draft::{Act, Constant, Draft, Kind, NodeRef, ValueId, ValueKind};
+pub use draft::{Act, Constant, GraphDraft, Kind, NodeRef, ValueId, ValueKind};
 pub use encoding::Encoding;
 pub use lazy::Lazy;
 pub use lowering::Lowering;

@@ -5,7 +5,7 @@ use shardwright_shim_abi::{Error, NodeView, PortView, raw};
 
 use crate::draft::moves_only_ones;
 use crate::error::{of_layer, unsupported};
-use crate::{Constant, Draft, Encoding, Kind, NodeRef, Source, ValueId, ValueKind};
+use crate::{Constant, Encoding, GraphDraft, Kind, NodeRef, Source, ValueId, ValueKind};
 
 /// Which data movements without an effect are still added to the draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Movements {
 /// An entry that passed `check`, and the draft that it becomes.
 pub struct Work<'s, 'w, E, C, K> {
     pub source: &'s Source<'w, E>,
-    pub draft: Draft<E, C, K>,
+    pub draft: GraphDraft<E, C, K>,
     movements: Movements,
     /// The value of each tensor of the entry.
     values: Vec<Option<ValueId>>,
@@ -41,7 +41,7 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
         port_shape: impl Fn(&PortView<'w>, &[u64]) -> Vec<u64>,
     ) -> Result<Self, Error> {
         let values = vec![None; source.tensors.len()];
-        let mut work = Work { source, draft: Draft::default(), movements, values, node: 0, acts: 0 };
+        let mut work = Work { source, draft: GraphDraft::default(), movements, values, node: 0, acts: 0 };
         for port in source.entry.inputs() {
             let tensor = source.tensor(port.tensor());
             let encoding = work.encoding(port.tensor())?;
@@ -64,7 +64,7 @@ impl<'s, 'w, E: Encoding, C, K> Work<'s, 'w, E, C, K> {
     /// # Errors
     ///
     /// `ErrorClass::InvalidArgument` for an output without a value.
-    pub fn finish(mut self) -> Result<Draft<E, C, K>, Error> {
+    pub fn finish(mut self) -> Result<GraphDraft<E, C, K>, Error> {
         for port in self.source.entry.outputs() {
             let value = self.value(port.tensor())?;
             self.draft.outputs.push(value);

@@ -10,7 +10,7 @@ use crate::soc::Soc;
 
 /// The target on which an artefact would be loaded.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct LoadTarget<'a> {
     pub soc: &'a Soc,
     /// Whether it is the simulation of the x86-64 library, which cannot load contexts whose entry
     /// points share weights.
@@ -19,8 +19,8 @@ pub struct Place<'a> {
     pub library: Option<&'a Versions>,
 }
 
-pub fn judge(head: &Head, place: Place<'_>) -> Compatibility {
-    let Place { soc, is_simulated, library } = place;
+pub fn judge(head: &Head, place: LoadTarget<'_>) -> Compatibility {
+    let LoadTarget { soc, is_simulated, library } = place;
     if head.arch != soc.arch {
         return Compatibility::Unsupported(format!(
             "made for {} (v{}), {} is v{}",
@@ -94,13 +94,13 @@ mod tests {
     fn three_answers_from_a_known_head_alone() {
         let here = sample(&[1]).head;
         let phone = &of_profile("sm8850");
-        let answer = |change: fn(&mut Head), place: Place<'_>| {
+        let answer = |change: fn(&mut Head), place: LoadTarget<'_>| {
             let mut head = here.clone();
             change(&mut head);
             judge(&head, place)
         };
-        let device = Place { soc: phone, is_simulated: false, library: Some(&here.made_by) };
-        let simulator = Place { is_simulated: true, ..device };
+        let device = LoadTarget { soc: phone, is_simulated: false, library: Some(&here.made_by) };
+        let simulator = LoadTarget { is_simulated: true, ..device };
         let other = &of_profile("sm8750");
         let sibling = &soc("sm8850l", &[("hexagon-arch", "v81"), ("soc-id", "92")]).expect("a chip");
         assert_eq!(answer(|_| (), device), Compatibility::Optimal);
@@ -109,11 +109,11 @@ mod tests {
         let shared: fn(&mut Head) = |head| (head.entries, head.is_shared) = (3, true);
         assert_eq!(answer(many, simulator), Compatibility::Optimal);
         assert_eq!(answer(shared, device), Compatibility::Optimal);
-        assert_eq!(answer(shared, Place { library: None, ..device }), Compatibility::Optimal);
+        assert_eq!(answer(shared, LoadTarget { library: None, ..device }), Compatibility::Optimal);
         type Change = fn(&mut Head);
-        let recompile: [(Change, Place<'_>, &str); 4] = [
+        let recompile: [(Change, LoadTarget<'_>, &str); 4] = [
             (many, device, "share"),
-            (|_| (), Place { soc: sibling, ..device }, "id 92"),
+            (|_| (), LoadTarget { soc: sibling, ..device }, "id 92"),
             (|head| head.made_by.build = "v2.9.0.1".to_owned(), device, "v2.9.0.1"),
             (|head| head.made_by.build = "v2.60.0.1".to_owned(), device, "newer"),
         ];
@@ -123,9 +123,9 @@ mod tests {
                 other => panic!("{part}: {other:?}"),
             }
         }
-        let unsupported: [(Change, Place<'_>, &str); 4] = [
+        let unsupported: [(Change, LoadTarget<'_>, &str); 4] = [
             (shared, simulator, "sm8850.simulated"),
-            (|_| (), Place { soc: other, ..device }, "v79"),
+            (|_| (), LoadTarget { soc: other, ..device }, "v79"),
             (|head| head.arch = 73, device, "v73"),
             (|head| head.made_by.core[0] = 3, device, "interface 3"),
         ];

@@ -11,7 +11,7 @@ use crate::failure::QnnError;
 use crate::flags::{self, Asked, Flags, Reach};
 use crate::graph::{QnnGraph, TensorKind};
 use crate::lower::{self, Lowered, MOST_REPEATED_BYTES, Variants};
-use crate::probe::{self, FlagVerdict};
+use crate::probe::{self, ProbedFlag};
 use crate::recognise::{Made, recognise};
 use crate::rules;
 use crate::session::{
@@ -238,7 +238,7 @@ fn report_flags(
     let smallest = entries.iter().map(|entry| &entry.lowered.graph).min_by_key(|graph| constants(graph));
     let probed = probe::judge(driver, soc, flags, smallest);
     for ((index, asked), probed) in flags.asked.iter().enumerate().zip(probed) {
-        let FlagVerdict { outcome, evidence } = match (&asked.reach, probed) {
+        let ProbedFlag { outcome, evidence } = match (&asked.reach, probed) {
             (_, Some(probed)) => probed,
             (Reach::Refused(reason), None) => verdict(FlagOutcome::Refused, reason.clone()),
             (Reach::Lowering, None) => match too_large(asked, entries) {
@@ -254,8 +254,8 @@ fn report_flags(
     Ok(())
 }
 
-fn verdict(outcome: FlagOutcome, evidence: String) -> FlagVerdict {
-    FlagVerdict { outcome, evidence }
+fn verdict(outcome: FlagOutcome, evidence: String) -> ProbedFlag {
+    ProbedFlag { outcome, evidence }
 }
 
 /// Returns the number of elements in all constants.
@@ -288,7 +288,7 @@ fn too_large(asked: &Asked, entries: &[Compiling<'_>]) -> Option<String> {
 }
 
 /// Compares the lowered entries with and without a flag of the lowering.
-fn judge_lowering(soc: &Soc, flags: &Flags, index: usize, entries: &[Compiling<'_>]) -> FlagVerdict {
+fn judge_lowering(soc: &Soc, flags: &Flags, index: usize, entries: &[Compiling<'_>]) -> ProbedFlag {
     let mut changed = Vec::new();
     for Compiling { entry, lowered, variants, options } in entries {
         let Some(variants) = flags.without(index, *variants, rules::of(*entry, options)) else {

@@ -11,7 +11,7 @@ use shardwright_shim_npu::shim::SIMULATED;
 use shardwright_shim_npu::{Choice as _, On, Power, Priority, Wishes};
 
 use crate::artefact::{Artefact, Entry, Port};
-use crate::compatibility::{self, Place};
+use crate::compatibility::{self, LoadTarget};
 use crate::memory::{SharedBuffer, SharedMemory};
 use crate::recognise::recognise;
 use crate::session::{
@@ -84,7 +84,7 @@ impl<'m> Shard<'m> {
     pub fn load(on: &On<'_, Qnn>, bytes: &'m [u8], wishes: Wishes) -> Result<Shard<'m>> {
         let (driver, soc, is_simulated) = (on.driver()?, &*on.soc, on.is_simulated);
         let artefact = Artefact::read(bytes)?;
-        let place = Place { soc, is_simulated, library: Some(driver.versions()) };
+        let place = LoadTarget { soc, is_simulated, library: Some(driver.versions()) };
         loads(compatibility::judge(&artefact.descriptor.head, place), || {
             let device = if is_simulated { SIMULATED } else { "" };
             format!("compile the work order for `{}{device}`", soc.name)

@@ -54,13 +54,13 @@ pub struct Trial {
 
 /// The outcome of a flag and the evidence.
 #[derive(Clone, Debug, PartialEq)]
-pub struct FlagVerdict {
+pub struct ProbedFlag {
     pub outcome: FlagOutcome,
     pub evidence: String,
 }
 
-fn verdict(outcome: FlagOutcome, evidence: String) -> FlagVerdict {
-    FlagVerdict { outcome, evidence }
+fn verdict(outcome: FlagOutcome, evidence: String) -> ProbedFlag {
+    ProbedFlag { outcome, evidence }
 }
 
 /// A graph to compile with and without a flag.
@@ -176,7 +176,7 @@ pub fn judge(
     soc: &Soc,
     flags: &Flags,
     smallest: Option<&QnnGraph<'_>>,
-) -> Vec<Option<FlagVerdict>> {
+) -> Vec<Option<ProbedFlag>> {
     let own = sample();
     let mut subjects = vec![Subject { what: "a small graph", graph: &own }];
     if let Some(graph) = smallest.filter(|graph| weight_bytes(graph) <= MAX_PROBED_BYTES) {
@@ -197,7 +197,7 @@ fn judge_one(
     flag: &CompilerFlag,
     (with, without): (&GraphOptions, &GraphOptions),
     subjects: &[Subject<'_, '_>],
-) -> FlagVerdict {
+) -> ProbedFlag {
     if with == without {
         return verdict(FlagOutcome::Inert, "it requests the default".to_owned());
     }

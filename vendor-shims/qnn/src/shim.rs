@@ -16,7 +16,7 @@ use shardwright_shim_npu::vendor::Offers;
 use shardwright_shim_npu::{Lazy, NpuShim, On, Vendor, Wishes};
 
 use crate::artefact::{FORMAT, Head};
-use crate::compatibility::{self, Place};
+use crate::compatibility::{self, LoadTarget};
 use crate::compile;
 use crate::driver::{Driver, Settings};
 use crate::estimate;
@@ -189,13 +189,13 @@ impl Vendor for Qnn {
     }
 
     fn judge(on: &On<'_, Self>, head: &Head) -> Result<Compatibility> {
-        let place = Place { soc: &on.soc, is_simulated: on.is_simulated, library: None };
+        let place = LoadTarget { soc: &on.soc, is_simulated: on.is_simulated, library: None };
         let without_library = compatibility::judge(head, place);
         if !matches!(without_library, Compatibility::Optimal) {
             return Ok(without_library);
         }
         let driver = on.driver()?;
-        Ok(compatibility::judge(head, Place { library: Some(driver.versions()), ..place }))
+        Ok(compatibility::judge(head, LoadTarget { library: Some(driver.versions()), ..place }))
     }
 
     fn load<'m>(on: &On<'_, Self>, bytes: &'m [u8], wishes: Wishes) -> Result<Box<dyn LoadedShard + 'm>> {

@@ -41,7 +41,7 @@ impl Reply {
 
 /// A request without a reply.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Failure {
+pub enum ChatFailure {
     /// The server answered with an error.
     Refused {
         /// HTTP status, 200 if the error is an event of a stream.
@@ -52,23 +52,23 @@ pub enum Failure {
     Lost(String),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ChatFailure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Refused { status, text } => write!(formatter, "status {status}: {text}"),
-            Failure::Lost(problem) => write!(formatter, "no complete answer: {problem}"),
+            ChatFailure::Refused { status, text } => write!(formatter, "status {status}: {text}"),
+            ChatFailure::Lost(problem) => write!(formatter, "no complete answer: {problem}"),
         }
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for ChatFailure {
     fn from(error: io::Error) -> Self {
-        Failure::Lost(error.to_string())
+        ChatFailure::Lost(error.to_string())
     }
 }
 
 /// Sends a request and receives its reply, which is streamed if the request says so.
-pub fn ask(address: SocketAddr, request: &Value) -> Result<Reply, Failure> {
+pub fn ask(address: SocketAddr, request: &Value) -> Result<Reply, ChatFailure> {
     let start = Instant::now();
     let stream = http::post(address, PATH, request.to_string().as_bytes())?;
     let (status, body) = http::receive(stream)?;
@@ -76,18 +76,18 @@ pub fn ask(address: SocketAddr, request: &Value) -> Result<Reply, Failure> {
 }
 
 /// Reads the body of a response. `start` is the time of the request.
-pub fn read(status: u16, body: impl Read, is_streamed: bool, start: Instant) -> Result<Reply, Failure> {
+pub fn read(status: u16, body: impl Read, is_streamed: bool, start: Instant) -> Result<Reply, ChatFailure> {
     match is_streamed && status == 200 {
         true => streamed(body, start),
         false => whole(status, body, start),
     }
 }
 
-fn whole(status: u16, mut body: impl Read, start: Instant) -> Result<Reply, Failure> {
+fn whole(status: u16, mut body: impl Read, start: Instant) -> Result<Reply, ChatFailure> {
     let mut text = String::new();
     body.read_to_string(&mut text)?;
     if status != 200 {
-        return Err(Failure::Refused { status, text });
+        return Err(ChatFailure::Refused { status, text });
     }
     let answer = parsed(&text)?;
     let choice = &answer["choices"][0];
@@ -101,7 +101,7 @@ fn whole(status: u16, mut body: impl Read, start: Instant) -> Result<Reply, Fail
 }
 
 /// Reads a stream of events to its end.
-fn streamed(body: impl Read, start: Instant) -> Result<Reply, Failure> {
+fn streamed(body: impl Read, start: Instant) -> Result<Reply, ChatFailure> {
     let mut reply = Reply::default();
     let mut is_ended = false;
     for line in BufReader::new(body).lines() {
@@ -113,7 +113,7 @@ fn streamed(body: impl Read, start: Instant) -> Result<Reply, Failure> {
         }
         let event = parsed(data)?;
         if !event["error"].is_null() {
-            return Err(Failure::Refused { status: 200, text: data.to_owned() });
+            return Err(ChatFailure::Refused { status: 200, text: data.to_owned() });
         }
         let choice = &event["choices"][0];
         let text = choice["delta"]["content"].as_str().unwrap_or_default();
@@ -131,19 +131,19 @@ fn streamed(body: impl Read, start: Instant) -> Result<Reply, Failure> {
     }
     match is_ended && !reply.finish.is_empty() {
         true => Ok(reply),
-        false => Err(Failure::Lost("the stream ended without its last event".to_owned())),
+        false => Err(ChatFailure::Lost("the stream ended without its last event".to_owned())),
     }
 }
 
-fn parsed(text: &str) -> Result<Value, Failure> {
-    serde_json::from_str(text).map_err(|error| Failure::Lost(format!("{error} in {text}")))
+fn parsed(text: &str) -> Result<Value, ChatFailure> {
+    serde_json::from_str(text).map_err(|error| ChatFailure::Lost(format!("{error} in {text}")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn events(data: &[&str]) -> Result<Reply, Failure> {
+    fn events(data: &[&str]) -> Result<Reply, ChatFailure> {
         let text: String = data.iter().map(|data| format!("data: {data}\n\n")).collect();
         streamed(format!(": waiting\n\n{text}").as_bytes(), Instant::now())
     }
@@ -159,10 +159,10 @@ mod tests {
         assert!(reply.first <= reply.last && reply.is_same(&Reply { tokens: 4, ..reply.clone() }));
         assert!(!reply.is_same(&Reply { finish: "length".to_owned(), ..reply.clone() }));
         for cut in [&[first, text][..], &[text, end, usage], &[text, "[DONE]"], &["{"]] {
-            assert!(matches!(events(cut), Err(Failure::Lost(_))), "{cut:?}");
+            assert!(matches!(events(cut), Err(ChatFailure::Lost(_))), "{cut:?}");
         }
         let refused = events(&[first, text, r#"{"error":{"code":"shim"}}"#]).expect_err("an error");
-        assert!(matches!(&refused, Failure::Refused { status: 200, .. }), "{refused}");
+        assert!(matches!(&refused, ChatFailure::Refused { status: 200, .. }), "{refused}");
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
         let reply = whole(200, answer.as_bytes(), Instant::now()).expect("a reply");
         assert_eq!((reply.text.as_str(), reply.finish.as_str(), reply.tokens), ("ab", "length", 2));
         let refused = whole(429, "{}".as_bytes(), Instant::now()).expect_err("an error");
-        assert_eq!(refused, Failure::Refused { status: 429, text: "{}".to_owned() });
+        assert_eq!(refused, ChatFailure::Refused { status: 429, text: "{}".to_owned() });
     }
 
     #[test]

@@ -12,7 +12,8 @@ use shardwright_vocabulary::{
 use super::Preparation;
 use crate::options::USUAL_QUALITY_OPTION;
 use crate::{
-    BuiltShard, GoalReport, ModelFormats, PlanHeading, PlanReport, Ranged, Result, forecast, report_plan,
+    BuiltShard, GoalReport, IntervalText, ModelFormats, PlanHeading, PlanReport, Result, forecast,
+    report_plan,
 };
 
 /// Index of the profile's own chip among a request's targets.
@@ -265,7 +266,7 @@ impl Preparation {
             let longest = runs.map(|run| run.time).max_by_key(|time| time.microseconds)?;
             let on_the_chip = shard.planned.target == CHIP;
             (on_the_chip && longest.microseconds > polled)
-                .then(|| format!("{} {}", shard.name, Ranged::time(&longest)))
+                .then(|| format!("{} {}", shard.name, IntervalText::time(&longest)))
         });
         let long: Vec<String> = long.collect();
         if long.is_empty() {

@@ -6,7 +6,7 @@ use shardwright_planning::profile::FoundProfile;
 use shardwright_planning::request::TargetSummary;
 use shardwright_vocabulary::FormatTuple;
 
-use super::chosen::Chosen;
+use super::chip_choice::ChipChoice;
 use crate::offers::{hedge_limits, merged, offered_formats, override_limits, targets};
 use crate::options::FORMAT_OPTION;
 
@@ -39,8 +39,8 @@ pub(super) enum Role {
 }
 
 impl<'c> Candidates<'c> {
-    pub(super) fn of(graph: &Graph, chosen: &'c Chosen) -> Candidates<'c> {
-        let Chosen { options, chip, further, .. } = chosen;
+    pub(super) fn of(graph: &Graph, chosen: &'c ChipChoice) -> Candidates<'c> {
+        let ChipChoice { options, chip, further, .. } = chosen;
         let asked = options.recorded.planner_options.iter().any(|(name, _)| name == FORMAT_OPTION);
         let own_formats: Vec<Vec<FormatTuple>> = std::iter::once(chip)
             .chain(further)

@@ -8,7 +8,7 @@ use shardwright_vocabulary::{DeviceKind, ErrorKind, FormatTuple, Notice, Target,
 
 use super::Notices;
 use super::candidates::{Candidate, Candidates, Role};
-use super::chosen::Chosen;
+use super::chip_choice::ChipChoice;
 use crate::executors::{OwnShim, demand, executor, unusable};
 use crate::offers::{Offered, complete, known_formats, unchecked_flags};
 use crate::roofline::TimeModel;
@@ -36,7 +36,7 @@ pub(super) struct Offers {
 
 /// The data that queries about all targets share.
 struct Site<'s> {
-    chosen: &'s Chosen,
+    chosen: &'s ChipChoice,
     purpose: Purpose,
     /// The formats of the request.
     tuples: &'s [FormatTuple],
@@ -49,7 +49,7 @@ struct Site<'s> {
 impl Offers {
     pub(super) fn of(
         candidates: &Candidates<'_>,
-        chosen: &Chosen,
+        chosen: &ChipChoice,
         purpose: Purpose,
         notices: &mut Notices,
     ) -> Result<Offers> {
@@ -87,7 +87,7 @@ impl Offers {
     /// Queries the target's own shim, and adds the target unless it is a fallback that cannot be
     /// used.
     fn add(&mut self, site: &Site<'_>, candidate: &Candidate<'_>, notices: &mut Notices) -> Result<()> {
-        let Chosen { options, shims, .. } = site.chosen;
+        let ChipChoice { options, shims, .. } = site.chosen;
         let profile = &candidate.found.profile;
         let own_options = if candidate.role == Role::Chip { options } else { &site.of_others };
         let mut summary = candidate.summary.clone();

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::fs;
 
 use serde::Deserialize;
-use shardwright_build::Ranged;
+use shardwright_build::IntervalText;
 use shardwright_planning::profile::{Decimal, Profile, ProfileRegistry, Roofline, TimeFactors};
 use shardwright_vocabulary::{TargetKind, TimeCost};
 
@@ -331,7 +331,7 @@ does not state widths, rows or sizes.
             Unit::Milliseconds => shown,
             _ => format!("{shown}: {reported:.1} ms"),
         };
-        let (predicted, ratio) = (Ranged::time(time), ratio(&known.figure, time));
+        let (predicted, ratio) = (IntervalText::time(time), ratio(&known.figure, time));
         let inside = if is_inside(&known.figure, time) { "yes" } else { "**no**" };
         let _ = writeln!(
             text,

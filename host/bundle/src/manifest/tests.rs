@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use shardwright_graph::{ComponentKind, State, StateKind};
 use shardwright_vocabulary::{
     ActivationFormat, AttentionFormat, ChosenSpeculation, DType, EntryKind, EntryName, ErrorKind, Flag,
-    FlagOutcome, FlagVerdict, FormatTuple, Granularity, NodePlacement, Notice, NoticeKind, Pass,
+    FlagRecord, FlagVerdict, FormatTuple, Granularity, NodePlacement, Notice, NoticeKind, Pass,
     PlannerIdentity, Provenance, Quantisation, Result, Rewrite, RewriteKind, RoleFormat, Segment,
     SegmentFormats, ShardFormats, ShimIdentity, StateFormat, Target, TargetKind, WeightFormat, WeightRole,
     scale_count,
@@ -59,7 +59,7 @@ fn sample() -> Manifest {
         head: file("head"),
         work_order: Digest::of(b"order"),
         load_flags: vec![Flag { name: "power".to_owned(), value: "saver".to_owned() }],
-        flags: vec![FlagOutcome {
+        flags: vec![FlagRecord {
             flag: Flag { name: "opt".to_owned(), value: "3".to_owned() },
             verdict: FlagVerdict::Applied { evidence: "31 kernels, 40 without".to_owned() },
             reason: String::new(),
@@ -792,7 +792,7 @@ fn shard_entry(index: usize) -> impl Strategy<Value = ShardEntry> {
     let placement = (entry_name(), word(), word(), sentence())
         .prop_map(|(entry, node, place, reason)| NodePlacement { entry, node, place, reason });
     let flag = (word(), sentence(), verdict(), sentence()).prop_map(|(name, value, verdict, reason)| {
-        FlagOutcome { flag: Flag { name, value }, verdict, reason }
+        FlagRecord { flag: Flag { name, value }, verdict, reason }
     });
     let formats = (
         one_of(WeightFormat::ALL),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shardwright_graph::{ComponentKind, Graph, Segments, State};
 use shardwright_vocabulary::{
-    ChosenSpeculation, EntryName, Flag, FlagOutcome, NodePlacement, Notice, Pass, PlannerIdentity, Rewrite,
+    ChosenSpeculation, EntryName, Flag, FlagRecord, NodePlacement, Notice, Pass, PlannerIdentity, Rewrite,
     ShardFormats, ShardOrigin, ShimIdentity, Target,
 };
 
@@ -173,7 +173,7 @@ pub struct ShardEntry {
     /// Name of the work order that the shard was compiled from.
     pub work_order: Digest,
     /// The requested flags and their outcomes.
-    pub flags: Vec<FlagOutcome>,
+    pub flags: Vec<FlagRecord>,
     /// The flags for loading, unless a session overrides them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load_flags: Vec<Flag>,

@@ -34,7 +34,7 @@ pub(crate) struct Part {
 
 /// Location of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PartLocation {
     pub(crate) header: u64,
     pub(crate) data: u64,
 }
@@ -45,7 +45,7 @@ fn needs_64(part: &Part) -> bool {
 
 /// Computes the places of parts and the offset of the central directory. Returns `None` on
 /// overflow.
-pub(crate) fn places(parts: &[Part]) -> Option<(Vec<Place>, u64)> {
+pub(crate) fn places(parts: &[Part]) -> Option<(Vec<PartLocation>, u64)> {
     let mut places = Vec::with_capacity(parts.len());
     let mut end = 0_u64;
     for part in parts {
@@ -53,7 +53,7 @@ pub(crate) fn places(parts: &[Part]) -> Option<(Vec<Place>, u64)> {
         let least = header + LOCAL_BYTES + part.name.len() as u64 + least_extra(part);
         let data = least.checked_next_multiple_of(PART)?;
         end = data.checked_add(part.length)?;
-        places.push(Place { header, data });
+        places.push(PartLocation { header, data });
     }
     Some((places, end.checked_next_multiple_of(HEADER)?))
 }
@@ -64,7 +64,7 @@ fn least_extra(part: &Part) -> u64 {
 }
 
 /// Returns the local header of a part without the zeros at the end of its padding.
-pub(crate) fn local(part: &Part, place: Place) -> Vec<u8> {
+pub(crate) fn local(part: &Part, place: PartLocation) -> Vec<u8> {
     let extra = place.data - place.header - LOCAL_BYTES - part.name.len() as u64;
     let mut to = Vec::new();
     put_u32(&mut to, LOCAL);
@@ -100,7 +100,7 @@ fn common(to: &mut Vec<u8>, part: &Part) {
 }
 
 /// Returns the central directory and its end, for the offset `offset`.
-pub(crate) fn directory(parts: &[Part], places: &[Place], offset: u64) -> Vec<u8> {
+pub(crate) fn directory(parts: &[Part], places: &[PartLocation], offset: u64) -> Vec<u8> {
     let mut to = Vec::with_capacity(parts.len() * (CENTRAL_BYTES + 100));
     for (part, place) in parts.iter().zip(places) {
         entry(&mut to, part, *place);
@@ -131,7 +131,7 @@ pub(crate) fn directory(parts: &[Part], places: &[Place], offset: u64) -> Vec<u8
     to
 }
 
-fn entry(to: &mut Vec<u8>, part: &Part, place: Place) {
+fn entry(to: &mut Vec<u8>, part: &Part, place: PartLocation) {
     let mut large = Vec::new();
     if needs_64(part) {
         put_u64(&mut large, part.length);

@@ -7,7 +7,7 @@ use shardwright_trust::ENVELOPE_BYTES;
 use shardwright_vocabulary::Result;
 
 use super::container::{self, END_64_BYTES, END_BYTES, End, Fields, LOCATOR_64_BYTES};
-use super::layout::{self, Part, Place};
+use super::layout::{self, Part, PartLocation};
 use crate::Digest;
 use crate::error::{beyond, io_at, not_packed};
 use crate::layout::{FILES, Layout, MANIFEST, SIGNATURE};
@@ -25,7 +25,7 @@ pub(crate) struct Packed {
     /// Set in the first volume.
     manifest: Option<Section>,
     files: HashMap<Digest, Section>,
-    parts: Vec<(Part, Place)>,
+    parts: Vec<(Part, PartLocation)>,
     /// Offset of the central directory.
     directory: u64,
 }
@@ -61,7 +61,7 @@ impl Packed {
             let at = end.offset + if offset == end.offset { equal as u64 } else { 0 };
             return Err(fault(at, "the central directory does not match the parts and their offsets"));
         }
-        let parts: Vec<(Part, Place)> = parts.into_iter().zip(places).collect();
+        let parts: Vec<(Part, PartLocation)> = parts.into_iter().zip(places).collect();
         for (part, place) in &parts {
             let expected = layout::local(part, *place);
             let mut found = vec![0; expected.len()];
@@ -201,7 +201,7 @@ mod tests {
     }
 
     /// Returns an archive of parts without content, at the given places.
-    fn archive(parts: &[Part], change: impl FnOnce(&mut Vec<Place>, &mut u64)) -> Vec<u8> {
+    fn archive(parts: &[Part], change: impl FnOnce(&mut Vec<PartLocation>, &mut u64)) -> Vec<u8> {
         let (mut places, mut offset) = layout::places(parts).unwrap();
         change(&mut places, &mut offset);
         let directory = layout::directory(parts, &places, offset);

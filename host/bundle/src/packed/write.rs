@@ -16,7 +16,7 @@ use super::layout::{self, PART, Part};
 use crate::digest::{CHUNK, Hasher};
 use crate::error::{beyond, busy, io_at, wrong_length};
 use crate::layout::{FILES, Layout, MANIFEST, SIGNATURE};
-use crate::{Bundle, Digest, FileReference, Progress, envelope, file};
+use crate::{Bundle, Digest, FileProgress, FileReference, envelope, file};
 
 /// The result of packing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -105,7 +105,7 @@ pub(crate) struct Content<'c> {
 pub(crate) fn pack_content(
     content: Content<'_>,
     to: &Path,
-    mut progress: impl FnMut(Progress) -> ControlFlow<()>,
+    mut progress: impl FnMut(FileProgress) -> ControlFlow<()>,
 ) -> Result<PackReport> {
     PACKED.expect_at(to)?;
     let of = |bytes: &[u8]| FileReference { sha256: Digest::of(bytes), bytes: bytes.len() as u64 };
@@ -132,7 +132,7 @@ pub(crate) fn pack_content(
     let mut done = 0;
     for ((part, place), (reference, source)) in parts.iter_mut().zip(&places).zip(&sources) {
         writer.seek(SeekFrom::Start(place.data)).map_err(io)?;
-        let mut copied = |bytes| progress(Progress { file: *reference, done: done + bytes, total });
+        let mut copied = |bytes| progress(FileProgress { file: *reference, done: done + bytes, total });
         let from = match source {
             Source::Signature(_) | Source::Manifest(_) => content.bundle.path(),
             Source::File(section) => section.path(),

@@ -1,6 +1,6 @@
-//! Interrupts writers at every step (`tests/tests/program/torn.rs` kills real ones). At any
-//! moment there is either no bundle or a complete one, and the next writer produces the same bytes
-//! as an undisturbed one.
+//! Interrupts writers at every step (`tests/tests/program/interrupted_writes.rs` kills real ones).
+//! At any moment there is either no bundle or a complete one, and the next writer produces the same
+//! bytes as an undisturbed one.
 
 use std::fs;
 use std::path::Path;

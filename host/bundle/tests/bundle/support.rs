@@ -12,7 +12,7 @@ use shardwright_graph::{
     Asset, ComponentKind, Segment, State, StateKind, Weight, WeightData, WeightQuantisation,
 };
 use shardwright_vocabulary::{
-    At, DType, Flag, FlagOutcome, FlagVerdict, FormatTuple, Granularity, NodePlacement, Notice, NoticeKind,
+    At, DType, Flag, FlagRecord, FlagVerdict, FormatTuple, Granularity, NodePlacement, Notice, NoticeKind,
     PlannerIdentity, Result, Rewrite, RewriteKind, ShimIdentity, Target, TargetKind,
 };
 
@@ -219,7 +219,7 @@ fn shard(
         head: writer.add_bytes(format!("head of {name}").as_bytes())?,
         work_order,
         load_flags: vec![Flag { name: "power".to_owned(), value: "saver".to_owned() }],
-        flags: vec![FlagOutcome {
+        flags: vec![FlagRecord {
             flag: Flag { name: "opt".to_owned(), value: "3".to_owned() },
             verdict: FlagVerdict::Inert,
             reason: "same code without it".to_owned(),

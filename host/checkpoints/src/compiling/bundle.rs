@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use shardwright_build::{
-    BundleStore, BundleTrying, PlanOptions, PlanReport, Purpose, RecordedLora, RecordedOptions, Settled,
-    SharedWriter, Trying, settle_trying,
+    BundleLoopStart, BundleStore, LoopStart, PlanOptions, PlanReport, Purpose, RecordedLora, RecordedOptions,
+    Settled, SharedWriter, settle_from,
 };
 use shardwright_bundle::{
     AssetEntry, Bundle, BundleWriter, ChainEntry, Digest, FileReference, Manifest, ModelIdentity, Structure,
@@ -19,9 +19,9 @@ use shardwright_models::Checkpoint;
 use shardwright_text::{TOKENIZER_BYTES_MAX, Tokenizer, text_file};
 use shardwright_vocabulary::{Error, ErrorKind, Notice, Part, Pass, Result, Watch};
 
+use super::fallback_chains::LaterChains;
 use super::gate::Seat;
-use super::gated::Gated;
-use super::later::LaterChains;
+use super::throttled_source::ThrottledSource;
 use super::{CompileReport, CompiledVariant, FailedVariant};
 use crate::path::passes_with;
 use crate::{Builder, TowerScope, expect_checkpoint, open_adapted, tower_weights, towers_of};
@@ -92,7 +92,7 @@ impl<'c> Compiling<'c> {
         &self,
         options: &PlanOptions,
         earlier: Option<&Bundle>,
-        mut trying: BundleTrying<'_>,
+        mut trying: BundleLoopStart<'_>,
         seat: Option<&Seat<'_>>,
         watch: &mut dyn Watch,
     ) -> Result<Made> {
@@ -311,7 +311,7 @@ fn tower(
     checkpoint: &Checkpoint,
     (scope, options): (&TowerScope, &PlanOptions),
     store: &mut BundleStore<'_>,
-    trying: Trying<'_>,
+    trying: LoopStart<'_>,
     seat: Option<&Seat<'_>>,
     watch: &mut dyn Watch,
 ) -> Result<CompiledTower> {
@@ -331,15 +331,15 @@ fn tower(
 fn chains(
     (builder, options): (Builder<'_>, &PlanOptions),
     store: &mut BundleStore<'_>,
-    trying: Trying<'_>,
+    trying: LoopStart<'_>,
     seat: Option<&Seat<'_>>,
     end: u32,
     watch: &mut Part<'_>,
 ) -> Result<(ChainEntry, Settled, LaterChains)> {
-    let mut compiled = |name: &str, options: &PlanOptions, trying: Trying<'_>, watch: &mut dyn Watch| {
+    let mut compiled = |name: &str, options: &PlanOptions, trying: LoopStart<'_>, watch: &mut dyn Watch| {
         let within = options.within.as_slice();
-        let mut source = Gated::new(builder.source(options)?, options, seat, watch)?;
-        let settled = settle_trying(&mut source, options, Purpose::Compile, store, trying, watch)?;
+        let mut source = ThrottledSource::new(builder.source(options)?, options, seat, watch)?;
+        let settled = settle_from(&mut source, options, Purpose::Compile, store, trying, watch)?;
         let Settled { request, plan, shards, report, .. } = &settled;
         Ok::<_, Error>((store.chain((name, within), request, plan, shards, report)?, settled))
     };
@@ -347,7 +347,7 @@ fn chains(
     let mut later = LaterChains::of(&settled.report);
     for one in settled.fallbacks(options) {
         let mut watch = watch.most_of_the_rest();
-        later.take(&one.name, compiled(&one.name, &one.options, Trying::default(), &mut watch))?;
+        later.take(&one.name, compiled(&one.name, &one.options, LoopStart::default(), &mut watch))?;
     }
     Ok((first, settled, later))
 }

@@ -17,11 +17,11 @@ use shardwright_graph::{ComponentKind, Graph, WeightId};
 use shardwright_quantisation::{Change, places};
 use shardwright_vocabulary::{WeightFormat, WeightRole};
 
-use super::known::Known;
+use super::loss_table::LossTable;
 
 /// A place for which a format can be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum FormatSlot {
     Weights(ComponentKind, u32, WeightRole),
     Table(u32),
 }
@@ -29,7 +29,7 @@ enum Place {
 /// Returns the changes that were not measured, the most valuable first. `quality` is the allowed
 /// loss of a plan, in millionths of a nat per token. Measured losses do not affect the order, so an
 /// interrupted measurement continues where it stopped.
-pub(super) fn by_value(graph: &Graph, known: &Known, quality: u64) -> Vec<Change> {
+pub(super) fn by_value(graph: &Graph, known: &LossTable, quality: u64) -> Vec<Change> {
     let savings = savings(graph, known);
     let price = |change: &Change| match savings.get(change) {
         Some(&saved) if saved > 0 => Some(known.prior(change) / saved as f64),
@@ -51,7 +51,7 @@ pub(super) fn by_value(graph: &Graph, known: &Known, quality: u64) -> Vec<Change
 }
 
 /// Returns the bytes that a change of weights or tables saves, or 0 if it saves none.
-fn savings(graph: &Graph, known: &Known) -> BTreeMap<Change, u64> {
+fn savings(graph: &Graph, known: &LossTable) -> BTreeMap<Change, u64> {
     let places = places(graph);
     let of_weight = |weight: &shardwright_graph::Weight, format: WeightFormat| {
         weight.planned(format).map_or(0, |planned| weight.bytes().saturating_sub(planned.bytes()))
@@ -72,12 +72,12 @@ fn savings(graph: &Graph, known: &Known) -> BTreeMap<Change, u64> {
 
 /// Returns the price at which the allowed loss of a plan is used up, or the price of the dearest
 /// format if the loss allows all. Returns 0 without expected losses.
-fn price_of_a_plan(known: &Known, savings: &BTreeMap<Change, u64>, quality: f64) -> f64 {
-    let mut options: BTreeMap<Place, Vec<(f64, f64)>> = BTreeMap::new();
+fn price_of_a_plan(known: &LossTable, savings: &BTreeMap<Change, u64>, quality: f64) -> f64 {
+    let mut options: BTreeMap<FormatSlot, Vec<(f64, f64)>> = BTreeMap::new();
     for (change, &saved) in savings {
         let place = match *change {
-            Change::Weights { component, layer, role, .. } => Place::Weights(component, layer, role),
-            Change::Table { table, .. } => Place::Table(table),
+            Change::Weights { component, layer, role, .. } => FormatSlot::Weights(component, layer, role),
+            Change::Table { table, .. } => FormatSlot::Table(table),
             Change::Values { .. } => continue,
         };
         if saved > 0 {

@@ -14,7 +14,7 @@ use shardwright_vocabulary::{Error, ErrorKind, FormatTuple, Ignored, Notice, Par
 
 use super::samples::{SampleSet, tower_samples};
 use super::scope::TowerScope;
-use crate::measuring::Kept;
+use crate::calibration::MeasurementCache;
 
 /// The model of a tower: a pass of a checkpoint in addition to the steps of its text. Weights are
 /// rounded to nearest. Ranges of integers come from generated pictures and sounds.
@@ -113,7 +113,7 @@ fn calibrate(
     let samples = tower_samples(scope.pass, &scope.processor, rows, SampleSet::Calibration)?;
     let hash = tower_weights(graph)?;
     let origins: Vec<u8> = samples.iter().flat_map(|(_, sample)| sample.origin).collect();
-    let kept = Kept::new(options, "calibrations", hash, &origins);
+    let kept = MeasurementCache::new(options, "calibrations", hash, &origins);
     if let Some(calibration) = kept.read(|path| Calibration::read(path, hash).ok()) {
         return Ok(calibration);
     }

@@ -9,7 +9,7 @@ use shardwright::{FormatChoice, Pass, Preference, PromptLength, TableFormats, We
 use shardwright_build::{self as build, PlanOptions, RecordedOptions, TowerOptions};
 
 use super::{
-    ExecutionArguments, Executor, LoraArguments, PlannerPlaces, ProfilePlaces, ShimPlaces, Table,
+    ExecutionArguments, ExecutorArgument, LoraArguments, PlannerPlaces, ProfilePlaces, ShimPlaces, Table,
     TowerArgument, TrustArguments, formats, name_and_number, name_and_text, preference, prompt_length,
     quality, rounding, size, table_format, time, tokens_per_second,
 };
@@ -223,9 +223,9 @@ impl TargetArguments {
             recorded: RecordedOptions {
                 context: self.context,
                 on: execution.on.map(|on| match on {
-                    Executor::Device => build::Executor::Device,
-                    Executor::Simulator => build::Executor::Simulator,
-                    Executor::Cpu => build::Executor::Cpu,
+                    ExecutorArgument::Device => build::Executor::Device,
+                    ExecutorArgument::Simulator => build::Executor::Simulator,
+                    ExecutorArgument::Cpu => build::Executor::Cpu,
                 }),
                 limits: self.limits.clone(),
                 flags: self.flags.clone(),

@@ -45,7 +45,7 @@ pub fn compile(
     if let Some(bundle) = &arguments.reuse {
         options = options.reuse(bundle);
     }
-    let mut watch = views::Progress::new("compiling", &arguments.checkpoint);
+    let mut watch = views::ProgressLine::new("compiling", &arguments.checkpoint);
     let mut report = match socs.as_slice() {
         [_] => options.compile(&arguments.checkpoint, output, &mut watch)?,
         several => options.compile_for(several, &arguments.checkpoint, output, &mut watch)?,
@@ -158,7 +158,7 @@ fn dry_run(
     checkpoint: &Path,
     format: Format,
 ) -> Result<Outcome, Failure> {
-    let mut watch = views::Progress::new("planning", checkpoint);
+    let mut watch = views::ProgressLine::new("planning", checkpoint);
     let mut report = DryRunReport { variants: Vec::new(), failed: Vec::new() };
     let mut first_error = None;
     for soc in socs {

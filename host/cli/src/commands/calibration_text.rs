@@ -46,7 +46,7 @@ pub fn calibration_text(arguments: &CalibrationTextArguments, format: Format) ->
     interrupt::call(move || stop.cancel());
     let path = || arguments.output.display().to_string();
     let mut file = None;
-    let mut progress = views::Progress::new("generating text with", checkpoint);
+    let mut progress = views::ProgressLine::new("generating text with", checkpoint);
     // The tokens of replies from an earlier run are counted again.
     let mut tokens = 0;
     for reply in words {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright::{Error, ErrorKind, PlanReport, Provenance};
-use shardwright_build::{GoalReport, Predicted, Speed, Verdict};
+use shardwright_build::{ForecastVerdict, GoalReport, Predicted, Speed};
 
 use super::{draft, open_options, print};
 use crate::arguments::{Format, PlanArguments};
@@ -28,7 +28,7 @@ pub struct ComparedChip {
     pub soc: String,
     /// Whether the plan fits, and the memory of the phase that needs most.
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub verdict: ForecastVerdict,
     /// Time of each token after the prompt, or `None` for an embedding model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<Predicted>,
@@ -106,7 +106,7 @@ pub fn compare(
     let options = open_options(&arguments.target, &arguments.execution)?;
     let options = draft::planned(&arguments.drafts.drafts, options)?;
     let options = options.measuring(arguments.measuring.measuring());
-    let mut watch = views::Progress::new("planning", checkpoint);
+    let mut watch = views::ProgressLine::new("planning", checkpoint);
     let mut report = Comparison { chips: Vec::new(), failed: Vec::new() };
     let mut worst: Option<Error> = None;
     for soc in arguments.target.socs() {

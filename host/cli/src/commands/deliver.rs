@@ -4,7 +4,7 @@ use std::path::Path;
 
 use shardwright::tools::stray_notices;
 use shardwright::{SearchPath, Watch};
-use shardwright_bundle::{Bundle, Progress};
+use shardwright_bundle::{Bundle, FileProgress};
 use shardwright_delivery as delivery;
 use shardwright_doctor::profiles_in;
 use shardwright_planning::profile::{GENERIC, Profile, ProfileRegistry};
@@ -19,7 +19,7 @@ use crate::views;
 /// Packs a bundle into one file, or lays it out for a channel.
 pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failure> {
     let Channel { output, ai_pack, adb, hf } = &arguments.channel;
-    let mut watch = views::Progress::new("packing", &arguments.bundle);
+    let mut watch = views::ProgressLine::new("packing", &arguments.bundle);
     let rules = trust::rules_for_bundle(&arguments.trust, &arguments.expected)?;
     let bundle = Bundle::open_trusting(&arguments.bundle, &rules)?;
     say_each(&stray_notices(&bundle), false);
@@ -31,7 +31,7 @@ pub fn pack(arguments: &PackArguments, format: Format) -> Result<Outcome, Failur
         }
         None => bundle,
     };
-    let mut copied = |progress: Progress| {
+    let mut copied = |progress: FileProgress| {
         let done = u128::from(progress.done) * 1000 / u128::from(progress.total.max(1));
         watch.progress(done as u32, "copying");
         if watch.cancelled() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -39,7 +39,7 @@ pub fn perplexity(arguments: &PerplexityArguments, format: Format) -> Result<Out
     say_notices_and_of_text(&model, false)?;
     let options =
         PerplexityOptions { window: arguments.window, stride: arguments.stride, chunks: arguments.chunks };
-    let mut watch = views::Progress::new("measuring", checkpoint);
+    let mut watch = views::ProgressLine::new("measuring", checkpoint);
     let cache = user_cache_directory();
     let (report, notices) = shardwright_perplexity::perplexity(
         &model,

@@ -47,7 +47,7 @@ fn made(
         Some(path) => options.request_file(path),
         None => options,
     };
-    let mut watch = views::Progress::new("planning", checkpoint);
+    let mut watch = views::ProgressLine::new("planning", checkpoint);
     let planned = options.plan_watched(checkpoint, &mut watch)?;
     drop(watch);
     if let Some(path) = &arguments.html {

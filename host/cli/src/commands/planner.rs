@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use shardwright::{Error, SearchPath};
 use shardwright_files::output::OutputKind;
-use shardwright_planning::conformance::Verdict;
+use shardwright_planning::conformance::RuleVerdict;
 use shardwright_trust::TrustOptions;
 
 use super::print;
@@ -31,7 +31,7 @@ pub fn check(
     let report = shardwright_doctor::check_planner(planner, options, search, trust)?;
     drop(busy);
     print(format, &report, views::checked)?;
-    Ok(if report.verdict == Verdict::Broken { Outcome::Different } else { Outcome::Done })
+    Ok(if report.verdict == RuleVerdict::Broken { Outcome::Different } else { Outcome::Done })
 }
 
 #[derive(Serialize)]

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use shardwright::Watch as _;
-use shardwright_hub::{Cache, HubId, Settings, Watch, open, open_if_available};
+use shardwright_hub::{Cache, HubId, PullWatch, Settings, open, open_if_available};
 
 use super::{InputLines, print};
 use crate::arguments::{Format, PullArguments};
@@ -70,19 +70,19 @@ pub fn offered(id: &HubId, path: &Path, format: Format) -> Result<Option<PathBuf
 }
 
 /// Shows the progress of a pull on standard error.
-struct Shown(Mutex<views::Progress>);
+struct Shown(Mutex<views::ProgressLine>);
 
 impl Shown {
     fn new(id: &HubId) -> Shown {
-        Shown(Mutex::new(views::Progress::new("fetching", id.repository().as_ref())))
+        Shown(Mutex::new(views::ProgressLine::new("fetching", id.repository().as_ref())))
     }
 
-    fn with(&self, show: impl FnOnce(&mut views::Progress)) {
+    fn with(&self, show: impl FnOnce(&mut views::ProgressLine)) {
         show(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
-impl Watch for Shown {
+impl PullWatch for Shown {
     fn progress(&self, done: u64, total: u64, file: &str) {
         let per_mille = u128::from(done) * 1000 / u128::from(total.max(1));
         let stage = format!("{} of {}, {file}", views::bytes(done), views::bytes(total));

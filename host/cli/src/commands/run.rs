@@ -13,8 +13,8 @@ use super::draft::{Drafts, drafts};
 use super::parts::{expect_one_input, parts};
 use super::structure::{constrain, grammar};
 use super::{
-    PROMPT_BYTES_MAX, json as json_line, open, saved, say_each, say_notices_and_of_text, say_verified,
-    standard_input, text_of, write,
+    PROMPT_BYTES_MAX, json as json_line, open, saved_session, say_each, say_notices_and_of_text,
+    say_verified, standard_input, text_of, write,
 };
 use crate::arguments::{Format, RunArguments, Thinking};
 use crate::outcome::{Failure, Outcome};
@@ -33,7 +33,7 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
     let model =
         open(&arguments.target, &arguments.execution, &arguments.checkpoint, &arguments.bundled, asked)?;
     say_notices_and_of_text(&model, arguments.quiet)?;
-    let mut session = saved::opened(&model, arguments)?;
+    let mut session = saved_session::opened(&model, arguments)?;
     configure(&mut session, arguments)?;
     constrain(&mut session, grammar.as_ref(), arguments)?;
     let drafts = drafts(asked, &model, &arguments.target, &arguments.execution, arguments.quiet)?;
@@ -69,7 +69,7 @@ pub fn run(arguments: &RunArguments, format: Format) -> Result<Outcome, Failure>
     let saved = match replied.is_err() && session.turns().is_empty() {
         // There is nothing to save, and an earlier session stays.
         true => Ok(()),
-        false => saved::save(&mut session, arguments),
+        false => saved_session::save(&mut session, arguments),
     };
     let outcome = replied?;
     saved?;
@@ -279,7 +279,7 @@ fn stream(
     let mut reply = match turn {
         Turn::Chat(text) => session.chat(text)?,
         Turn::Parts(parts) => {
-            let mut watch = views::Progress::new("reading", Path::new("pictures and sounds"));
+            let mut watch = views::ProgressLine::new("reading", Path::new("pictures and sounds"));
             session.chat_parts_watched(parts, &mut watch)?
         }
         Turn::Results => session.answer()?,

@@ -40,7 +40,7 @@ pub fn sensitivity(arguments: &SensitivityArguments, format: Format) -> Result<O
         options = options.threads(threads);
     }
     let time = arguments.minutes.map(|minutes| Duration::from_secs_f64(minutes * SECONDS_OF_A_MINUTE));
-    let mut watch = views::Progress::new("measuring", &arguments.checkpoint);
+    let mut watch = views::ProgressLine::new("measuring", &arguments.checkpoint);
     let (report, notices) = options.measure_sensitivities(&arguments.checkpoint, time, &mut watch)?;
     drop(watch);
     for notice in notices {

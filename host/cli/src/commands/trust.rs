@@ -21,7 +21,7 @@ pub fn trust(command: &TrustCommand, format: Format) -> Result<Outcome, Failure>
     match command {
         TrustCommand::Key { file } => key(file, format),
         TrustCommand::Sign { path, key, name, release } => {
-            let mut watch = views::Progress::new("signing", path);
+            let mut watch = views::ProgressLine::new("signing", path);
             let report = shardwright_doctor::sign(path, (name.as_deref(), *release), key, &mut watch)?;
             drop(watch);
             print(format, &report, views::signature)

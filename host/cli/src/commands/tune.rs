@@ -19,7 +19,7 @@ pub fn tune(arguments: &TuneArguments, format: Format, detail: views::Detail) ->
     let open = expecting(open, &arguments.checkpoint, &arguments.expected)?;
     let time = arguments.minutes.map(|minutes| Duration::from_secs_f64(minutes * SECONDS_OF_A_MINUTE));
     let drafts = measured(arguments, &open)?;
-    let mut watch = views::Progress::new("tuning", &arguments.checkpoint);
+    let mut watch = views::ProgressLine::new("tuning", &arguments.checkpoint);
     let (path, compiled_from) = (&arguments.checkpoint, arguments.compiled_from.as_deref());
     let (mut report, notices) = match is_bundle(path, compiled_from)? {
         true => {
@@ -59,7 +59,7 @@ fn measured(arguments: &TuneArguments, options: &OpenOptions) -> Result<Vec<Meas
             }
         };
         let small = draft::small_model(draft, model, target, execution, true)?;
-        let mut watch = views::Progress::new("measuring", draft);
+        let mut watch = views::ProgressLine::new("measuring", draft);
         let found =
             shardwright_tune::measure_draft((checkpoint, model), (draft, &small), options, &mut watch)?;
         measured.push(found);

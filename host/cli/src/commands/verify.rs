@@ -20,7 +20,7 @@ pub fn verify(arguments: &VerifyArguments, format: Format) -> Result<Outcome, Fa
         options = options.as_recorded();
     }
     let goldens = goldens(arguments);
-    let mut watch = views::Progress::new("verifying", &arguments.checkpoint);
+    let mut watch = views::ProgressLine::new("verifying", &arguments.checkpoint);
     let (passed, whole) = if arguments.self_test {
         let report =
             shardwright_verify::self_test(&arguments.checkpoint, goldens, &open, &options, &mut watch)?;

@@ -323,7 +323,7 @@ fn variant_view(variant: &bundle::Variant) -> String {
     text
 }
 
-fn bundle_view(inspection: &bundle::Inspection) -> String {
+fn bundle_view(inspection: &bundle::BundleInspection) -> String {
     let manifest = &inspection.manifest;
     let model = &manifest.model;
     let mut text = format!(

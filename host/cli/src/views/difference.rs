@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use shardwright::TimeCost;
-use shardwright_build::{Ranged, units};
+use shardwright_build::{IntervalText, units};
 use shardwright_doctor::{PlanChange, PlanDifference, PlanTopic, PlanUnit, PlanValue};
 
 use super::{Detail, bytes, printable, wrapped};
@@ -184,7 +184,7 @@ fn shown(value: &Option<PlanValue>, unit: PlanUnit) -> String {
             let TimeCost { low, microseconds, high, provenance } = time;
             format!("{microseconds} µs ({low} to {high}; {provenance})")
         }
-        (PlanValue::Time(time), _) => Ranged::time(time).with(time.provenance.name()),
+        (PlanValue::Time(time), _) => IntervalText::time(time).with(time.provenance.name()),
         (PlanValue::Number(number), PlanUnit::Bytes) => bytes(*number),
         (PlanValue::Number(number), PlanUnit::Microseconds) => units::microseconds(*number),
         (PlanValue::Number(number), PlanUnit::Nanoseconds) => units::seconds(*number as f64 / 1e9),

@@ -3,14 +3,15 @@
 use shardwright::{Pass, PlanReport};
 use shardwright_build::units;
 use shardwright_build::{
-    Download, DownloadBasis, Figure, Fits, Phase, PhaseMemory, Predicted, Ranged, Speed, Verdict,
+    Download, DownloadBasis, Figure, Fits, ForecastVerdict, IntervalText, Phase, PhaseMemory, Predicted,
+    Speed,
 };
 
 use super::plan::MEMBER;
 use super::{Detail, bytes};
 
 /// Reports in a few words whether the plan fits and is fast enough: `fits in part, too slow`.
-pub fn short_verdict(verdict: &Verdict) -> String {
+pub fn short_verdict(verdict: &ForecastVerdict) -> String {
     let fits = match verdict.fits {
         Fits::Whole => "fits",
         Fits::InPart => "fits in part",
@@ -144,7 +145,7 @@ pub fn download(download: &Download) -> String {
 
 /// Shows a predicted time with its interval and its provenance.
 pub fn predicted(time: &Predicted) -> String {
-    Ranged::time(&time.time()).with(&source(time.provenance.name(), time.uncosted_ops))
+    IntervalText::time(&time.time()).with(&source(time.provenance.name(), time.uncosted_ops))
 }
 
 /// Shows the source of a time, and the number of operations whose time was estimated.
@@ -177,6 +178,6 @@ pub fn speed(speed: &Speed, pass: Pass) -> String {
 }
 
 /// Shows the rate of tokens that need this time each, unless it is zero.
-pub fn rate(each: &Predicted) -> Option<Ranged> {
-    Ranged::rate(&each.time())
+pub fn rate(each: &Predicted) -> Option<IntervalText> {
+    IntervalText::rate(&each.time())
 }

@@ -3,7 +3,8 @@ use std::fmt::Write;
 use shardwright::{NoticeKind, PlanReport};
 use shardwright_build::units;
 use shardwright_build::{
-    EntryTime, FallbackReport, Goal, GoalReport, LossReport, PlanTotals, Ranged, ReasonReport, ShardReport,
+    EntryTime, FallbackReport, Goal, GoalReport, IntervalText, LossReport, PlanTotals, ReasonReport,
+    ShardReport,
 };
 
 use super::forecast::{download, memory, predicted, source, speed, verdict};
@@ -338,7 +339,7 @@ pub fn rests_on(entry: &EntryTime) -> String {
 /// Shows the time of one run of each entry point.
 fn times(text: &mut String, totals: &PlanTotals) {
     let times = totals.times.iter().map(|part| {
-        let time = Ranged::time(&part.time).with(&rests_on(part));
+        let time = IntervalText::time(&part.time).with(&rests_on(part));
         format!("{}: {time}", part.entry)
     });
     member(text, "time", &times.collect::<Vec<_>>().join("; "));

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use shardwright_doctor::{AskedShardReport, CheckReport, PlannerChoice, PlannerReport, ReplayReport};
-use shardwright_planning::conformance::{MostUsed, Verdict};
+use shardwright_planning::conformance::{MostUsed, RuleVerdict};
 
 use super::table;
 
@@ -36,7 +36,7 @@ pub fn checked(report: &CheckReport) -> String {
             let _ = writeln!(text, "{what:<10}at most {used} of {limit}, for request `{request}`");
         }
     }
-    let counts = [Verdict::Held, Verdict::Broken, Verdict::NotApplicable]
+    let counts = [RuleVerdict::Held, RuleVerdict::Broken, RuleVerdict::NotApplicable]
         .map(|verdict| format!("{} {}", conformance.count(verdict), verdict.name()));
     let _ = writeln!(text, "{} rules: {}", conformance.rules.len(), counts.join(", "));
     text

@@ -8,13 +8,13 @@ use crate::interrupt;
 
 /// Shows progress on standard error if that is a terminal. Reports an interrupt as a cancellation.
 /// It is removed when dropped.
-pub struct Progress {
+pub struct ProgressLine {
     bar: ProgressBar,
     /// The current work: `preparing demo-model`.
     what: String,
 }
 
-impl Progress {
+impl ProgressLine {
     /// Starts to show `what`, such as "preparing", of a checkpoint or bundle.
     pub fn new(what: &str, of: &Path) -> Self {
         let bar = ProgressBar::new(1000);
@@ -30,11 +30,11 @@ impl Progress {
         // The elapsed time moves even if a single stage lasts minutes.
         super::tick(&bar);
         interrupt::listen();
-        Progress { bar, what }
+        ProgressLine { bar, what }
     }
 }
 
-impl Watch for Progress {
+impl Watch for ProgressLine {
     fn progress(&mut self, per_mille: u32, stage: &str) {
         let reached = self.bar.position().max(u64::from(per_mille));
         self.bar.set_position(reached);
@@ -50,7 +50,7 @@ impl Watch for Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

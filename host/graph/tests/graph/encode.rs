@@ -5,9 +5,9 @@ use std::convert::Infallible;
 
 use shardwright_graph::{
     ComponentKind, ConstantFormat, Encodings, EntryGraph, EntryOptions, Graph, INVISIBLE, LAST_HIDDEN,
-    LegaliseError, Op, PER_LAYER, PortSide, Range, Ranges, Role, StateId, TensorId, Verdict, decompose_all,
-    decompose_where, encode, hidden_key, legalise, legalise_encoded, nearest_bound_value, nearest_value,
-    prepared, range_key, state_key, unrounded,
+    LegaliseError, NodeVerdict, Op, PER_LAYER, PortSide, Range, Ranges, Role, StateId, TensorId,
+    decompose_all, decompose_where, encode, hidden_key, legalise, legalise_encoded, nearest_bound_value,
+    nearest_value, prepared, range_key, state_key, unrounded,
 };
 use shardwright_vocabulary::{
     ActivationFormat, DType, Encoding, EntryKind, Error, ErrorKind, FormatTuple, RoleFormat, ScaleBits,
@@ -50,7 +50,7 @@ fn is_no_range(error: &Error, key: &str) -> bool {
 }
 
 fn by_runtime(entry: &EntryGraph) -> EntryGraph {
-    let verdict = |op: &Op| if op.is_semantic() { Verdict::refused("") } else { Verdict::accepted() };
+    let verdict = |op: &Op| if op.is_semantic() { NodeVerdict::refused("") } else { NodeVerdict::accepted() };
     let check =
         |graph: &EntryGraph| Ok::<_, Infallible>(graph.nodes.iter().map(|node| verdict(&node.op)).collect());
     legalise(entry, check).unwrap().graph
@@ -403,7 +403,8 @@ fn ports_of_another_encoding_get_a_conversion() {
     let refusing = |refused: fn(&Op) -> bool| {
         legalise_encoded(&whole, &encodings, |graph| {
             graph.validate().unwrap();
-            let verdict = |op: &Op| if refused(op) { Verdict::refused("no") } else { Verdict::accepted() };
+            let verdict =
+                |op: &Op| if refused(op) { NodeVerdict::refused("no") } else { NodeVerdict::accepted() };
             Ok::<_, Infallible>(graph.nodes.iter().map(|node| verdict(&node.op)).collect())
         })
     };
@@ -431,7 +432,7 @@ fn a_range_that_is_not_known_is_named() {
         let error = encode(&whole, &Encodings::of(&formats, &without)).unwrap_err();
         assert!(is_no_range(&error, key), "{error}");
         let legal = legalise_encoded(&whole, &Encodings::of(&formats, &without), |graph| {
-            Ok::<_, Infallible>(vec![Verdict::accepted(); graph.nodes.len()])
+            Ok::<_, Infallible>(vec![NodeVerdict::accepted(); graph.nodes.len()])
         });
         let Err(LegaliseError::Other(error)) = &legal else { panic!("{legal:?}") };
         assert!(error.message().starts_with("no range of"), "{error}");

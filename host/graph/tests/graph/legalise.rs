@@ -1,8 +1,8 @@
 use std::convert::Infallible;
 
 use shardwright_graph::{
-    ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, Keys, LegaliseError, Op, Ranges, Role,
-    StateId, Verdict, decompose_where, legalise, legalise_encoded, prepared, unrounded,
+    ComponentKind, Encodings, EntryGraph, EntryOptions, EntryPoint, Keys, LegaliseError, NodeVerdict, Op,
+    Ranges, Role, StateId, decompose_where, legalise, legalise_encoded, prepared, unrounded,
 };
 use shardwright_vocabulary::{AttentionFormat, EntryKind, ErrorKind, FormatTuple};
 
@@ -16,10 +16,10 @@ fn entry(kind: EntryKind, layers: std::ops::Range<u32>) -> EntryGraph {
 /// Creates a shim that refuses the nodes for which `refuses` returns a reason.
 fn shim(
     refuses: impl Fn(&shardwright_graph::EntryNode) -> Option<&'static str>,
-) -> impl FnMut(&EntryGraph) -> Result<Vec<Verdict>, Infallible> {
+) -> impl FnMut(&EntryGraph) -> Result<Vec<NodeVerdict>, Infallible> {
     move |graph| {
         graph.validate().unwrap();
-        let verdict = |node| refuses(node).map_or_else(Verdict::accepted, Verdict::refused);
+        let verdict = |node| refuses(node).map_or_else(NodeVerdict::accepted, NodeVerdict::refused);
         Ok(graph.nodes.iter().map(verdict).collect())
     }
 }
@@ -70,7 +70,8 @@ fn a_shim_is_asked_about_each_level() {
     let legal = legalise(&graph, |graph| {
         shown.push(graph.nodes.iter().map(|node| node.op.name()).collect());
         let refused = |op: &Op| matches!(op, Op::Rope(_) | Op::Attention(_) | Op::Softmax);
-        let verdict = |op| if refused(op) { Verdict::refused("too much") } else { Verdict::accepted() };
+        let verdict =
+            |op| if refused(op) { NodeVerdict::refused("too much") } else { NodeVerdict::accepted() };
         Ok::<_, Infallible>(graph.nodes.iter().map(|node| verdict(&node.op)).collect())
     })
     .unwrap();
@@ -187,12 +188,12 @@ fn a_shim_that_answers_wrongly_is_an_error() {
     let graph = entry(EntryKind::Decode, 0..1);
     let asked = graph.nodes.len();
     let error =
-        legalise(&graph, |graph| Ok::<_, Infallible>(vec![Verdict::accepted(); graph.nodes.len() - 1]))
+        legalise(&graph, |graph| Ok::<_, Infallible>(vec![NodeVerdict::accepted(); graph.nodes.len() - 1]))
             .unwrap_err();
     assert_eq!(error.to_string(), format!("expected {asked} verdicts of the shim, got {}", asked - 1));
     assert!(matches!(&error, LegaliseError::Other(error) if error.kind() == ErrorKind::Shim), "{error}");
     assert!(error.help().is_some());
-    let error = legalise(&graph, |_| Err::<Vec<Verdict>, _>("the library is gone")).unwrap_err();
+    let error = legalise(&graph, |_| Err::<Vec<NodeVerdict>, _>("the library is gone")).unwrap_err();
     assert!(matches!(error, LegaliseError::Check("the library is gone")), "{error}");
     assert!(error.help().is_none());
 }
@@ -211,7 +212,7 @@ fn a_state_update_refused_too_late_is_an_error() {
             _ => false,
         };
         let verdict =
-            |op| if refused(op) { Verdict::refused("changed its mind") } else { Verdict::accepted() };
+            |op| if refused(op) { NodeVerdict::refused("changed its mind") } else { NodeVerdict::accepted() };
         Ok::<_, Infallible>(graph.nodes.iter().map(|node| verdict(&node.op)).collect())
     })
     .unwrap_err();
@@ -227,7 +228,7 @@ fn a_state_update_that_leads_nowhere_does_not_hang() {
     let mut graph = entry(EntryKind::Prefill, 1..2);
     graph.outputs.clear();
     let error = legalise(&graph, |graph| {
-        Ok::<_, Infallible>(graph.nodes.iter().map(|_| Verdict::refused("no")).collect())
+        Ok::<_, Infallible>(graph.nodes.iter().map(|_| NodeVerdict::refused("no")).collect())
     })
     .unwrap_err();
     assert!(matches!(error, LegaliseError::Other(_)));

@@ -3,8 +3,8 @@ use shardwright_graph::validate::{
     ELEMENT_LIMIT, EXTENT_LIMIT, LAYER_LIMIT, NAME_LIMIT, NODE_LIMIT, PORT_LIMIT, STATE_LIMIT, TENSOR_LIMIT,
 };
 use shardwright_graph::{
-    ComponentKind, EntryGraph, EntryNode, EntryOptions, KeySource, Op, Role, Segment, StateId, Tensor,
-    TensorId, Verdict, WeightId, decompose_all, legalise,
+    ComponentKind, EntryGraph, EntryNode, EntryOptions, KeySource, NodeVerdict, Op, Role, Segment, StateId,
+    Tensor, TensorId, WeightId, decompose_all, legalise,
 };
 use shardwright_vocabulary::{Affine, DType, EntryKind, ErrorKind, ScaleBits};
 
@@ -759,7 +759,7 @@ proptest! {
             graph.weight_bytes();
             graph.written_state_bytes();
             let _ = legalise(&graph, |graph| {
-                let verdict = |op: &Op| if op.is_semantic() { Verdict::refused("") } else { Verdict::accepted() };
+                let verdict = |op: &Op| if op.is_semantic() { NodeVerdict::refused("") } else { NodeVerdict::accepted() };
                 Ok::<_, std::convert::Infallible>(graph.nodes.iter().map(|node| verdict(&node.op)).collect())
             });
         }

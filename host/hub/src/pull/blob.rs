@@ -12,7 +12,7 @@ use shardwright_files::hex;
 use shardwright_vocabulary::{Error, Result};
 
 use super::http::{Answer, Ask, Cause, Client, Failed};
-use super::{INTERVAL, Watch};
+use super::{INTERVAL, PullWatch};
 use crate::cache::failed_at;
 
 /// Number of bytes per read.
@@ -101,7 +101,7 @@ pub(super) fn fetch(
     client: &Client,
     wanted: &Wanted<'_>,
     places: &Places<'_>,
-    watch: &dyn Watch,
+    watch: &dyn PullWatch,
     progress: &dyn Fn(u64),
 ) -> Result<bool> {
     let blob = places.blobs.join(wanted.hash.digits());
@@ -129,7 +129,7 @@ pub(super) fn fetch(
 }
 
 /// Waits until no other program fetches the file.
-fn locked(path: &Path, name: &str, watch: &dyn Watch) -> Result<File> {
+fn locked(path: &Path, name: &str, watch: &dyn PullWatch) -> Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
     let file = file.map_err(failed_at(path))?;
     let mut told = false;
@@ -159,7 +159,7 @@ struct Partial {
 }
 
 impl Partial {
-    fn open(path: PathBuf, wanted: &Wanted<'_>, watch: &dyn Watch) -> Result<Partial> {
+    fn open(path: PathBuf, wanted: &Wanted<'_>, watch: &dyn PullWatch) -> Result<Partial> {
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
         let file = options.map_err(failed_at(&path))?;
         let length = file.metadata().map_err(failed_at(&path))?.len();
@@ -196,7 +196,7 @@ impl Partial {
     }
 
     /// Hashes the bytes on disk, some of which may come from earlier attempts.
-    fn check(&self, wanted: &Wanted<'_>, watch: &dyn Watch) -> Result<()> {
+    fn check(&self, wanted: &Wanted<'_>, watch: &dyn PullWatch) -> Result<()> {
         let mut file = &self.file;
         file.rewind().map_err(failed_at(&self.path))?;
         let mut hasher = Hasher::new(wanted.hash, wanted.bytes);
@@ -238,7 +238,7 @@ fn attempt(
     client: &Client,
     wanted: &Wanted<'_>,
     partial: &Partial,
-    watch: &dyn Watch,
+    watch: &dyn PullWatch,
     progress: &dyn Fn(u64),
 ) -> Result<(), Failed> {
     let from = partial.length.get();

@@ -14,7 +14,7 @@ use ureq::http::{HeaderMap, Response, Uri};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body, Proxy, ProxyProtocol};
 
-use super::{INTERVAL, Watch};
+use super::{INTERVAL, PullWatch};
 use crate::{HubId, Settings, Token};
 
 /// Maximum number of redirects per request. A hub needs two: a renamed repository and the store of
@@ -201,7 +201,7 @@ impl Client {
     /// `progress` returns the amount of work done so far.
     pub fn persist<T>(
         &self,
-        watch: &dyn Watch,
+        watch: &dyn PullWatch,
         mut progress: impl FnMut() -> u64,
         mut work: impl FnMut() -> Result<T, Failed>,
     ) -> Result<T, Failed> {

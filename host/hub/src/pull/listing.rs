@@ -7,7 +7,7 @@ use serde_json::Value;
 use shardwright_files::hex;
 use shardwright_vocabulary::Result;
 
-use super::Watch;
+use super::PullWatch;
 use super::blob::Hash;
 use super::http::{Answer, Ask, Client, Failed, text, unlike_a_hub};
 use crate::HubId;
@@ -87,7 +87,7 @@ struct Large {
 ///
 /// # Errors
 /// For a list that is too long or not of this form, and errors of requests.
-pub(super) fn fetch(client: &Client, id: &HubId, watch: &dyn Watch) -> Result<Listing, Failed> {
+pub(super) fn fetch(client: &Client, id: &HubId, watch: &dyn PullWatch) -> Result<Listing, Failed> {
     let url = client.list(id);
     let refused = |reason: String| Failed::from(unlike_a_hub(reason).at(&url));
     let bytes = client.persist(
@@ -165,7 +165,7 @@ pub(super) fn identified(
     id: &HubId,
     commit: &str,
     entry: &Entry,
-    watch: &dyn Watch,
+    watch: &dyn PullWatch,
 ) -> Result<Entry, Failed> {
     if entry.hash.is_some() && entry.bytes.is_some() {
         return Ok(entry.clone());

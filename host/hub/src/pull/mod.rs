@@ -27,7 +27,7 @@ use crate::{Cache, HubId, Listed, Settings, choose, name};
 const INTERVAL: Duration = Duration::from_millis(50);
 
 /// Observes a pull, and may stop it.
-pub trait Watch: Sync {
+pub trait PullWatch: Sync {
     /// Reports that `done` of `total` bytes are available and `file` is being fetched.
     fn progress(&self, done: u64, total: u64, file: &str) {
         let _ = (done, total, file);
@@ -44,7 +44,7 @@ pub trait Watch: Sync {
     }
 }
 
-impl Watch for () {}
+impl PullWatch for () {}
 
 /// The files of a model on a hub, and the hub's information about it.
 #[derive(Debug)]
@@ -94,7 +94,12 @@ pub struct PullReport {
 ///
 /// # Errors
 /// If [`Settings::offline`] is set, the errors of [`choose`], and the errors of requests.
-pub fn open(settings: &Settings, id: &HubId, wanted: Option<&str>, watch: &dyn Watch) -> Result<Repository> {
+pub fn open(
+    settings: &Settings,
+    id: &HubId,
+    wanted: Option<&str>,
+    watch: &dyn PullWatch,
+) -> Result<Repository> {
     if settings.offline {
         return Err(Error::missing(format!("{} cannot be fetched: HF_HUB_OFFLINE is set", id.repository()))
             .with_help("unset HF_HUB_OFFLINE to use the network"));
@@ -111,7 +116,7 @@ pub fn open_if_available(
     settings: &Settings,
     id: &HubId,
     wanted: Option<&str>,
-    watch: &dyn Watch,
+    watch: &dyn PullWatch,
 ) -> Result<Option<Repository>> {
     if settings.offline {
         return Ok(None);
@@ -127,7 +132,7 @@ fn listed(
     settings: &Settings,
     id: &HubId,
     wanted: Option<&str>,
-    watch: &dyn Watch,
+    watch: &dyn PullWatch,
 ) -> Result<Repository, Failed> {
     let client = Client::new(settings)?;
     let (listing, chosen) = watched(&client, id, watch, || -> Result<_, Failed> {
@@ -163,11 +168,11 @@ impl Repository {
     /// # Errors
     /// Errors of requests, [`ErrorKind::Invalid`] for other bytes than the hub listed, errors of
     /// files in the cache, and [`ErrorKind::Cancelled`]. Fetched bytes are kept.
-    pub fn pull(&self, watch: &dyn Watch) -> Result<PullReport> {
+    pub fn pull(&self, watch: &dyn PullWatch) -> Result<PullReport> {
         watched(&self.client, &self.id, watch, || self.fetch(watch))
     }
 
-    fn fetch(&self, watch: &dyn Watch) -> Result<PullReport> {
+    fn fetch(&self, watch: &dyn PullWatch) -> Result<PullReport> {
         let repository = self.cache.folder().join(self.id.folder());
         let locks = self.cache.folder().join(".locks").join(self.id.folder());
         let (mut before, total) = (0_u64, self.bytes());
@@ -209,7 +214,7 @@ impl Repository {
 fn watched<T, E: From<Error>>(
     client: &Client,
     id: &HubId,
-    watch: &dyn Watch,
+    watch: &dyn PullWatch,
     work: impl FnOnce() -> Result<T, E>,
 ) -> Result<T, E> {
     let ended = AtomicBool::new(false);

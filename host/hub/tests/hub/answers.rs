@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use shardwright_hub::{Token, Watch, open, open_if_available};
+use shardwright_hub::{PullWatch, Token, open, open_if_available};
 use shardwright_vocabulary::ErrorKind;
 
 use crate::server::{COMMIT, Hub, Model, Reply, git, sha256};
@@ -132,7 +132,7 @@ fn what_is_not_there_is_named() {
 #[derive(Default)]
 struct Notes(Mutex<Vec<String>>);
 
-impl Watch for Notes {
+impl PullWatch for Notes {
     fn note(&self, text: &str) {
         self.0.lock().expect("no panic").push(text.to_owned());
     }

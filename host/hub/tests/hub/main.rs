@@ -8,7 +8,7 @@ mod server;
 use std::path::Path;
 use std::time::Duration;
 
-use shardwright_hub::{Cache, HubId, PullReport, Settings, Watch, open};
+use shardwright_hub::{Cache, HubId, PullReport, PullWatch, Settings, open};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 
 use crate::server::{Hub, Model};
@@ -60,7 +60,7 @@ fn pull(settings: &Settings, text: &str) -> Result<PullReport> {
     pull_watched(settings, text, &())
 }
 
-fn pull_watched(settings: &Settings, text: &str, watch: &dyn Watch) -> Result<PullReport> {
+fn pull_watched(settings: &Settings, text: &str, watch: &dyn PullWatch) -> Result<PullReport> {
     open(settings, &id(text), None, watch)?.pull(watch)
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shardwright_hub::Watch;
+use shardwright_hub::PullWatch;
 use shardwright_vocabulary::ErrorKind;
 
 use crate::server::{End, Hub, Reply, sha256};
@@ -93,7 +93,7 @@ fn a_server_without_ranges_begins_again() {
 /// Cancels some time after a number of bytes arrived, when no further bytes arrive.
 struct After(u64, OnceLock<Instant>);
 
-impl Watch for After {
+impl PullWatch for After {
     fn progress(&self, done: u64, _: u64, _: &str) {
         if done >= self.0 {
             self.1.get_or_init(Instant::now);
@@ -151,7 +151,7 @@ fn two_pulls_at_once_fetch_each_file_once() {
 #[derive(Default)]
 struct Impatient(Mutex<Vec<String>>);
 
-impl Watch for Impatient {
+impl PullWatch for Impatient {
     fn note(&self, text: &str) {
         self.0.lock().expect("no panic").push(text.to_owned());
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use shardwright_graph::{Weight, WeightData};
 use shardwright_vocabulary::{Error, Ignored, Result};
 
-use super::merged::{Delta, Merged};
+use super::merge::{Delta, Merged};
 use super::tensors::Pair;
 use super::values::Values;
 use super::{Adapters, Opened};

@@ -26,8 +26,8 @@ use super::layout::{Group, Layout, Whole, scales};
 use super::module::Found;
 use super::{FIELD, Module};
 use crate::UnusedTensor;
+use crate::deferred_bytes::made;
 use crate::json::{Fields, unsupported_field};
-use crate::made::made;
 
 /// Names of a module's integers and scales: for matrices, and for tables.
 const MATRIX: [&str; 2] = ["weight", "weight_scale"];

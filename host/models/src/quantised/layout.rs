@@ -6,7 +6,7 @@ use shardwright_vocabulary::{DType, Granularity, Result};
 
 use super::Found;
 use super::module::Stored;
-use crate::made::made;
+use crate::deferred_bytes::made;
 
 /// The inputs of an output that share a scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

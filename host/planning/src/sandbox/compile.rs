@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
-use shardwright_files::{own, read_from};
+use shardwright_files::{private_files, read_from};
 use shardwright_vocabulary::{Error, ErrorKind, Result};
 use wasmtime::component::Component;
 use wasmtime::{CacheStore, Engine, OptLevel};
@@ -53,7 +53,7 @@ impl CompiledCache {
     /// Reads the compiled form of a planner. Returns `None` if it is missing or damaged. Fails if
     /// another user can have written it.
     fn read(&self, sandbox: &Sandbox, wasm: &[u8]) -> Result<Option<Vec<u8>>> {
-        let file = match own::open_file(&self.path(sandbox, wasm)) {
+        let file = match private_files::open_file(&self.path(sandbox, wasm)) {
             Ok((file, _)) => file,
             Err(error) if error.kind() == ErrorKind::Invalid => return Err(error),
             // The file is missing or not readable.
@@ -68,9 +68,9 @@ impl CompiledCache {
 
     /// Writes a file atomically.
     fn write(&self, sandbox: &Sandbox, wasm: &[u8], code: &[u8]) -> Result<()> {
-        own::create_folder(&self.directory)?;
+        private_files::create_folder(&self.directory)?;
         // A file in a folder of another user would never be read.
-        own::expect_folder(&self.directory)?;
+        private_files::expect_folder(&self.directory)?;
         self.sweep();
         let mut partial = tempfile::Builder::new().suffix(PARTIAL).tempfile_in(&self.directory)?;
         partial.write_all(MAGIC)?;
@@ -161,7 +161,7 @@ impl Sandbox {
             return loaded;
         }
         let file = cache.map(|cache| cache.path(self, wasm).with_extension("lock"));
-        let lock = file.map(|file| own::lock_until(&file, cancelled));
+        let lock = file.map(|file| private_files::lock_until(&file, cancelled));
         if let Some(Ok(None)) = lock {
             return Err(named(origin, Error::cancelled()));
         }
@@ -422,7 +422,7 @@ mod tests {
             assert!(error.is_cancelled() && !cache.path(&sandbox, wasm).exists(), "{error}");
         }
         // Another process compiles it.
-        let _held = own::lock(&cache.path(&sandbox, wasm).with_extension("lock")).unwrap();
+        let _held = private_files::lock(&cache.path(&sandbox, wasm).with_extension("lock")).unwrap();
         let error = sandbox.load_trusted("built-in", wasm, Some(&cache), &|| true).unwrap_err();
         assert!(error.is_cancelled(), "{error}");
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use shardwright_planning::builtin;
-use shardwright_planning::conformance::{Conformance, RULES, Verdict, requests, run};
+use shardwright_planning::conformance::{Conformance, RULES, RuleVerdict, requests, run};
 use shardwright_planning::request::{PlannerOption, Request};
 use shardwright_planning::sandbox::{Bounds, EngineKind, Planner, Sandbox};
 
@@ -33,7 +33,7 @@ fn behaving(behave: &str) -> Conformance {
 
 fn broken(report: &Conformance) -> Vec<&'static str> {
     assert_eq!(report.rules.len(), RULES.len());
-    let rules = report.rules.iter().filter(|rule| rule.verdict == Verdict::Broken);
+    let rules = report.rules.iter().filter(|rule| rule.verdict == RuleVerdict::Broken);
     rules.map(|rule| rule.id).collect()
 }
 
@@ -67,7 +67,7 @@ fn the_built_in_planner_keeps_every_rule() {
     let pulley = load(EngineKind::Pulley, builtin::component().unwrap(), Bounds::default().fuel);
     let report = run(&native, Some(&pulley), &recorded());
     for rule in &report.rules {
-        assert_eq!(rule.verdict, Verdict::Held, "{}: {}", rule.id, rule.seen);
+        assert_eq!(rule.verdict, RuleVerdict::Held, "{}: {}", rule.id, rule.seen);
         assert!(!rule.seen.is_empty(), "{}", rule.id);
     }
     assert!(report.holds());
@@ -102,7 +102,7 @@ fn every_planner_of_the_plugins_keeps_every_rule() {
         // A planner that refuses everything keeps the rules too.
         for id in ["P4", "P5", "P7"] {
             let rule = report.rules.iter().find(|rule| rule.id == id).unwrap();
-            assert_eq!(rule.verdict, Verdict::Held, "{name}: {id}: {}", rule.seen);
+            assert_eq!(rule.verdict, RuleVerdict::Held, "{name}: {id}: {}", rule.seen);
         }
         checked.insert(name);
     }
@@ -129,13 +129,13 @@ fn a_planner_that_misbehaves_is_told_which_rules_it_broke() {
         let report = behaving(behave);
         assert_eq!(broken(&report), expected, "{behave}: {:#?}", report.rules);
         let verdict = |id: &str| report.rules.iter().find(|rule| rule.id == id).unwrap();
-        assert_eq!(verdict("P3").verdict, Verdict::NotApplicable);
+        assert_eq!(verdict("P3").verdict, RuleVerdict::NotApplicable);
         if behave == "panic" {
             assert!(verdict("P4").seen.contains("planner log: a panic"), "{}", verdict("P4").seen);
             assert!(verdict("P12").seen.contains("`plain`"), "{}", verdict("P12").seen);
         }
         if behave == "refuse" {
-            assert_eq!(verdict("P4").verdict, Verdict::NotApplicable);
+            assert_eq!(verdict("P4").verdict, RuleVerdict::NotApplicable);
             assert!(verdict("P4").seen.contains("not today"), "{}", verdict("P4").seen);
         }
     }
@@ -162,7 +162,7 @@ fn a_planner_that_stops_while_it_describes_itself_breaks_the_first_rule() {
     let error = sandbox.load("generic", builtin::component().unwrap(), None).unwrap_err();
     let report = Conformance::of_stopped(&error).unwrap();
     assert_eq!(broken(&report), ["P1"]);
-    assert_eq!(report.count(Verdict::NotApplicable), RULES.len() - 1);
+    assert_eq!(report.count(RuleVerdict::NotApplicable), RULES.len() - 1);
     assert!(report.rules[0].seen.contains("fuel"), "{}", report.rules[0].seen);
     // A file that is not a planner gets no verdict.
     let error = sandbox.load("garbage", b"none", None).unwrap_err();

@@ -118,7 +118,7 @@ fn the_built_in_planner_is_compiled_once() {
     let sandbox = Sandbox::new(EngineKind::Native).unwrap();
     let wasm = builtin::component().unwrap();
     let path = cache.path(&sandbox, wasm);
-    let lock = shardwright_files::own::lock(&path.with_extension("lock")).unwrap();
+    let lock = shardwright_files::private_files::lock(&path.with_extension("lock")).unwrap();
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| builtin::load(&sandbox, Some(&cache)).unwrap());
         // Another planner does not wait for this one.

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use shardwright_vocabulary::Result;
 
 use super::factor::{Factors, MatrixFactors};
+use super::matrix_inputs::{MatrixInputs, PassedOn};
+use super::moment_warning::MomentWarning;
 use super::moments::SecondMoments;
-use super::remark::Remark;
-use super::taking::{MatrixInputs, PassedOn};
 
 /// Second moments of the inputs of every matrix of a model.
 ///
@@ -53,7 +53,10 @@ impl Moments {
     }
 
     /// Returns [`Moments::factors`] of a weight, with remarks for the user.
-    pub(crate) fn factors_and_remarks(&self, weight: &str) -> Result<(Option<MatrixFactors>, Vec<Remark>)> {
+    pub(crate) fn factors_and_remarks(
+        &self,
+        weight: &str,
+    ) -> Result<(Option<MatrixFactors>, Vec<MomentWarning>)> {
         let factors = self.factors(weight)?;
         let mut remarks = Vec::new();
         match &factors {
@@ -61,13 +64,13 @@ impl Moments {
                 let both = [Some(columns), rows.as_ref()];
                 for factors in both.into_iter().flatten().filter(|factors| factors.is_damped_more()) {
                     let percent = (100.0 * factors.damping()).round() as u64;
-                    remarks.push(Remark::Damped { percent });
+                    remarks.push(MomentWarning::Damped { percent });
                 }
                 if rows.is_none() && self.inputs.gradients.contains_key(weight) {
-                    remarks.push(Remark::RowsAlone);
+                    remarks.push(MomentWarning::RowsAlone);
                 }
             }
-            None if self.inputs.of.contains_key(weight) => remarks.push(Remark::NotSeen),
+            None if self.inputs.of.contains_key(weight) => remarks.push(MomentWarning::NotSeen),
             _ => {}
         }
         Ok((factors, remarks))
@@ -156,7 +159,7 @@ mod tests {
             (factors.unwrap().rows.is_some(), remarks)
         };
         assert_eq!(noted(vec![1.0, 0.3, 1.0]), (true, Vec::new()));
-        assert_eq!(noted(vec![1.0, f32::NAN, f32::NAN]), (false, vec![Remark::RowsAlone]));
+        assert_eq!(noted(vec![1.0, f32::NAN, f32::NAN]), (false, vec![MomentWarning::RowsAlone]));
     }
 
     #[test]
@@ -175,6 +178,6 @@ mod tests {
         };
         assert_eq!(of(vec![1.0, 0.3, 1.0]), []);
         // Not moments of real rows: one negative eigenvalue of twice the mean square.
-        assert_eq!(of(vec![1.0, 3.0, 1.0]), [Remark::Damped { percent: 1000 }]);
+        assert_eq!(of(vec![1.0, 3.0, 1.0]), [MomentWarning::Damped { percent: 1000 }]);
     }
 }

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rayon::prelude::*;
-use shardwright_files::{hex, own};
+use shardwright_files::{hex, private_files};
 use shardwright_graph::{Weight, WeightBytes, WeightData, too_large};
 use shardwright_vocabulary::{At, Error, ErrorKind, Result};
 
 use super::header::{HASH, Header, PAGE, Parts, hash};
 use super::mapped::Mapped;
 use super::{damaged, unusable};
-use crate::compensation::Remark;
+use crate::compensation::MomentWarning;
 use crate::job::{Chunk, Job, Whole};
 use crate::source::READ_AROUND;
 
@@ -197,7 +197,7 @@ impl<'j> Unfinished<'j> {
 
     /// Marks the file as complete in its header, adds the remarks, and renames it to its final
     /// name.
-    pub fn finish(mut self, name: &Path, remarks: &[Remark]) -> Result<()> {
+    pub fn finish(mut self, name: &Path, remarks: &[MomentWarning]) -> Result<()> {
         self.header.remarks = remarks.to_vec();
         self.header.table = hex::encode(&hash(&[&self.table]));
         if let Some(page) = self.header.page() {
@@ -224,11 +224,11 @@ fn open_private(path: &Path) -> Result<File> {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     // A link or a pipe with that name is not our file either.
-    if own::open_file(path).is_err_and(|error| error.kind() == ErrorKind::Invalid) {
+    if private_files::open_file(path).is_err_and(|error| error.kind() == ErrorKind::Invalid) {
         std::fs::remove_file(path).at(path.display())?;
     }
     let file = options.open(path).at(path.display())?;
-    own::expect_file(path, &file)?;
+    private_files::expect_file(path, &file)?;
     Ok(file)
 }
 
@@ -246,12 +246,16 @@ fn checked(bytes: &[u8], parts: Parts, job: &Job<'_>, chunk: usize, wanted: &[u8
 }
 
 /// Opens a complete file and verifies every byte of it. `wanted` has neither table nor remarks.
-pub(super) fn open_whole(path: &Path, wanted: &Header, job: &Job<'_>) -> Result<(Weight, Vec<Remark>)> {
+pub(super) fn open_whole(
+    path: &Path,
+    wanted: &Header,
+    job: &Job<'_>,
+) -> Result<(Weight, Vec<MomentWarning>)> {
     let mapped = Mapped::open(path)?;
     read_whole(mapped, wanted, job).at(path.display())
 }
 
-fn read_whole(mapped: Mapped, wanted: &Header, job: &Job<'_>) -> Result<(Weight, Vec<Remark>)> {
+fn read_whole(mapped: Mapped, wanted: &Header, job: &Job<'_>) -> Result<(Weight, Vec<MomentWarning>)> {
     let bytes = mapped.bytes();
     let header = Header::read(bytes)?;
     if (Header { table: String::new(), remarks: Vec::new(), ..header.clone() }) != *wanted {

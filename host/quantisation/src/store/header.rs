@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use shardwright_vocabulary::{Result, WeightFormat};
 
 use super::{damaged, unusable};
-use crate::compensation::Remark;
+use crate::compensation::MomentWarning;
 use crate::job::Job;
 
 /// Alignment of all parts, and size of the header. It is a page, so that mapped data are aligned
@@ -46,7 +46,7 @@ pub(crate) struct Header {
     pub table: String,
     /// Remarks about the moments used for rounding. Empty in an incomplete file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub remarks: Vec<Remark>,
+    pub remarks: Vec<MomentWarning>,
 }
 
 /// Offsets of the parts.

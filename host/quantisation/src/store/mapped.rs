@@ -2,7 +2,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
-use shardwright_files::{Mapping, Section, own};
+use shardwright_files::{Mapping, Section, private_files};
 use shardwright_graph::WeightBytes;
 use shardwright_vocabulary::{At, ErrorKind, Result};
 
@@ -16,7 +16,7 @@ pub(crate) struct Mapped(Mapping);
 impl Mapped {
     /// Maps a file after checking that only this user can have written it.
     pub fn open(path: &Path) -> Result<Mapped> {
-        let (file, _) = own::open_file(path).map_err(|error| match error.kind() {
+        let (file, _) = private_files::open_file(path).map_err(|error| match error.kind() {
             // Its place is the file or the folder.
             ErrorKind::Invalid => error.with_help(MAKE_AGAIN),
             _ => error.at(path.display()),

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use shardwright_files::{hex, own};
+use shardwright_files::{hex, private_files};
 
-use crate::compensation::{PassedOn, Remark};
+use crate::compensation::{MomentWarning, PassedOn};
 use crate::job::{ARITHMETIC, Job, Rounding, Target};
 use crate::recipe::{Meter, apply, in_memory};
 use crate::{Moments, Note, Recipe, RowSource};
@@ -49,7 +49,7 @@ pub struct Store {
     directory: PathBuf,
     /// Weights made or verified by this instance, by address. A tied head and embedding in one
     /// format share a file.
-    open: Mutex<BTreeMap<String, (Weight, Vec<Remark>)>>,
+    open: Mutex<BTreeMap<String, (Weight, Vec<MomentWarning>)>>,
     /// Set if other users may write to the directory: the reason, and the temporary folder used
     /// instead, which is removed with this instance.
     instead: Option<(Error, tempfile::TempDir)>,
@@ -61,8 +61,8 @@ impl Store {
     /// [`Note::Disbelieved`] reports it.
     pub fn open(directory: impl Into<PathBuf>) -> Result<Self> {
         let directory = directory.into();
-        own::create_folder(&directory).at(directory.display())?;
-        let instead = match own::expect_folder(&directory) {
+        private_files::create_folder(&directory).at(directory.display())?;
+        let instead = match private_files::expect_folder(&directory) {
             Ok(()) => None,
             Err(error) if error.kind() == ErrorKind::Invalid => {
                 let mut folder = tempfile::Builder::new();
@@ -132,7 +132,7 @@ impl Store {
         let job = Job::new(source, target, passed_on)?;
         let address = address(source, format, moments.filter(|_| passed_on != PassedOn::Nowhere))?;
         let bytes = job.planned().bytes();
-        let say = |remarks: &[Remark], meter: &mut Meter<'_>| {
+        let say = |remarks: &[MomentWarning], meter: &mut Meter<'_>| {
             meter.notes.extend(remarks.iter().map(|remark| remark.of(name)));
         };
         let known = self.open.lock().unwrap_or_else(PoisonError::into_inner).get(&address).cloned();
@@ -144,7 +144,7 @@ impl Store {
         }
         let path = self.directory.join(format!("{address}.{WHOLE}"));
         let header = Header::new(&job, format, address.clone());
-        let found = |made: (Weight, Vec<Remark>), meter: &mut Meter<'_>| {
+        let found = |made: (Weight, Vec<MomentWarning>), meter: &mut Meter<'_>| {
             say(&made.1, meter);
             meter.notes.push(Note::Found { weight: name.to_owned() });
             meter.made(name, bytes)?;
@@ -212,14 +212,14 @@ fn sweep(directory: &Path) {
         let modified = || entry.metadata().and_then(|metadata| metadata.modified()).ok();
         let is_old = |time: SystemTime| time.elapsed().is_ok_and(|age| age > UNFINISHED_AGE);
         let instead = entry.file_name().to_string_lossy().starts_with(OWN);
-        if instead && modified().is_some_and(is_old) && own::expect_folder(&path).is_ok() {
+        if instead && modified().is_some_and(is_old) && private_files::expect_folder(&path).is_ok() {
             // Left over from a killed process.
             let _ = std::fs::remove_dir_all(&path);
         }
         if begun && modified().is_some_and(is_old) {
             // If a process resumes the file now, it has it locked. A failed removal only costs
             // space.
-            let free = own::open_file(&path).is_ok_and(|(file, _)| file.try_lock().is_ok());
+            let free = private_files::open_file(&path).is_ok_and(|(file, _)| file.try_lock().is_ok());
             let _ = free.then(|| std::fs::remove_file(&path));
         }
     }
@@ -232,7 +232,7 @@ fn find(
     header: &Header,
     job: &Job<'_>,
     meter: &mut Meter<'_>,
-) -> Result<Option<(Weight, Vec<Remark>)>> {
+) -> Result<Option<(Weight, Vec<MomentWarning>)>> {
     match open_whole(path, header, job) {
         Ok(made) => Ok(Some(made)),
         Err(fault) if fault.is_not_found() => Ok(None),

@@ -191,7 +191,7 @@ pub enum Fits {
 
 /// A summary of the forecast.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct ForecastVerdict {
     pub fits: Fits,
     /// Shards that run elsewhere than on the chip, by name and target.
     pub elsewhere: Vec<(String, String)>,
@@ -214,7 +214,7 @@ pub struct Verdict {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Forecast {
     /// A summary of the forecast.
-    pub verdict: Verdict,
+    pub verdict: ForecastVerdict,
     /// Size of the download, or `None` if the model cannot be downloaded.
     pub download: Option<Download>,
     /// Memory of the phases in order.

@@ -9,7 +9,7 @@ use shardwright_vocabulary::units::{against_goal, goal};
 use shardwright_vocabulary::{EntryKind, GoalVerdict, Notice, Provenance, TimeCost};
 
 use super::{LossReport, PlanTotals};
-use crate::ranged::Ranged;
+use crate::interval_text::IntervalText;
 
 /// The quantity of a goal, and its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -126,7 +126,7 @@ impl GoalReport {
             (None, ..) => shown,
             (Some(provenance), Goal::Token | Goal::FirstToken, Some(low), Some(high)) => {
                 let time = TimeCost::within(low, predicted, high, provenance);
-                Ranged::time(&time).with(provenance.name())
+                IntervalText::time(&time).with(provenance.name())
             }
             (Some(provenance), ..) => format!("{shown} ({provenance})"),
         })

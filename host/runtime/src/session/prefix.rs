@@ -5,7 +5,7 @@ use super::Session;
 use crate::engine::state_rows::pieces;
 use crate::error::SessionError;
 use crate::prefix_cache::{Found, Mark, PrefixCache};
-use crate::soft::SoftParts;
+use crate::soft_rows::SoftParts;
 
 /// The cache of a session.
 #[derive(Clone, Default)]

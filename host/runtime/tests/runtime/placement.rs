@@ -4,7 +4,7 @@ use crate::support::{Plan, graph, parts};
 use shardwright_runtime::PlacementRecord;
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{
-    Flag, FlagOutcome, FlagVerdict, FormatTuple, NodePlacement, Rewrite, RewriteKind, Target, TargetKind,
+    Flag, FlagRecord, FlagVerdict, FormatTuple, NodePlacement, Rewrite, RewriteKind, Target, TargetKind,
 };
 use shardwright_vocabulary::{ProcessPlacement, ShardOrigin};
 
@@ -27,9 +27,9 @@ fn found(change: impl Fn(&mut ShardOrigin), emulated_on: Option<&str>) -> Vec<St
     record(change, emulated_on).fallbacks().iter().map(ToString::to_string).collect()
 }
 
-fn flag(name: &str, verdict: FlagVerdict) -> FlagOutcome {
+fn flag(name: &str, verdict: FlagVerdict) -> FlagRecord {
     let flag = Flag { name: name.to_owned(), value: "3".to_owned() };
-    FlagOutcome { flag, verdict, reason: "so it said".to_owned() }
+    FlagRecord { flag, verdict, reason: "so it said".to_owned() }
 }
 
 fn node(place: &str) -> NodePlacement {

@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use shardwright_graph::{
-    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, Op, Role, Verdict, Weight, decompose_all,
+    ComponentKind, EntryGraph, EntryOptions, EntryPoint, Graph, NodeVerdict, Op, Role, Weight, decompose_all,
     legalise, nearest_value,
 };
 use shardwright_models::Checkpoint;
 use shardwright_reference::{Array, Bindings, Evaluator, States, Weights};
 use shardwright_runtime::{Chain, ChainDescription, ShardDescription};
 use shardwright_shims::{
-    Binding, Bound, Buffer, Canceller, Direction, EntryInterface, Failure, LoadedEntry, LoadedShard, Port,
-    RunOptions, Shard, ShimError, Update,
+    Binding, Bound, Buffer, Canceller, Direction, EntryInterface, LoadedEntry, LoadedShard, Port, RunOptions,
+    Shard, ShimError, ShimFailure, Update,
 };
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{DType, Encoding, EntryKind, Error, ErrorClass, MemoryKinds};
@@ -132,7 +132,7 @@ pub struct PlainShard {
 }
 
 fn failure(class: Option<ErrorClass>) -> ShimError {
-    ShimError::Failed(Box::new(Failure {
+    ShimError::Failed(Box::new(ShimFailure {
         shim: "plain".to_owned(),
         function: "run".into(),
         class,
@@ -384,8 +384,8 @@ fn in_form(entry: EntryGraph, form: Form) -> EntryGraph {
                         .nodes
                         .iter()
                         .map(|node| match node.op {
-                            Op::StateUpdate => Verdict::refused("read-only states"),
-                            _ => Verdict::accepted(),
+                            Op::StateUpdate => NodeVerdict::refused("read-only states"),
+                            _ => NodeVerdict::accepted(),
                         })
                         .collect(),
                 )

@@ -8,12 +8,12 @@ use shardwright_runtime::{
 };
 use shardwright_selection::{heads_of, know_chip, only_compiled_for, only_compiles};
 use shardwright_shims::{Artefact, Heads, LoadedShard, ShimInstance};
-use shardwright_vocabulary::{Beforehand, Compatibility, Flag, FlagOutcome, FlagSchema, FlagVerdict};
+use shardwright_vocabulary::{Beforehand, Compatibility, Flag, FlagRecord, FlagSchema, FlagVerdict};
 
+use super::load_attempts::lasting_class;
 use super::loader::{Choice, Loader, NotLoaded, Opening};
-use super::need::{self, Need};
-use super::steps::Steps;
-use super::tried::lasting_class;
+use super::memory_estimate::{self, MemoryEstimate};
+use super::progress::OpeningProgress;
 use crate::load_flags;
 use crate::{Error, ErrorKind, Result};
 
@@ -31,7 +31,7 @@ impl Loader {
         opening: &mut Opening<'_>,
     ) -> std::result::Result<Chain, NotLoaded> {
         let ends = |error| NotLoaded { error, class: None, ends: true, elsewhere: false };
-        let need = Need::of(model, entry);
+        let need = MemoryEstimate::of(model, entry);
         self.budget.expect(need.bytes()).map_err(|_| need.exceeds(&self.budget))?;
         // Artefacts are hashed and then loaded. Tables are hashed and mapped.
         opening.steps.begin(need.artefacts.saturating_mul(2).saturating_add(need.tables), 9);
@@ -78,7 +78,7 @@ impl Loader {
                 let shim = &shard.compiled_by.shim;
                 let reason = format!("shim `{shim}` does not support this flag at load time");
                 let verdict = FlagVerdict::Unknown;
-                description.origin.loaded_with.push(FlagOutcome { flag, verdict, reason });
+                description.origin.loaded_with.push(FlagRecord { flag, verdict, reason });
             }
             shards.push(description);
             executors.push(executor);
@@ -90,11 +90,11 @@ impl Loader {
             for shard in &mut shards {
                 let reason = format!("shim `{}` has no such flag", shard.place.shim);
                 let verdict = FlagVerdict::Unknown;
-                shard.origin.loaded_with.push(FlagOutcome { flag: flag.clone(), verdict, reason });
+                shard.origin.loaded_with.push(FlagRecord { flag: flag.clone(), verdict, reason });
             }
         }
         // Mapped here, so that the next statement finds the tables.
-        let tables = need::tables(model).map(|table| {
+        let tables = memory_estimate::tables(model).map(|table| {
             let map = self
                 .bundle
                 .map_watched(&table, &mut |bytes| opening.steps.within(bytes, "hashing tables"))?;
@@ -112,9 +112,9 @@ impl Loader {
     /// Adds the chain's weights and sessions to the memory budget.
     pub(super) fn within_budget(&self, chain: Chain) -> Result<Chain> {
         let bytes = chain.weight_bytes();
-        chain
-            .within(self.budget.clone())
-            .map_err(|_| Need { artefacts: bytes, ..Need::default() }.exceeds(&self.budget))
+        chain.within(self.budget.clone()).map_err(|_| {
+            MemoryEstimate { artefacts: bytes, ..MemoryEstimate::default() }.exceeds(&self.budget)
+        })
     }
 
     fn load_shard(
@@ -123,7 +123,7 @@ impl Loader {
         device: &str,
         instance: &ShimInstance,
         flags: &[Flag],
-        steps: &mut Steps<'_>,
+        steps: &mut OpeningProgress<'_>,
     ) -> std::result::Result<(ShardDescription, LoadedShard, u64), NotLoaded> {
         let stage = format!("hashing {}", shard.name);
         let section =

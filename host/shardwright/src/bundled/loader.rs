@@ -16,14 +16,14 @@ use shardwright_shims::{Chip, ShimInstance};
 use shardwright_vocabulary::{Beforehand, ErrorClass, Flag, Notice, NoticeKind, Pass, PassedOver, Watch};
 use shardwright_worker::Shims;
 
-use super::need::Need;
-use super::said::why_not_better;
-use super::steps::Steps;
-use super::tried::Tried;
+use super::chain_notices::why_not_better;
+use super::load_attempts::LoadAttempts;
+use super::memory_estimate::MemoryEstimate;
+use super::progress::OpeningProgress;
 use crate::policy::FallbackPolicy;
 use crate::run_options::RunOptions;
 use crate::towers::LoadedTower;
-use crate::verified::Verified;
+use crate::verified_files::Verified;
 use crate::{Error, ErrorKind, Result};
 
 /// State of opening chains so far.
@@ -33,12 +33,12 @@ pub(super) struct Opening<'w> {
     /// Bytes of artefacts that were copied into memory because they do not start on a page
     /// boundary.
     pub(super) copied: u64,
-    pub(super) steps: Steps<'w>,
+    pub(super) steps: OpeningProgress<'w>,
 }
 
 impl<'w> Opening<'w> {
     pub(super) fn new(watch: &'w mut dyn Watch) -> Self {
-        Opening { instances: BTreeMap::new(), copied: 0, steps: Steps::new(watch) }
+        Opening { instances: BTreeMap::new(), copied: 0, steps: OpeningProgress::new(watch) }
     }
 }
 
@@ -282,7 +282,7 @@ impl Loader {
         let mut beforehand = Beforehand::default();
         let mut first_error = None;
         let (mut untried, mut too_large) = (Vec::new(), Vec::new());
-        let mut tried = Tried::new(self.unloaded.as_ref());
+        let mut tried = LoadAttempts::new(self.unloaded.as_ref());
         for (position, choice) in choices.iter().enumerate() {
             let Choice { variant, pass, chain: index, .. } = *choice;
             let (model, entry) = self.model(choice)?;
@@ -334,7 +334,7 @@ impl Loader {
                 return Err(error);
             }
             if error.kind() == ErrorKind::Memory {
-                too_large.push((Need::of(model, entry), &entry.name, &self.variant(variant).soc));
+                too_large.push((MemoryEstimate::of(model, entry), &entry.name, &self.variant(variant).soc));
             }
             passed.push(format!("chain `{}` does not run here: {error}", entry.name));
             beforehand.passed_over.push(PassedOver {

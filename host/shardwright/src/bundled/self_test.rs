@@ -6,7 +6,7 @@ use shardwright_runtime::{Chain, Compared, Goldens};
 use shardwright_selection::devices_for;
 
 use super::loader::{Choice, Loader, Opening};
-use super::steps::cancelled;
+use super::progress::cancelled;
 use crate::{Error, ErrorKind, Result};
 
 impl Loader {

@@ -14,7 +14,7 @@ use crate::call::{self, c_text};
 use crate::compile::flag_verdict;
 use crate::descriptor;
 use crate::error::ShimError;
-use crate::loaded::{
+use crate::loaded_shard::{
     Acquired, Binding, Bound, Canceller, LoadReport, ReportedBinding, ReportedEntry, RunOptions, Shard,
 };
 use crate::tables::OptionTables;

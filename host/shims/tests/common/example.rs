@@ -2,8 +2,8 @@
 //! it.
 
 use shardwright_shims::{
-    Artefact, Bound, Buffer, Direction, Heads, LoadedShard, Place, RunOptions, ShimError, ShimInstance,
-    WorkOrder, WorkOrderBuilder,
+    Artefact, ArtefactDestination, Bound, Buffer, Direction, Heads, LoadedShard, RunOptions, ShimError,
+    ShimInstance, WorkOrder, WorkOrderBuilder,
 };
 use shardwright_vocabulary::{Compatibility, EntryKind, ErrorClass};
 
@@ -168,7 +168,7 @@ pub fn says_and_runs(instance: &ShimInstance) -> (Vec<f32>, Vec<f32>) {
     assert_eq!(refused.class(), Some(ErrorClass::InvalidArgument));
     assert!(refused.to_string().contains("unknown device `npu`"), "{refused}");
 
-    let artefact = instance.compile("cpu", &order(), Place::Temporary, &mut ()).unwrap();
+    let artefact = instance.compile("cpu", &order(), ArtefactDestination::Temporary, &mut ()).unwrap();
     assert_eq!(instance.compatibility("cpu", &Heads::of(&artefact)).unwrap(), Compatibility::Optimal);
     let mut session = Session::new(instance, &artefact);
     let result = session.run("prefill_4@8", 0, &rows(4)).unwrap();

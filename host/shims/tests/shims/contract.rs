@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::common::{Builder, Shims, doubling, f32_bytes, f32_values};
 use shardwright_graph::{Op, Role};
 use shardwright_shims::{
-    Artefact, Bound, Heads, Place, RunOptions, ShimError, ShimInstance, ShimRegistry, WorkOrder,
-    WorkOrderBuilder,
+    Artefact, ArtefactDestination, Bound, Heads, RunOptions, ShimError, ShimInstance, ShimRegistry,
+    WorkOrder, WorkOrderBuilder,
 };
 use shardwright_vocabulary::{
     Compatibility, DType, DeviceKind, EntryKind, ErrorClass, Flag, FlagStage, FlagType, FlagVerdict,
@@ -44,7 +44,7 @@ fn order() -> WorkOrder {
 }
 
 fn compile(instance: &ShimInstance) -> Result<Artefact, ShimError> {
-    instance.compile("npu", &order(), Place::Temporary, &mut ())
+    instance.compile("npu", &order(), ArtefactDestination::Temporary, &mut ())
 }
 
 fn broken<T: std::fmt::Debug>(result: Result<T, ShimError>, function: &str, text: &str) {
@@ -279,14 +279,21 @@ fn failures_are_reported_in_full() {
     assert_eq!(failure.log_tail.as_deref(), Some("NoExecPlan\n\u{fffd}"));
 
     let place = tempfile::tempdir().unwrap();
-    let failed =
-        fixture.open("compile-fails").compile("npu", &order(), Place::Directory(place.path()), &mut ());
+    let failed = fixture.open("compile-fails").compile(
+        "npu",
+        &order(),
+        ArtefactDestination::Directory(place.path()),
+        &mut (),
+    );
     assert_eq!(failed.unwrap_err().class(), Some(ErrorClass::ResourceLimit));
     assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0, "half an artefact was left");
     let gone = place.path().join("gone");
-    let nowhere = fixture.open("").compile("npu", &order(), Place::Directory(&gone), &mut ());
+    let nowhere = fixture.open("").compile("npu", &order(), ArtefactDestination::Directory(&gone), &mut ());
     assert!(matches!(nowhere, Err(ShimError::Other(ErrorClass::CorruptArtefact, _))), "{nowhere:?}");
-    let kept = fixture.open("").compile("npu", &order(), Place::Directory(place.path()), &mut ()).unwrap();
+    let kept = fixture
+        .open("")
+        .compile("npu", &order(), ArtefactDestination::Directory(place.path()), &mut ())
+        .unwrap();
     assert_eq!(kept.path(), place.path().join(format!("{}.swa", kept.name())));
     assert_eq!(Artefact::open(kept.path()).unwrap().head(), kept.head());
 }
@@ -316,21 +323,22 @@ fn a_compilation_is_watched_and_cancelled() {
     let instance = fixture.open("compile-long");
     let at = |step, panic| At { step, seen: AtomicU32::new(0), panic };
     let mut watch = at(300, false);
-    let error = instance.compile("npu", &order(), Place::Temporary, &mut watch).unwrap_err();
+    let error = instance.compile("npu", &order(), ArtefactDestination::Temporary, &mut watch).unwrap_err();
     assert!(error.is_cancelled() && error.class().is_none(), "{error}");
     assert_eq!(watch.seen.load(Ordering::Relaxed), 300);
     // A cancelled compilation is reported as cancelled, even if the shim fails because its bytes
     // were rejected.
     let failing = fixture.open("compile-fails");
-    let error = failing.compile("npu", &order(), Place::Temporary, &mut at(0, false)).unwrap_err();
+    let error =
+        failing.compile("npu", &order(), ArtefactDestination::Temporary, &mut at(0, false)).unwrap_err();
     assert!(error.is_cancelled() && error.class().is_none(), "{error}");
     // A panic of the watcher does not unwind through the shim, but still reaches the caller.
     let mut watch = at(200, true);
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        instance.compile("npu", &order(), Place::Temporary, &mut watch)
+        instance.compile("npu", &order(), ArtefactDestination::Temporary, &mut watch)
     }));
     assert_eq!(caught.unwrap_err().downcast_ref::<&str>(), Some(&"the watcher fell over"));
-    assert!(instance.compile("npu", &order(), Place::Temporary, &mut at(2000, false)).is_ok());
+    assert!(instance.compile("npu", &order(), ArtefactDestination::Temporary, &mut at(2000, false)).is_ok());
 }
 
 #[test]

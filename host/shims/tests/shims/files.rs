@@ -7,7 +7,7 @@ use crate::common::{Shims, decoder, decoder_weights, doubling, quantised, quanti
 use proptest::prelude::*;
 use shardwright_graph::{Weight, WeightData};
 use shardwright_shims::{
-    Artefact, Heads, Place, ShimError, ShownEntry, WorkOrder, WorkOrderBuilder, WorkOrderTables,
+    Artefact, ArtefactDestination, Heads, ShimError, ShownEntry, WorkOrder, WorkOrderBuilder, WorkOrderTables,
 };
 use shardwright_vocabulary::{DType, EntryKind, Error, ErrorClass, ErrorKind, Flag};
 
@@ -361,7 +361,8 @@ fn artefacts_are_checked_like_work_orders() {
     shims.template();
     let instance = shims.registry().open("template-c", "a", &[]).unwrap();
     let order = WorkOrderBuilder::new(&[]).entry(&doubling()).unwrap().temporary().unwrap();
-    let artefact = instance.compile("cpu", &order, Place::Directory(shims.path()), &mut ()).unwrap();
+    let artefact =
+        instance.compile("cpu", &order, ArtefactDestination::Directory(shims.path()), &mut ()).unwrap();
     let bytes = std::fs::read(artefact.path()).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     let open = |bytes: &[u8]| {
@@ -405,7 +406,7 @@ fn heads_stored_apart_are_exact_or_refused() {
     shims.template();
     let instance = shims.registry().open("template-c", "a", &[]).unwrap();
     let order = WorkOrderBuilder::new(&[]).entry(&doubling()).unwrap().temporary().unwrap();
-    let artefact = instance.compile("cpu", &order, Place::Temporary, &mut ()).unwrap();
+    let artefact = instance.compile("cpu", &order, ArtefactDestination::Temporary, &mut ()).unwrap();
     let heads = Heads::of(&artefact);
     let (bytes, path) = (heads.to_bytes().unwrap(), Path::new("heads"));
     assert_eq!(Heads::parse(path, &bytes).unwrap(), heads);

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::common::{Shims, doubling, f32_bytes, f32_values, repository};
 use shardwright_shims::{
-    Bound, Heads, LayoutCheck, Place, RunOptions, ShimInstance, ShimRegistry, WorkOrderBuilder,
+    ArtefactDestination, Bound, Heads, LayoutCheck, RunOptions, ShimInstance, ShimRegistry, WorkOrderBuilder,
 };
 
 /// Builds the example's crate, whose library is called `library`, and returns its path. Its
@@ -137,7 +137,7 @@ fn doubles(instance: &ShimInstance) {
     let order = WorkOrderBuilder::new(&[]).entry(&doubling()).unwrap().temporary().unwrap();
     let verdicts = instance.check("cpu", &order.head().entries[0], &[]).unwrap();
     assert!(verdicts[0].accepted, "{verdicts:?}");
-    let artefact = instance.compile("cpu", &order, Place::Temporary, &mut ()).unwrap();
+    let artefact = instance.compile("cpu", &order, ArtefactDestination::Temporary, &mut ()).unwrap();
     assert_eq!(instance.compatibility("cpu", &Heads::of(&artefact)).unwrap(), Compatibility::Optimal);
     let mut shard = instance.load("cpu", &artefact, &[]).unwrap();
     let (x, y) = (instance.allocate("cpu", 16, 64).unwrap(), instance.allocate("cpu", 16, 64).unwrap());

@@ -7,7 +7,7 @@ use crate::common::example::{Session, earlier, later, order, rows, says_and_runs
 use crate::common::{self, HIDDEN, Shims, decoder, decoder_weights, doubling, f32_values};
 use shardwright_graph::{Attention, KeySource, Op};
 use shardwright_shims::{
-    Bound, Buffer, Heads, Place, RunOptions, ShimError, ShimInstance, Update, WorkOrderBuilder,
+    ArtefactDestination, Bound, Buffer, Heads, RunOptions, ShimError, ShimInstance, Update, WorkOrderBuilder,
 };
 use shardwright_vocabulary::{Compatibility, EntryKind, ErrorClass};
 
@@ -30,8 +30,8 @@ fn the_c_example_takes_a_decoder_layer_and_runs_it() {
     assert_eq!(instance.estimate("cpu", &doubling(), &[]).unwrap(), None);
 
     let order = order();
-    let artefact = instance.compile("cpu", &order, Place::Temporary, &mut ()).unwrap();
-    let again = instance.compile("cpu", &order, Place::Temporary, &mut ()).unwrap();
+    let artefact = instance.compile("cpu", &order, ArtefactDestination::Temporary, &mut ()).unwrap();
+    let again = instance.compile("cpu", &order, ArtefactDestination::Temporary, &mut ()).unwrap();
     assert_eq!(artefact.name(), again.name(), "the same order gives the same bytes");
     assert_eq!(instance.compatibility("cpu", &Heads::of(&artefact)).unwrap(), Compatibility::Optimal);
 
@@ -89,7 +89,7 @@ fn the_c_example_refuses_with_reasons() {
     residual.op = Op::Sub;
     let weights = decoder_weights();
     let order = WorkOrderBuilder::new(&weights).entry(&entry).unwrap().temporary().unwrap();
-    let error = instance.compile("cpu", &order, Place::Temporary, &mut ()).unwrap_err();
+    let error = instance.compile("cpu", &order, ArtefactDestination::Temporary, &mut ()).unwrap_err();
     assert_eq!(error.class(), Some(ErrorClass::UnsupportedOp));
     assert_eq!(error.details(), [("layer".to_owned(), "0".to_owned())]);
     assert!(
@@ -101,7 +101,7 @@ fn the_c_example_refuses_with_reasons() {
     assert_eq!(device.class(), Some(ErrorClass::InvalidArgument));
     let option = instance.shim().open("x", &[("fast".to_owned(), "1".to_owned())]).unwrap_err();
     assert!(option.to_string().contains("unknown option `fast`"), "{option}");
-    let artefact = instance.compile("cpu", &self::order(), Place::Temporary, &mut ()).unwrap();
+    let artefact = instance.compile("cpu", &self::order(), ArtefactDestination::Temporary, &mut ()).unwrap();
     let load = |key: &str| instance.load("cpu", &artefact, &[(key.to_owned(), "2".to_owned())]);
     assert!(load("threads").is_ok());
     assert!(load("speed").unwrap_err().to_string().contains("unknown option `speed`"));
@@ -128,7 +128,7 @@ fn shims_of_an_earlier_and_of_a_later_header_run_like_todays() {
 #[test]
 fn a_deadline_ends_a_run() {
     let (_shims, instance) = open();
-    let artefact = instance.compile("cpu", &order(), Place::Temporary, &mut ()).unwrap();
+    let artefact = instance.compile("cpu", &order(), ArtefactDestination::Temporary, &mut ()).unwrap();
     let mut session = Session::new(&instance, &artefact);
     assert_eq!(session.shard.entries()[1].bindings.len(), 6);
     let (input, out) = (Buffer::host(64, 64).unwrap(), Buffer::host(64, 64).unwrap());
@@ -153,7 +153,7 @@ fn a_deadline_ends_a_run() {
 #[test]
 fn a_damaged_artefact_of_the_c_example_is_refused_by_it() {
     let (_shims, instance) = open();
-    let artefact = instance.compile("cpu", &order(), Place::Temporary, &mut ()).unwrap();
+    let artefact = instance.compile("cpu", &order(), ArtefactDestination::Temporary, &mut ()).unwrap();
     let original = artefact.payload().to_vec();
     let head = artefact.shim_head().to_vec();
     let mut refused = 0;

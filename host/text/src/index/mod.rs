@@ -8,7 +8,7 @@
 //! **Not its job.** Anything unusual: another kind of model, dropout, prefixes and suffixes, ids
 //! with gaps, any error. Then there is no index, and the library reads the file.
 
-pub(crate) mod kept;
+pub(crate) mod cache;
 mod layout;
 mod merging;
 mod source;

@@ -5,7 +5,7 @@ use minijinja::value::ValueKind;
 
 use super::meter::is_dict;
 use super::python::{VALUE_NESTING_MAX, python_float};
-use crate::spelled::Marks;
+use crate::control_tokens::Marks;
 
 /// Returns the text of `value` in the output of a template, and of `str(value)`. `marks` are not
 /// part of the text and stay unchanged.

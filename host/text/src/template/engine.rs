@@ -19,7 +19,7 @@ use super::meter::{
     CHECK, CHECK_KEPT, Halt, Meter, RENDERED_BYTES_MAX, TICK, TIME_MAX, check_source, is_dict, metered,
 };
 use super::{operators, strings};
-use crate::spelled::Marks;
+use crate::control_tokens::Marks;
 
 /// Most steps of one rendering. A conversation of a thousand turns needs some hundred thousand.
 pub const TEMPLATE_FUEL: u64 = 5_000_000;

@@ -12,7 +12,7 @@ use super::objects::Generator;
 use super::operators::expect_iterable;
 use super::python::{JsonStyle, to_json};
 use super::strings;
-use crate::spelled::Marks;
+use crate::control_tokens::Marks;
 use crate::white_space::is_space;
 
 /// Filters of the engine that do not exist in Jinja, or whose output is unbounded.

@@ -22,8 +22,8 @@ use shardwright_vocabulary::{Error, Result};
 
 use crate::calls::CallFormat;
 use crate::cancellable::cancellable;
+use crate::control_tokens::Marks;
 use crate::input::{Files, invalid_field, too_large, utf8_text};
-use crate::spelled::Marks;
 use crate::token_files::TokenFiles;
 use crate::tokenizer::Tokenizer;
 

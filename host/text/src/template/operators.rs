@@ -13,7 +13,7 @@ use super::substitute::{
     ATTRIBUTE, CONCATENATE, CONTAINS, DICT_METHODS, EXPECT_ITERABLE, GREATER, GREATER_OR_EQUAL, LESS,
     LESS_OR_EQUAL, LISTED, REMAINDER, SLICE, SUM,
 };
-use crate::spelled::Marks;
+use crate::control_tokens::Marks;
 
 /// Adds the functions that substituted instructions call.
 pub(crate) fn add(environment: &mut Environment<'static>, meter: &Arc<Meter>, marks: Option<&Arc<Marks>>) {

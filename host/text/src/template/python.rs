@@ -5,7 +5,7 @@ use std::sync::Arc;
 use minijinja::Value;
 use minijinja::value::ValueKind;
 
-use crate::spelled::Marks;
+use crate::control_tokens::Marks;
 
 /// Deepest value that is written. The values of a template are checked against the same depth when
 /// they are created.

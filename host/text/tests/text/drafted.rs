@@ -1,6 +1,6 @@
 //! Sampling with drafted tokens: chosen tokens have the same distribution as without a draft.
 
-use shardwright_text::{Distribution, Random, Sampler, SamplingParameters, Verdict};
+use shardwright_text::{Distribution, Random, Sampler, SamplingParameters, TokenVerdict};
 
 /// Number of draws in each test.
 const DRAWS: usize = 200_000;
@@ -120,11 +120,11 @@ fn pairs(target: &[Vec<f32>], parameters: SamplingParameters, draft: &mut dyn Dr
                     drafted += 1;
                     let expected = proposal[2 + row];
                     match sampler.verify(row_logits, known, expected, drawn_from.as_ref()).unwrap() {
-                        Verdict::Accepted => {
+                        TokenVerdict::Accepted => {
                             accepted += 1;
                             (expected, true)
                         }
-                        Verdict::Replaced(id) => (id, false),
+                        TokenVerdict::Replaced(id) => (id, false),
                     }
                 }
             };
@@ -219,8 +219,8 @@ fn the_first_token_of_many_replies_is_distributed_as_sampled() {
         for _ in 0..DRAWS {
             let (expected, drawn_from) = draft.next(&[5, 3]);
             let id = match sampler.verify(&target[3], &[5, 3], expected, drawn_from.as_ref()).unwrap() {
-                Verdict::Accepted => expected,
-                Verdict::Replaced(id) => id,
+                TokenVerdict::Accepted => expected,
+                TokenVerdict::Replaced(id) => id,
             };
             counts[id as usize] += 1;
         }

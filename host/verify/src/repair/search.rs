@@ -11,7 +11,7 @@ use shardwright_vocabulary::{EntryKind, Error, ErrorKind, Part, Result, Watch};
 
 use super::FaultyPlace;
 use crate::boundaries::{BoundaryCheck, Prompt, Shards, pieces};
-use crate::progress::{Progress, reference_fault};
+use crate::progress::{PartProgress, reference_fault};
 use crate::report::{RowComparison, ShardVerification};
 use crate::rows::RowErrors;
 use crate::shard_run::{Feed, Own, ShardMemory, Twin};
@@ -92,7 +92,7 @@ impl<'s> Search<'s> {
         case: &Prompt<'_>,
         watch: &mut dyn Watch,
     ) -> Result<Vec<FaultyPlace>> {
-        let mut progress = Progress(Part::new(watch, 0..1000));
+        let mut progress = PartProgress(Part::new(watch, 0..1000));
         let mut part = candidate.load(tapped).map_err(Error::from)?;
         let mut memory = ShardMemory::new(&part.shard)?;
         let twin = Twin::new(&tapped.compiled).map_err(reference_fault)?;
@@ -237,7 +237,7 @@ impl<'s> Search<'s> {
             rows,
             steps: 1,
         };
-        let found = check.run(std::slice::from_ref(case), &mut Progress(all))?;
+        let found = check.run(std::slice::from_ref(case), &mut PartProgress(all))?;
         Ok(Some(found.iter().any(|boundaries| boundaries.judged && !boundaries.passed)))
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    FlagOutcome, FlagVerdict, NodePlacement, Rewrite, ShardFormats, ShimIdentity, Target, TargetKind,
+    FlagRecord, FlagVerdict, NodePlacement, Rewrite, ShardFormats, ShimIdentity, Target, TargetKind,
 };
 
 /// Where a shard runs. Two shards with an equal place can bind the same memory.
@@ -60,10 +60,10 @@ pub struct ShardOrigin {
     pub fallback: Option<String>,
     /// Requested flags and their outcomes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub flags: Vec<FlagOutcome>,
+    pub flags: Vec<FlagRecord>,
     /// Flags set when the shard was loaded, with their outcomes. No artefact depends on these.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub loaded_with: Vec<FlagOutcome>,
+    pub loaded_with: Vec<FlagRecord>,
     /// Nodes that were decomposed and states that the runtime updates, with the shim's reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rewritten: Vec<Rewrite>,
@@ -100,7 +100,7 @@ impl ShardOrigin {
             found.push((format!("{entry}: `{node}` runs on {place}"), reason.clone()));
         }
         let flags = self.flags.iter().chain(&self.loaded_with);
-        for FlagOutcome { flag, verdict, reason } in flags.filter(|_| !emulated) {
+        for FlagRecord { flag, verdict, reason } in flags.filter(|_| !emulated) {
             if matches!(verdict, FlagVerdict::Refused | FlagVerdict::Unknown) {
                 found.push((format!("flag {flag} is {}", verdict.name()), reason.clone()));
             }

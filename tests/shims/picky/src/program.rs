@@ -17,7 +17,7 @@ use shardwright_shim_abi::{
     Run, WorkOrderView, typed,
 };
 use shardwright_shim_testing::tables::{Builder, Node as Planned, Port as Bound, integers};
-use shardwright_shim_testing::{Bound as Values, Encoding, evaluate};
+use shardwright_shim_testing::{Bound as Values, TableEncoding, evaluate};
 
 use crate::step::{attributes, numbers};
 
@@ -228,7 +228,7 @@ fn builder(text: &EntryText, sections: &[u8]) -> Option<Builder> {
     for tensor in &text.tensors {
         let affine = tensor.affine.map(|(scale, zero_point)| (f32::from_bits(scale), zero_point));
         let Some([place, scales]) = tensor.places else {
-            builder.tensor("", Encoding { dtype: SW_DTYPE_U16, affine }, &tensor.shape);
+            builder.tensor("", TableEncoding { dtype: SW_DTYPE_U16, affine }, &tensor.shape);
             continue;
         };
         let count = usize::try_from(tensor.shape.iter().product::<u64>()).ok()?;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use shardwright::{Error, ErrorKind, Isolation, Model, OpenOptions, Result};
 use shardwright_serve::ServedModel;
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE};
-use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::chip::{CHIP, TestChip};
 use shardwright_tests::tree;
 
 use super::client::{Response, get, metric, post};
@@ -36,7 +36,7 @@ enum Fate {
 
 /// A model on a chip, without a fallback.
 struct Doomed {
-    chip: Chip,
+    chip: TestChip,
     options: OpenOptions,
     /// The fates of the next openings, and of all further ones.
     fates: Mutex<(VecDeque<Fate>, Fate)>,
@@ -45,7 +45,7 @@ struct Doomed {
 
 impl Doomed {
     fn new(fates: &[Fate], further: Fate) -> Arc<Self> {
-        let chip = Chip::new();
+        let chip = TestChip::new();
         let options = OpenOptions::new().search_path(chip.search_path()).soc(CHIP);
         let options = options.isolation(Isolation::Off).strict(true);
         let fates = Mutex::new((fates.iter().copied().collect(), further));

@@ -6,12 +6,12 @@ use shardwright::tools::ModelTools;
 use shardwright::{BundleOptions, Error, ErrorKind, Isolation, Policy};
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
-use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::chip::{CHIP, TestChip};
 use shardwright_tests::program::shardwright;
 
 /// A signed bundle for the chip and for any machine, and the signed shims that run it.
 struct Signed {
-    chip: Chip,
+    chip: TestChip,
     /// Contains the CPU shim and the key.
     bench: super::Bench,
     bundle: Compiled,
@@ -19,7 +19,7 @@ struct Signed {
 
 impl Signed {
     fn new() -> Self {
-        let (chip, bench) = (Chip::new(), super::Bench::new());
+        let (chip, bench) = (TestChip::new(), super::Bench::new());
         let compile = shardwright(["compile", TEXT_FIXTURES[3], "--context", "64"]);
         let socs = format!("{CHIP},generic");
         let bundle = Compiled::by(chip.found_by(compile.arguments(["--soc", &socs])));

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use shardwright_tests::checkpoints::TEXT_FIXTURES;
-use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::chip::{CHIP, TestChip};
 use shardwright_tests::plans;
 use shardwright_tests::program::{Run, shardwright};
 
@@ -32,7 +32,7 @@ fn notices(report: &Value) -> Vec<&str> {
 
 #[test]
 fn a_shim_without_its_library_is_said_and_the_plan_is_made_without_it() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     chip.behaves_as("broken");
     const REASON: [&str; 2] = ["cannot be used", "libchip.so is not where it should be"];
     // Both ways to call a shim, in a worker and in this process, each with two of the requests.
@@ -72,7 +72,7 @@ fn a_shim_without_its_library_is_said_and_the_plan_is_made_without_it() {
 
 #[test]
 fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     chip.behaves_as("offline");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bundle = shown(&folder.path().join("bundle"));
@@ -154,7 +154,7 @@ fn a_bundle_for_a_chip_elsewhere_is_made_here_proved_by_a_twin_and_not_run() {
 
 #[test]
 fn what_a_compiler_refuses_is_planned_anew_around_its_layer() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     chip.fails_in("refuses", 3);
     let report = chip.planned_by(shardwright(["verify", CHECKPOINT, "--rows", "4", "--steps", "1"])).json();
     let said = notices(&report);
@@ -178,7 +178,7 @@ fn what_a_compiler_refuses_is_planned_anew_around_its_layer() {
 
 #[test]
 fn a_soft_cap_that_a_chip_refuses_is_left_to_the_runtime_and_the_plan_says_why() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     let head = || {
         let report = chip.planned_by(shardwright(["plan", CHECKPOINT])).json();
         let shards = report["shards"].as_array().expect("shards");
@@ -206,7 +206,7 @@ fn a_soft_cap_that_a_chip_refuses_is_left_to_the_runtime_and_the_plan_says_why()
 /// One shard falls back, and the reason of each of its parts is reported.
 #[test]
 fn parts_that_a_chip_refuses_for_different_reasons_are_told_with_their_own() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     chip.behaves_as("gaps");
     let report = chip.planned_by(shardwright(["plan", "tests/fixtures/gemma4_text"])).json();
     let said = notices(&report);
@@ -225,7 +225,7 @@ fn parts_that_a_chip_refuses_for_different_reasons_are_told_with_their_own() {
 
 #[test]
 fn times_are_asked_for_once() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     chip.behaves_as("estimates");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let request = folder.path().join("request.json");
@@ -264,7 +264,7 @@ fn times_are_asked_for_once() {
 
 #[test]
 fn a_vendors_file_is_shown_by_its_shim() {
-    let chip = Chip::new();
+    let chip = TestChip::new();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = |name: &str, bytes: &[u8]| {
         let path = folder.path().join(name);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use shardwright::{ErrorKind, OpenOptions};
 use shardwright_bundle::Bundle;
 use shardwright_tests::bundles::contents;
-use shardwright_tests::chip::Chip;
+use shardwright_tests::chip::TestChip;
 use shardwright_tests::program::{self, Run, shardwright};
 use shardwright_tests::tree;
 use tempfile::TempDir;
@@ -20,7 +20,7 @@ const CHECKPOINT: &str = "tests/fixtures/gemma3_text";
 
 /// Two chips, each with a shim of its own, and a file of notes where both log their compilations.
 struct Bench {
-    chips: [Chip; 2],
+    chips: [TestChip; 2],
     folder: TempDir,
 }
 
@@ -28,7 +28,7 @@ const CHIPS: [&str; 2] = ["alpha", "beta"];
 
 impl Bench {
     fn new() -> Self {
-        let chips = CHIPS.map(|name| Chip::named(name, &json!({})));
+        let chips = CHIPS.map(|name| TestChip::named(name, &json!({})));
         Bench { chips, folder: tempfile::tempdir().expect("a temporary folder") }
     }
 

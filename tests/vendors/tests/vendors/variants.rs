@@ -11,7 +11,7 @@ use shardwright_bundle::{Bundle, BundleWriter, FileReference, Manifest};
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::bundles::{Compiled, contents, write_contents};
 use shardwright_tests::checkpoints::DEMO_MODEL;
-use shardwright_tests::chip::{CHIP, Chip};
+use shardwright_tests::chip::{CHIP, TestChip};
 use shardwright_tests::neuron::{A16W8, Shim};
 use shardwright_tests::program::{Run, shardwright};
 use shardwright_tests::qnn::library;
@@ -257,8 +257,8 @@ fn what_variants_share_is_there_once() {
 }
 
 /// Returns a chip of this machine, and a bundle for it and any machine.
-fn on_a_chip() -> (Chip, Compiled) {
-    let chip = Chip::new();
+fn on_a_chip() -> (TestChip, Compiled) {
+    let chip = TestChip::new();
     let compile = shardwright(["compile", CHECKPOINT, "--context", "64", "--formats", "stored"]);
     let bundle = Compiled::by(chip.found_by(compile.arguments(["--soc", &format!("{CHIP},generic")])));
     (chip, bundle)

@@ -6,7 +6,7 @@ use shardwright_shim_abi::raw::*;
 
 /// How a tensor is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Encoding {
+pub struct TableEncoding {
     /// `SW_DTYPE_…`
     pub dtype: u32,
     /// Scale and zero point, for integers that encode real values.
@@ -40,41 +40,41 @@ pub const fn bits_of(dtype: u32) -> u32 {
     }
 }
 
-impl Encoding {
+impl TableEncoding {
     /// Unencoded values.
-    pub const F32: Encoding = Encoding::plain(SW_DTYPE_F32);
-    pub const F16: Encoding = Encoding::plain(SW_DTYPE_F16);
+    pub const F32: TableEncoding = TableEncoding::plain(SW_DTYPE_F32);
+    pub const F16: TableEncoding = TableEncoding::plain(SW_DTYPE_F16);
     /// The upper half of an f32.
-    pub const BF16: Encoding = Encoding::plain(SW_DTYPE_BF16);
+    pub const BF16: TableEncoding = TableEncoding::plain(SW_DTYPE_BF16);
     /// Indices: integers that do not encode real values.
-    pub const I32: Encoding = Encoding::plain(SW_DTYPE_I32);
+    pub const I32: TableEncoding = TableEncoding::plain(SW_DTYPE_I32);
 
     /// Creates an encoding without a scale.
-    pub const fn plain(dtype: u32) -> Encoding {
-        Encoding { dtype, affine: None }
+    pub const fn plain(dtype: u32) -> TableEncoding {
+        TableEncoding { dtype, affine: None }
     }
 
     /// Creates an encoding of integers with a scale and zero point.
-    pub const fn integers(dtype: u32, scale: f32, zero_point: i32) -> Encoding {
-        Encoding { dtype, affine: Some((scale, zero_point)) }
+    pub const fn integers(dtype: u32, scale: f32, zero_point: i32) -> TableEncoding {
+        TableEncoding { dtype, affine: Some((scale, zero_point)) }
     }
 
     /// Creates an encoding that covers zero and the values from `low` to `high`, as calibration
     /// chooses it: symmetric for signed types, plain for floats.
-    pub fn over(dtype: u32, low: f64, high: f64) -> Encoding {
-        let Some((least, most)) = range(dtype) else { return Encoding::plain(dtype) };
+    pub fn over(dtype: u32, low: f64, high: f64) -> TableEncoding {
+        let Some((least, most)) = range(dtype) else { return TableEncoding::plain(dtype) };
         let (low, high) = (low.min(0.0), high.max(0.0));
         if least == 0 {
             let scale = ((high - low).max(1e-6) / f64::from(most)) as f32;
-            return Encoding::integers(dtype, scale, (-low / f64::from(scale)).round() as i32);
+            return TableEncoding::integers(dtype, scale, (-low / f64::from(scale)).round() as i32);
         }
-        Encoding::integers(dtype, (low.abs().max(high).max(1e-6) / f64::from(most)) as f32, 0)
+        TableEncoding::integers(dtype, (low.abs().max(high).max(1e-6) / f64::from(most)) as f32, 0)
     }
 
     /// Creates an encoding of unsigned integers over ±`reach`, with zero in the middle.
-    pub const fn centred(dtype: u32, reach: f32) -> Encoding {
+    pub const fn centred(dtype: u32, reach: f32) -> TableEncoding {
         let middle = 1 << (bits_of(dtype) - 1);
-        Encoding::integers(dtype, reach / middle as f32, middle)
+        TableEncoding::integers(dtype, reach / middle as f32, middle)
     }
 
     /// Returns the stored integer for a value.
@@ -135,7 +135,7 @@ impl Encoding {
         }
     }
 
-    /// Like [`Encoding::encode`], but for f32 values.
+    /// Like [`TableEncoding::encode`], but for f32 values.
     pub fn encode_f32(self, values: &[f32]) -> Vec<u8> {
         self.encode(&values.iter().map(|value| f64::from(*value)).collect::<Vec<f64>>())
     }

@@ -11,7 +11,7 @@ use crate::tables::{leak, list, text};
 
 /// An error object, copied from the shim.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Failure {
+pub struct ErrorObject {
     /// `SW_ERROR_…`
     pub class: u32,
     pub message: String,
@@ -22,7 +22,7 @@ pub struct Failure {
     pub log_tail: String,
 }
 
-impl Failure {
+impl ErrorObject {
     /// Returns the value of a detail.
     pub fn detail(&self, key: &str) -> Option<&str> {
         self.details.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
@@ -160,7 +160,7 @@ impl Host {
     }
 
     /// Opens an instance of the shim behind `entry` with options. Later calls name `device`.
-    pub fn open(entry: SwEntryFunction, device: &str, pairs: &[(&str, &str)]) -> Result<Host, Failure> {
+    pub fn open(entry: SwEntryFunction, device: &str, pairs: &[(&str, &str)]) -> Result<Host, ErrorObject> {
         let table = Host::table(entry);
         let pairs = options(pairs);
         let mut shim = null_mut();
@@ -172,7 +172,7 @@ impl Host {
         Ok(Host { table, shim, device: text(device) })
     }
 
-    fn failed(table: &SwTable, error: *mut SwError) -> Result<(), Failure> {
+    fn failed(table: &SwTable, error: *mut SwError) -> Result<(), ErrorObject> {
         if error.is_null() {
             return Ok(());
         }
@@ -185,7 +185,7 @@ impl Host {
                     (string(detail.key), string(detail.value))
                 })
                 .collect();
-            let failure = Failure {
+            let failure = ErrorObject {
                 class: raw.error_class,
                 message: string(raw.message),
                 details,
@@ -206,7 +206,7 @@ impl Host {
     }
 
     /// Returns the names of the facts that the shim reads, and whether each is required.
-    pub fn facts(entry: SwEntryFunction) -> Result<Vec<(String, bool)>, Failure> {
+    pub fn facts(entry: SwEntryFunction) -> Result<Vec<(String, bool)>, ErrorObject> {
         unsafe extern "C" fn item(context: *mut c_void, reported: *const SwFact) {
             // SAFETY: the context is the list below, the fact the shim's.
             unsafe {
@@ -229,7 +229,7 @@ impl Host {
     }
 
     /// Passes a chip's facts to the shim.
-    pub fn chip(&self, name: &str, aliases: &[&str], facts: &[(&str, &str)]) -> Result<(), Failure> {
+    pub fn chip(&self, name: &str, aliases: &[&str], facts: &[(&str, &str)]) -> Result<(), ErrorObject> {
         let aliases: Vec<*const c_char> = aliases.iter().map(|alias| text(alias)).collect();
         let facts = options(facts);
         let chip = SwChip {
@@ -246,7 +246,7 @@ impl Host {
     }
 
     /// Returns the devices that the shim lists for a chip, or the present devices.
-    pub fn devices(&self, soc: Option<&str>) -> Result<Vec<DeviceInfo>, Failure> {
+    pub fn devices(&self, soc: Option<&str>) -> Result<Vec<DeviceInfo>, ErrorObject> {
         unsafe extern "C" fn item(context: *mut c_void, reported: *const SwDevice) {
             // SAFETY: the context is the list below, the device the shim's.
             unsafe {
@@ -272,7 +272,7 @@ impl Host {
     }
 
     /// Returns the names of all flags, and the names and values of all limits.
-    pub fn told(&self) -> Result<(Vec<String>, Limits), Failure> {
+    pub fn told(&self) -> Result<(Vec<String>, Limits), ErrorObject> {
         unsafe extern "C" fn flag(context: *mut c_void, reported: *const SwFlag) {
             // SAFETY: the context is a list of names, the struct the shim's.
             unsafe { (*context.cast::<Vec<String>>()).push(string((*reported).name)) };
@@ -302,7 +302,7 @@ impl Host {
     /// # Panics
     ///
     /// If a node has no verdict or more than one.
-    pub fn check(&self, entry: &SwEntry) -> Result<Vec<(u32, String)>, Failure> {
+    pub fn check(&self, entry: &SwEntry) -> Result<Vec<(u32, String)>, ErrorObject> {
         type Verdicts = HashMap<u64, (u32, String)>;
         unsafe extern "C" fn item(context: *mut c_void, verdict: *const SwVerdict) {
             // SAFETY: the context is the map below, the verdict the shim's.
@@ -326,14 +326,14 @@ impl Host {
     }
 
     /// Returns the refused nodes and the reasons.
-    pub fn refusals(&self, entry: &SwEntry) -> Result<Vec<(u64, String)>, Failure> {
+    pub fn refusals(&self, entry: &SwEntry) -> Result<Vec<(u64, String)>, ErrorObject> {
         let verdicts = (0..).zip(self.check(entry)?);
         let refused = verdicts.filter(|(_, (verdict, _))| *verdict == SW_VERDICT_REFUSED);
         Ok(refused.map(|(node, (_, reason))| (node, reason)).collect())
     }
 
     /// Returns the cost of a run, or `None` if the shim has no estimate.
-    pub fn estimate(&self, entry: &SwEntry) -> Result<Option<EstimateInfo>, Failure> {
+    pub fn estimate(&self, entry: &SwEntry) -> Result<Option<EstimateInfo>, ErrorObject> {
         unsafe extern "C" fn item(context: *mut c_void, estimate: *const SwEstimate) {
             // SAFETY: the context is the option below, the estimate the shim's.
             unsafe {
@@ -361,7 +361,11 @@ impl Host {
     }
 
     /// Compiles entries that share weights and states.
-    pub fn compile(&self, entries: &[&'static SwEntry], flags: &[(&str, &str)]) -> Result<Compiled, Failure> {
+    pub fn compile(
+        &self,
+        entries: &[&'static SwEntry],
+        flags: &[(&str, &str)],
+    ) -> Result<Compiled, ErrorObject> {
         self.compile_until(entries, flags, usize::MAX)
     }
 
@@ -371,7 +375,7 @@ impl Host {
         entries: &[&'static SwEntry],
         flags: &[(&str, &str)],
         patience: usize,
-    ) -> Result<Compiled, Failure> {
+    ) -> Result<Compiled, ErrorObject> {
         #[derive(Default)]
         struct Output {
             bytes: Vec<u8>,
@@ -467,7 +471,7 @@ impl Host {
     }
 
     /// Returns the compatibility answer for a head, and the reason.
-    pub fn compatibility(&self, head: &[u8]) -> Result<(u32, String), Failure> {
+    pub fn compatibility(&self, head: &[u8]) -> Result<(u32, String), ErrorObject> {
         unsafe extern "C" fn item(context: *mut c_void, reported: *const SwCompatibility) {
             // SAFETY: the context is the pair below, the answer the shim's.
             unsafe { *context.cast::<(u32, String)>() = ((*reported).answer, string((*reported).reason)) };
@@ -487,12 +491,20 @@ impl Host {
     }
 
     /// Loads an artefact, with options.
-    pub fn load<'h>(&'h self, artefact: &'h Region, pairs: &[(&str, &str)]) -> Result<Loaded<'h>, Failure> {
+    pub fn load<'h>(
+        &'h self,
+        artefact: &'h Region,
+        pairs: &[(&str, &str)],
+    ) -> Result<Loaded<'h>, ErrorObject> {
         self.load_bytes(artefact.bytes(), pairs)
     }
 
     /// Loads an artefact from memory that need not start at a page boundary.
-    pub fn load_bytes<'h>(&'h self, bytes: &'h [u8], pairs: &[(&str, &str)]) -> Result<Loaded<'h>, Failure> {
+    pub fn load_bytes<'h>(
+        &'h self,
+        bytes: &'h [u8],
+        pairs: &[(&str, &str)],
+    ) -> Result<Loaded<'h>, ErrorObject> {
         let mapping = SwArtefact {
             size: size_of::<SwArtefact>() as u64,
             head: null(),
@@ -516,7 +528,7 @@ impl Host {
     }
 
     /// Returns the format of a file and its JSON document.
-    pub fn inspect(&self, bytes: &[u8]) -> Result<Option<(String, String)>, Failure> {
+    pub fn inspect(&self, bytes: &[u8]) -> Result<Option<(String, String)>, ErrorObject> {
         type Found = Option<(String, String)>;
         unsafe extern "C" fn item(context: *mut c_void, inspection: *const SwInspection) {
             // SAFETY: the context is the option below, the inspection the shim's.
@@ -539,14 +551,14 @@ impl Host {
     }
 
     /// Makes a lost device usable again.
-    pub fn recover(&self) -> Result<(), Failure> {
+    pub fn recover(&self) -> Result<(), ErrorObject> {
         // SAFETY: everything outlives the call.
         let error = unsafe { (self.table.recover.expect("offered"))(self.shim, self.device) };
         Host::failed(self.table, error)
     }
 
     /// Allocates and maps a buffer, checks that it is zeroed, and frees it.
-    pub fn allocate(&self, length: u64, alignment: u64) -> Result<(), Failure> {
+    pub fn allocate(&self, length: u64, alignment: u64) -> Result<(), ErrorObject> {
         let (mut buffer, mut place) = (null_mut(), null_mut());
         // SAFETY: everything outlives the calls, and the buffer is freed once.
         unsafe {
@@ -563,7 +575,7 @@ impl Host {
     }
 
     /// Imports a dma-buf descriptor and frees the buffer.
-    pub fn import(&self, fd: i32) -> Result<(), Failure> {
+    pub fn import(&self, fd: i32) -> Result<(), ErrorObject> {
         let import = SwImport {
             size: size_of::<SwImport>() as u64,
             kind: SW_MEMORY_DMA_BUF,
@@ -606,7 +618,7 @@ unsafe impl Send for Loaded<'_> {}
 unsafe impl Sync for Loaded<'_> {}
 
 impl Loaded<'_> {
-    fn read_entries(&self) -> Result<Vec<(String, Vec<BindingInfo>)>, Failure> {
+    fn read_entries(&self) -> Result<Vec<(String, Vec<BindingInfo>)>, ErrorObject> {
         unsafe extern "C" fn entry_item(context: *mut c_void, entry: *const SwLoadedEntry) {
             // SAFETY: the context is the list below, the entry the shim's.
             unsafe { (*context.cast::<Vec<String>>()).push(string((*entry).name)) };
@@ -660,7 +672,7 @@ impl Loaded<'_> {
     /// # Errors
     ///
     /// The shim's error.
-    pub fn flags(&self) -> Result<Vec<(String, u32, String)>, Failure> {
+    pub fn flags(&self) -> Result<Vec<(String, u32, String)>, ErrorObject> {
         unsafe extern "C" fn item(context: *mut c_void, verdict: *const SwFlagVerdict) {
             // SAFETY: the context is the list below, the verdict the shim's.
             unsafe {
@@ -699,7 +711,7 @@ impl Loaded<'_> {
         entry: &str,
         rows: usize,
         bound: &mut HashMap<String, M>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ErrorObject> {
         self.run_with(entry, rows, bound, 0, 0)
     }
 
@@ -711,7 +723,7 @@ impl Loaded<'_> {
         rows: usize,
         bound: &mut HashMap<String, M>,
         largest_logits: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ErrorObject> {
         self.run_with(entry, rows, bound, 0, largest_logits)
     }
 
@@ -722,7 +734,7 @@ impl Loaded<'_> {
         rows: usize,
         bound: &mut HashMap<String, M>,
         deadline_nanoseconds: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ErrorObject> {
         self.run_with(entry, rows, bound, deadline_nanoseconds, 0)
     }
 
@@ -738,7 +750,7 @@ impl Loaded<'_> {
         bound: &mut HashMap<String, M>,
         deadline_nanoseconds: u64,
         largest_logits: u64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ErrorObject> {
         let index = self.entries.iter().position(|(name, _)| name == entry).expect("an entry of that name");
         let bindings = self.entries[index].1.clone();
         for binding in bindings.iter().filter(|binding| binding.direction == SW_BINDING_OUTPUT) {
@@ -789,7 +801,7 @@ impl Drop for Loaded<'_> {
 /// # Panics
 ///
 /// If the call succeeds, or fails with another class or message.
-pub fn refused<T>(result: Result<T, Failure>, class: u32, part: &str) -> Failure {
+pub fn refused<T>(result: Result<T, ErrorObject>, class: u32, part: &str) -> ErrorObject {
     match result {
         Ok(_) => panic!("taken, although `{part}` was expected"),
         Err(failure) => {

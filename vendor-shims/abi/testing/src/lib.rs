@@ -33,9 +33,9 @@ pub mod ranges;
 pub mod tables;
 
 pub use damage::assert_damage_is_found;
-pub use encoding::Encoding;
+pub use encoding::TableEncoding;
 pub use evaluate::{Tensor, evaluate, evaluate_all};
-pub use host::{Compiled, EstimateInfo, Failure, Host, Loaded, refused};
+pub use host::{Compiled, ErrorObject, EstimateInfo, Host, Loaded, refused};
 pub use memory::{Bound, Memory, Region};
 pub use numbers::{Random, bits, cosine, values};
 pub use profile::{Profile, profile};

@@ -3,7 +3,7 @@
 
 use std::ffi::c_void;
 
-use crate::encoding::{Encoding, bits_of};
+use crate::encoding::{TableEncoding, bits_of};
 
 /// Page-aligned bytes, like a file mapping.
 pub struct Region {
@@ -94,8 +94,8 @@ impl Bound {
     }
 
     /// Encodes values as bound memory.
-    pub fn store(encoding: Encoding, values: &[f32]) -> Bound {
-        if encoding == Encoding::F32 {
+    pub fn store(encoding: TableEncoding, values: &[f32]) -> Bound {
+        if encoding == TableEncoding::F32 {
             return Bound::F32(values.to_vec());
         }
         let values: Vec<f64> = values.iter().map(|value| f64::from(*value)).collect();
@@ -108,7 +108,7 @@ impl Bound {
     }
 
     /// Decodes the values.
-    pub fn read(&self, encoding: Encoding) -> Vec<f64> {
+    pub fn read(&self, encoding: TableEncoding) -> Vec<f64> {
         match self {
             Bound::F32(values) => values.iter().map(|value| f64::from(*value)).collect(),
             Bound::I32(values) => values.iter().map(|value| f64::from(*value)).collect(),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use shardwright_shim_abi::raw::*;
 
-use crate::encoding::Encoding;
+use crate::encoding::TableEncoding;
 use crate::evaluate::Tensor;
 use crate::tables::Builder;
 
@@ -30,7 +30,7 @@ fn classes(builder: &Builder) -> Vec<u32> {
     for node in builder.nodes.iter().filter(|node| moves.contains(&node.op)) {
         for input in &node.inputs {
             let constant = builder.constants.iter().any(|(tensor, _)| tensor == input);
-            if builder.tensors[*input as usize].encoding == Encoding::F32 && !constant {
+            if builder.tensors[*input as usize].encoding == TableEncoding::F32 && !constant {
                 let (a, b) = (of[*input as usize], of[node.outputs[0] as usize]);
                 of.iter_mut()
                     .filter(|class| **class == a || **class == b)
@@ -56,7 +56,7 @@ pub fn encode_all(
         let members: Vec<u32> = (0..of.len() as u32).filter(|tensor| of[*tensor as usize] == class).collect();
         let is_value = |tensor: &u32| {
             let constant = builder.constants.iter().any(|(id, _)| id == tensor);
-            builder.tensors[*tensor as usize].encoding == Encoding::F32 && !constant
+            builder.tensors[*tensor as usize].encoding == TableEncoding::F32 && !constant
         };
         let logits =
             |tensor: &u32| outputs.iter().any(|port| port.tensor == *tensor && port.role == SW_ROLE_LOGITS);
@@ -77,7 +77,7 @@ pub fn encode_all(
                 .fold((0.0, 0.0), |ends: Ends, one| (ends.0.min(one.0), ends.1.max(one.1))),
         };
         for tensor in members {
-            builder.encode(tensor, Encoding::over(dtype, ends.0, ends.1));
+            builder.encode(tensor, TableEncoding::over(dtype, ends.0, ends.1));
         }
     }
 }

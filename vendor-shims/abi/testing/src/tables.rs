@@ -7,7 +7,7 @@ use half::f16;
 use shardwright_shim_abi::EntryView;
 use shardwright_shim_abi::raw::*;
 
-use crate::encoding::{Encoding, bits_of};
+use crate::encoding::{TableEncoding, bits_of};
 
 /// Index of a tensor.
 pub type TensorId = u32;
@@ -139,7 +139,7 @@ impl Weight {
     }
 
     /// Creates a weight whose values are encoded like activations.
-    pub fn encoded(name: &str, shape: &[u64], encoding: Encoding, values: &[f64]) -> Weight {
+    pub fn encoded(name: &str, shape: &[u64], encoding: TableEncoding, values: &[f64]) -> Weight {
         let bytes = encoding.encode(values);
         let values = encoding.decode_f32(&bytes);
         let scales =
@@ -187,7 +187,7 @@ pub struct Declared {
     pub name: String,
     /// Encoding of the values. For a constant this is only the type, because the weight has the
     /// scales.
-    pub encoding: Encoding,
+    pub encoding: TableEncoding,
     pub shape: Vec<u64>,
 }
 
@@ -235,7 +235,7 @@ pub struct Builder {
     pub layer: i64,
     /// Encoding of results that are added from now on, initially f32. [`Builder::encode`] changes
     /// one tensor.
-    pub encoding: Encoding,
+    pub encoding: TableEncoding,
     /// All tensors, by index.
     pub tensors: Vec<Declared>,
     /// Operations in an order in which they can run.
@@ -359,7 +359,7 @@ impl Builder {
             rows,
             context,
             layer: 0,
-            encoding: Encoding::F32,
+            encoding: TableEncoding::F32,
             tensors: Vec::new(),
             nodes: Vec::new(),
             inputs: Vec::new(),
@@ -369,7 +369,7 @@ impl Builder {
     }
 
     /// Declares a tensor.
-    pub fn tensor(&mut self, name: &str, encoding: Encoding, shape: &[u64]) -> TensorId {
+    pub fn tensor(&mut self, name: &str, encoding: TableEncoding, shape: &[u64]) -> TensorId {
         self.tensors.push(Declared { name: name.to_owned(), encoding, shape: shape.to_vec() });
         self.tensors.len() as u32 - 1
     }
@@ -382,14 +382,14 @@ impl Builder {
     /// Declares an input. The role determines the encoding: indices or f32.
     pub fn input(&mut self, name: &str, role: u32, shape: &[u64]) -> TensorId {
         let encoding = match role {
-            SW_ROLE_POSITIONS | SW_ROLE_SLOTS | SW_ROLE_GRID => Encoding::I32,
-            _ => Encoding::F32,
+            SW_ROLE_POSITIONS | SW_ROLE_SLOTS | SW_ROLE_GRID => TableEncoding::I32,
+            _ => TableEncoding::F32,
         };
         self.input_as(name, role, shape, encoding)
     }
 
     /// Declares an input with an encoding.
-    pub fn input_as(&mut self, name: &str, role: u32, shape: &[u64], encoding: Encoding) -> TensorId {
+    pub fn input_as(&mut self, name: &str, role: u32, shape: &[u64], encoding: TableEncoding) -> TensorId {
         let tensor = self.tensor(name, encoding, shape);
         self.inputs.push(Port { name: name.to_owned(), role, tensor, index: 0, dtype: None });
         tensor
@@ -403,7 +403,7 @@ impl Builder {
     /// Adds a weight as a tensor.
     pub fn constant(&mut self, weight: &Weight) -> TensorId {
         let name = format!("weight.{}", self.tensors.len());
-        let tensor = self.tensor(&name, Encoding::plain(weight.raw.dtype), weight.shape());
+        let tensor = self.tensor(&name, TableEncoding::plain(weight.raw.dtype), weight.shape());
         self.constants.push((tensor, weight.clone()));
         tensor
     }
@@ -544,12 +544,12 @@ impl Builder {
     }
 
     /// Returns the encoding of a tensor.
-    pub fn encoding_of(&self, tensor: TensorId) -> Encoding {
+    pub fn encoding_of(&self, tensor: TensorId) -> TableEncoding {
         self.tensors[tensor as usize].encoding
     }
 
     /// Sets the encoding of a tensor and returns the tensor.
-    pub fn encode(&mut self, tensor: TensorId, encoding: Encoding) -> TensorId {
+    pub fn encode(&mut self, tensor: TensorId, encoding: TableEncoding) -> TensorId {
         self.tensors[tensor as usize].encoding = encoding;
         tensor
     }
@@ -614,7 +614,7 @@ impl Builder {
             .collect();
         let port = |port: &Port| -> &'static SwPort {
             let encoding =
-                self.tensors.get(port.tensor as usize).map_or(Encoding::F32, |tensor| tensor.encoding);
+                self.tensors.get(port.tensor as usize).map_or(TableEncoding::F32, |tensor| tensor.encoding);
             let (scale, zero_point) = encoding.affine.unwrap_or((1.0, 0));
             leak(SwPort {
                 size: size_of_struct::<SwPort>(),
@@ -664,7 +664,7 @@ impl Builder {
 }
 
 /// Creates the quantisation of values with one scale and zero point.
-fn quantisation(encoding: Encoding) -> *const SwQuantisation {
+fn quantisation(encoding: TableEncoding) -> *const SwQuantisation {
     let Some((scale, zero_point)) = encoding.affine else { return null() };
     leak(SwQuantisation {
         size: size_of_struct::<SwQuantisation>(),

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_cpu::artefact::{Artefact, Checksum, FORMAT};
-use shardwright_shim_testing::{Bound, Failure, Host, Loaded, Memory, Region, values};
+use shardwright_shim_testing::{Bound, ErrorObject, Host, Loaded, Memory, Region, values};
 
 /// A target: its name and its function.
 pub type Target = (&'static str, fn(&[u8]));
@@ -106,7 +106,7 @@ pub fn around(program: &[u8]) -> Region {
 /// # Panics
 /// If the loaded artefact cannot be read, or if a run fails with an error other than an invalid
 /// argument.
-pub fn load_and_run(host: &Host, region: &Region, largest: u64, most: u64) -> Result<(), Failure> {
+pub fn load_and_run(host: &Host, region: &Region, largest: u64, most: u64) -> Result<(), ErrorObject> {
     let mut loaded = host.load(region, &[])?;
     let Artefact { program, .. } = Artefact::read(region.bytes()).expect("what loaded can be read");
     for (index, entry) in program.entries.iter().enumerate() {

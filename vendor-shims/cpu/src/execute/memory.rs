@@ -1,14 +1,14 @@
 //! Where the operands of steps are in memory during one run.
 
-use crate::kernels::encoding::{Encoding, Stored, StoredMut};
-use crate::program::{Operand, Place};
+use crate::kernels::encoding::{ElementEncoding, Stored, StoredMut};
+use crate::program::{Operand, OperandPlace};
 
 /// Address, number of elements, and encoding of a bound tensor.
 #[derive(Clone, Copy)]
 pub struct Base {
     pub pointer: *mut u8,
     pub elements: usize,
-    pub encoding: Encoding,
+    pub encoding: ElementEncoding,
 }
 
 /// Addresses of operands during one run of a checked program.
@@ -38,13 +38,13 @@ impl<'r> Memory<'r> {
     }
 
     /// Returns the address, number of elements, and encoding of an operand.
-    fn locate(&self, operand: Operand) -> (*mut u8, usize, Encoding) {
+    fn locate(&self, operand: Operand) -> (*mut u8, usize, ElementEncoding) {
         let (pointer, available, encoding) = match operand.place {
-            Place::Arena => (self.arena.cast(), self.arena_values, Encoding::F32),
-            Place::Constant => {
-                (self.constants.as_ptr().cast_mut().cast(), self.constants.len(), Encoding::F32)
+            OperandPlace::Arena => (self.arena.cast(), self.arena_values, ElementEncoding::F32),
+            OperandPlace::Constant => {
+                (self.constants.as_ptr().cast_mut().cast(), self.constants.len(), ElementEncoding::F32)
             }
-            Place::Bound(port) => {
+            OperandPlace::Bound(port) => {
                 let Base { pointer, elements, encoding } = self.bases[port as usize];
                 (pointer, elements, encoding)
             }

@@ -95,7 +95,7 @@ impl Element {
 
 /// The encoding of the elements of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Encoding {
+pub struct ElementEncoding {
     pub element: Element,
     /// Value of one step, 1 for floats and indices.
     pub scale: f32,
@@ -103,13 +103,13 @@ pub struct Encoding {
     pub zero_point: i32,
 }
 
-impl Encoding {
+impl ElementEncoding {
     /// Unencoded f32 values.
-    pub const F32: Encoding = Encoding::plain(Element::F32);
+    pub const F32: ElementEncoding = ElementEncoding::plain(Element::F32);
 
     /// Returns the encoding of floats or indices, without scale and zero point.
-    pub const fn plain(element: Element) -> Encoding {
-        Encoding { element, scale: 1.0, zero_point: 0 }
+    pub const fn plain(element: Element) -> ElementEncoding {
+        ElementEncoding { element, scale: 1.0, zero_point: 0 }
     }
 
     /// Checks whether memory stores plain f32 or i32 values of four bytes each. Only steps that
@@ -148,14 +148,14 @@ impl Encoding {
 /// Encoded elements to read.
 #[derive(Clone, Copy, Debug)]
 pub struct Stored<'a> {
-    encoding: Encoding,
+    encoding: ElementEncoding,
     bytes: &'a [u8],
 }
 
 impl<'a> Stored<'a> {
     /// Wraps whole elements at an address aligned for them. Returns `None` if the bytes are
     /// misaligned or not whole elements, or if scale or zero point does not fit the element.
-    pub fn new(encoding: Encoding, bytes: &'a [u8]) -> Option<Stored<'a>> {
+    pub fn new(encoding: ElementEncoding, bytes: &'a [u8]) -> Option<Stored<'a>> {
         let width = encoding.element.bytes();
         let whole = bytes.len().is_multiple_of(width) && (bytes.as_ptr() as usize).is_multiple_of(width);
         (whole && encoding.is_consistent()).then_some(Stored { encoding, bytes })
@@ -165,7 +165,7 @@ impl<'a> Stored<'a> {
     pub fn values(values: &'a [f32]) -> Stored<'a> {
         // SAFETY: every f32 is four bytes.
         let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) };
-        Stored { encoding: Encoding::F32, bytes }
+        Stored { encoding: ElementEncoding::F32, bytes }
     }
 
     /// Returns the number of elements.
@@ -187,7 +187,7 @@ impl<'a> Stored<'a> {
     }
 
     /// Returns the encoding of the elements.
-    pub fn encoding(&self) -> Encoding {
+    pub fn encoding(&self) -> ElementEncoding {
         self.encoding
     }
 
@@ -209,13 +209,13 @@ impl<'a> Stored<'a> {
 /// Encoded elements to write.
 #[derive(Debug)]
 pub struct StoredMut<'a> {
-    encoding: Encoding,
+    encoding: ElementEncoding,
     bytes: &'a mut [u8],
 }
 
 impl<'a> StoredMut<'a> {
     /// Wraps elements under the same conditions as [`Stored::new`].
-    pub fn new(encoding: Encoding, bytes: &'a mut [u8]) -> Option<StoredMut<'a>> {
+    pub fn new(encoding: ElementEncoding, bytes: &'a mut [u8]) -> Option<StoredMut<'a>> {
         Stored::new(encoding, bytes)?;
         Some(StoredMut { encoding, bytes })
     }
@@ -289,7 +289,7 @@ pub fn encode(level: Level, pool: &Pool, x: &[f32], count: usize, target: Stored
 ///
 /// # Panics
 /// When there are fewer values.
-pub fn nearest(level: Level, pool: &Pool, encoding: Encoding, count: usize, values: &mut [f32]) {
+pub fn nearest(level: Level, pool: &Pool, encoding: ElementEncoding, count: usize, values: &mut [f32]) {
     let values = &mut values[..count];
     if !pool.worth(COST * count as u64) {
         return nearest_at(level, encoding, values);
@@ -302,8 +302,8 @@ pub fn nearest(level: Level, pool: &Pool, encoding: Encoding, count: usize, valu
 }
 
 dispatch! { fn widen_at => widen(source: Stored<'_>, first: usize, out: &mut [f32]) }
-dispatch! { fn narrow_at => narrow(encoding: Encoding, x: &[f32], target: &mut [u8]) }
-dispatch! { pub fn nearest_at => round(encoding: Encoding, values: &mut [f32]) }
+dispatch! { fn narrow_at => narrow(encoding: ElementEncoding, x: &[f32], target: &mut [u8]) }
+dispatch! { pub fn nearest_at => round(encoding: ElementEncoding, values: &mut [f32]) }
 
 /// Computes `out[i] = f(x[i])` in a loop that compilers vectorise if `f` is inlined and cannot
 /// fail.
@@ -385,7 +385,7 @@ fn narrow_bf16(value: f32) -> u16 {
 }
 
 #[inline(always)]
-fn narrow<S: Simd>(s: S, encoding: Encoding, x: &[f32], target: &mut [u8]) {
+fn narrow<S: Simd>(s: S, encoding: ElementEncoding, x: &[f32], target: &mut [u8]) {
     macro_rules! integers {
         ($type:ty) => {
             each(
@@ -422,7 +422,7 @@ fn narrow<S: Simd>(s: S, encoding: Encoding, x: &[f32], target: &mut [u8]) {
 
 /// Rounds each value to the nearest value that the encoding can represent.
 #[inline(always)]
-pub fn round<S: Simd>(s: S, encoding: Encoding, values: &mut [f32]) {
+pub fn round<S: Simd>(s: S, encoding: ElementEncoding, values: &mut [f32]) {
     match (encoding.element, encoding.element.range()) {
         (_, Some((low, high))) => {
             let (low, high) = (low as f32, high as f32);
@@ -474,7 +474,7 @@ mod tests {
     }
 
     /// Rounds by definition, in f64 if that is exact, and step by step if f32 rounding matters.
-    fn expected(encoding: Encoding, value: f32) -> f32 {
+    fn expected(encoding: ElementEncoding, value: f32) -> f32 {
         match encoding.element.range() {
             Some((low, high)) => {
                 let steps = f64::from((value / encoding.scale).round_ties_even());
@@ -512,7 +512,7 @@ mod tests {
     #[test]
     fn every_encoding_holds_the_nearest_value_at_every_level() {
         for (element, scale, zero_point) in SCALES {
-            let encoding = Encoding { element, scale, zero_point };
+            let encoding = ElementEncoding { element, scale, zero_point };
             assert!(encoding.is_consistent());
             let x = samples();
             // The search through all binary16 is slow, so only a part of the samples is tested.
@@ -561,7 +561,7 @@ mod tests {
     #[test]
     fn nan_and_infinity_are_encoded_the_same_at_every_level() {
         for (element, scale, zero_point) in SCALES {
-            let encoding = Encoding { element, scale, zero_point };
+            let encoding = ElementEncoding { element, scale, zero_point };
             for level in Level::available() {
                 let mut values = [f32::NAN, 1.0];
                 nearest(level, &Pool::eager(1), encoding, 1, &mut values);
@@ -588,10 +588,10 @@ mod tests {
             (2.0, 0, Element::F16),
             (1.0, 1, Element::F32),
         ] {
-            let encoding = Encoding { element, scale, zero_point };
+            let encoding = ElementEncoding { element, scale, zero_point };
             assert!(!encoding.is_consistent() && Stored::new(encoding, &[]).is_none(), "{encoding:?}");
         }
-        let halves = Encoding::plain(Element::F16);
+        let halves = ElementEncoding::plain(Element::F16);
         let bytes = [0u32; 2];
         // SAFETY: plain bytes.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast::<u8>(), 8) };

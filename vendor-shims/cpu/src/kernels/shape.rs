@@ -97,7 +97,7 @@ pub fn state_update(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::encoding::{Element, Encoding, Stored, decode};
+    use crate::kernels::encoding::{Element, ElementEncoding, Stored, decode};
     use crate::pool::Pool;
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
             (Element::U16, 0.5, 1000),
             (Element::U8, 0.25, 3),
         ] {
-            let encoding = Encoding { element, scale, zero_point };
+            let encoding = ElementEncoding { element, scale, zero_point };
             let mut bytes = [0u32; 8];
             // SAFETY: plain bytes.
             let bytes = unsafe {

@@ -14,7 +14,7 @@ use super::weights::Weights;
 use crate::error::unsupported;
 use crate::kernels::elementwise::Unary;
 use crate::ops::{self, Operation};
-use crate::program::{Entry, Extent, Operand, Place, Step, step};
+use crate::program::{Entry, Extent, Operand, OperandPlace, Step, step};
 
 /// Lowers one entry to a program and adds the required data to `weights`. The second result lists
 /// nodes that no output depends on, which the program skips.
@@ -34,7 +34,7 @@ pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry,
         Emit { graph, rows: &rows, storage: &storage, weights, steps: Vec::new(), cleaned: HashSet::new() };
     for &(port, copy) in &storage.copies {
         let whole = storage.whole(copy);
-        let source = Operand { place: Place::Bound(port as u32), ..whole };
+        let source = Operand { place: OperandPlace::Bound(port as u32), ..whole };
         let count = Extent::PerRow(whole.elements / graph.rows() as u64);
         let x = Operand { offset: 0, ..source };
         emit.steps.push(Step::Unary(step::Unary { kind: Unary::Copy, x, count, out: whole }));
@@ -82,7 +82,7 @@ pub fn entry<'a>(graph: &Graph<'a>, weights: &mut Weights<'a>) -> Result<(Entry,
     emit.decode(operations.len(), &crossed_roots);
     for &(tensor, port) in &storage.finals {
         if let Some(x) = storage.operand(graph, tensor) {
-            let target = Operand { place: Place::Bound(port as u32), offset: 0, elements: x.elements };
+            let target = Operand { place: OperandPlace::Bound(port as u32), offset: 0, elements: x.elements };
             emit.steps.push(if storage.ports[port].encoding.is_direct() {
                 let count = Extent::Fixed(x.elements);
                 Step::Unary(step::Unary { kind: Unary::Copy, x, count, out: target })

@@ -10,7 +10,7 @@ use shardwright_shim_abi::{Error, WeightView};
 use super::graph::{Graph, Source};
 use super::rows::Rows;
 use crate::kernels::elementwise::{Binary, Gate, Unary};
-use crate::kernels::encoding::Encoding;
+use crate::kernels::encoding::ElementEncoding;
 use crate::ops::operation::{Operation, Rounding};
 
 /// A node that is fused into another node.
@@ -73,7 +73,9 @@ pub fn pairs<'a>(
             && graph.nodes[number].optional_input(2).is_none()
             && readers[inner as usize] == 1
             && rows.follows[inner as usize] == rows.follows[output as usize]
-            && graph.tensors[inner as usize].encoding.is_some_and(|encoding: Encoding| encoding.is_direct())
+            && graph.tensors[inner as usize]
+                .encoding
+                .is_some_and(|encoding: ElementEncoding| encoding.is_direct())
             && leaves_as_logits(graph, output, readers[output as usize])
             && let Some(Source::Constant(weight)) = graph.input(number, 1).map(|tensor| tensor.source)
             && splits(weight)?
@@ -84,7 +86,7 @@ pub fn pairs<'a>(
         // The intermediate result is never stored, so it must have no other reader and must not be
         // stored in another encoding.
         let hidden = |inner: u32| {
-            let direct = |encoding: Encoding| encoding.is_direct();
+            let direct = |encoding: ElementEncoding| encoding.is_direct();
             readers[inner as usize] == 1
                 && !rows.crossed[inner as usize]
                 && graph.tensors[inner as usize].encoding.is_some_and(direct)

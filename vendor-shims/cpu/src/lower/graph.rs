@@ -2,7 +2,7 @@ use shardwright_shim_abi::raw::SW_QUANTISATION_PER_TENSOR;
 use shardwright_shim_abi::{EntryView, Error, NodeView, TensorView, WeightView};
 
 use crate::error::limit;
-use crate::kernels::encoding::{Element, Encoding};
+use crate::kernels::encoding::{Element, ElementEncoding};
 use crate::program::{MAX_PORTS, MAX_RANK, MAX_STEPS, MAX_VALUES};
 
 /// An entry in which every tensor is defined exactly once, before its first use.
@@ -20,7 +20,7 @@ pub struct Tensor<'a> {
     /// `SW_DTYPE_…`
     pub dtype: u32,
     /// Encoding of the elements, or `None` for constants and unsupported encodings.
-    pub encoding: Option<Encoding>,
+    pub encoding: Option<ElementEncoding>,
     pub source: Source<'a>,
 }
 
@@ -63,11 +63,11 @@ impl Tensor<'_> {
 }
 
 /// Returns the encoding of an activation's elements if this shim supports it.
-fn encoding(tensor: &TensorView<'_>) -> Option<Encoding> {
+fn encoding(tensor: &TensorView<'_>) -> Option<ElementEncoding> {
     let element = Element::of(tensor.dtype())?;
     let encoding = match tensor.quantisation() {
-        None => Encoding::plain(element),
-        Some(quantisation) if quantisation.kind() == SW_QUANTISATION_PER_TENSOR => Encoding {
+        None => ElementEncoding::plain(element),
+        Some(quantisation) if quantisation.kind() == SW_QUANTISATION_PER_TENSOR => ElementEncoding {
             element,
             scale: *quantisation.scale_values().ok()?.first()?,
             zero_point: quantisation.zero_points().ok()?.first().copied().unwrap_or(0),

@@ -4,7 +4,7 @@ use shardwright_shim_abi::{Error, NodeView};
 
 use super::constant::Constant;
 use super::graph::{Graph, Source, Tensor};
-use crate::kernels::encoding::{Element, Encoding};
+use crate::kernels::encoding::{Element, ElementEncoding};
 use crate::kernels::linear::PanelType;
 
 /// The reason why a node cannot run.
@@ -130,7 +130,7 @@ impl<'g, 'a> Here<'g, 'a> {
         for place in places {
             let tensor = self.any(place)?;
             let existing = match tensor.weight() {
-                Some(weight) if weight.quantisation().is_none() => Some(Encoding::F32),
+                Some(weight) if weight.quantisation().is_none() => Some(ElementEncoding::F32),
                 _ => tensor.encoding,
             };
             if existing != output.encoding {

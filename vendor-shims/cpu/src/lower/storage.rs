@@ -13,15 +13,15 @@ use super::graph::{Graph, Source, Tensor};
 use super::memory::{Life, plan};
 use super::rows::Rows;
 use crate::error::unsupported;
-use crate::kernels::encoding::Encoding;
+use crate::kernels::encoding::ElementEncoding;
 use crate::ops::operation::{Home, Operation};
-use crate::program::{Operand, Place, Port, PortDirection};
+use crate::program::{Operand, OperandPlace, Port, PortDirection};
 
 /// A piece of memory that several tensors may share by aliasing.
 #[derive(Clone, Copy, Debug)]
 pub struct Root {
     /// Place, once known. An arena root gets its offset by planning.
-    pub place: Place,
+    pub place: OperandPlace,
     /// Index of the first value.
     pub offset: u64,
     /// Number of values.
@@ -140,7 +140,7 @@ impl Storage {
                 if port.role() == SW_ROLE_STATE { PortDirection::StateRead } else { PortDirection::Input };
             let number = self.ports.len() as u32;
             if encoding.is_direct() {
-                let root = self.root(Place::Bound(number), tensor.elements() as u64, 0);
+                let root = self.root(OperandPlace::Bound(number), tensor.elements() as u64, 0);
                 self.views[port.tensor() as usize] = Some(View { root, offset: 0 });
             } else {
                 self.stored[port.tensor() as usize] = Some(number);
@@ -162,7 +162,7 @@ impl Storage {
                 let existing = match (self.stored[index as usize], self.views[index as usize]) {
                     (Some(number), _) => Some(number),
                     (None, Some(View { root, offset: 0 })) => match self.roots[root].place {
-                        Place::Bound(number) => Some(number),
+                        OperandPlace::Bound(number) => Some(number),
                         _ => None,
                     },
                     _ => None,
@@ -190,8 +190,8 @@ impl Storage {
             let root = &mut self.roots[view.root];
             root.last = end;
             let whole = view.offset == 0 && root.elements == tensor.elements() as u64;
-            if root.place == Place::Arena && whole && encoding.is_direct() {
-                root.place = Place::Bound(number as u32);
+            if root.place == OperandPlace::Arena && whole && encoding.is_direct() {
+                root.place = OperandPlace::Bound(number as u32);
             } else {
                 self.finals.push((index, number));
             }
@@ -213,7 +213,7 @@ impl Storage {
     /// Gives every root of the arena its offset.
     fn place(&mut self) {
         let arena: Vec<usize> =
-            (0..self.roots.len()).filter(|root| self.roots[*root].place == Place::Arena).collect();
+            (0..self.roots.len()).filter(|root| self.roots[*root].place == OperandPlace::Arena).collect();
         let lives: Vec<Life> = arena
             .iter()
             .map(|&root| {
@@ -228,7 +228,7 @@ impl Storage {
         self.arena = total;
     }
 
-    fn root(&mut self, place: Place, elements: u64, first: usize) -> usize {
+    fn root(&mut self, place: OperandPlace, elements: u64, first: usize) -> usize {
         self.roots.push(Root { place, offset: 0, elements, first, last: first });
         self.roots.len() - 1
     }
@@ -237,7 +237,7 @@ impl Storage {
         &mut self,
         port: &PortView<'_>,
         direction: PortDirection,
-        encoding: Encoding,
+        encoding: ElementEncoding,
         tensor: &Tensor<'_>,
     ) {
         self.ports.push(Port {
@@ -253,7 +253,7 @@ impl Storage {
     fn want_values(&mut self, graph: &Graph<'_>, tensor: u32, reader: usize) {
         if self.stored[tensor as usize].is_some() && self.views[tensor as usize].is_none() {
             let elements = graph.tensors[tensor as usize].elements() as u64;
-            let root = self.root(Place::Arena, elements, reader);
+            let root = self.root(OperandPlace::Arena, elements, reader);
             self.views[tensor as usize] = Some(View { root, offset: 0 });
             self.decodes.push((reader, tensor, root));
         }
@@ -274,7 +274,7 @@ impl Storage {
         let view = match (operation.home(&result.shape), source) {
             (Home::State, _) => return self.state_update(graph, index, output),
             (Home::View { offset }, Some(view)) => View { root: view.root, offset: view.offset + offset },
-            _ => View { root: self.root(Place::Arena, result.elements() as u64, index), offset: 0 },
+            _ => View { root: self.root(OperandPlace::Arena, result.elements() as u64, index), offset: 0 },
         };
         self.views[output as usize] = Some(view);
         Ok(())
@@ -286,7 +286,7 @@ impl Storage {
         let state = node.optional_input(0).unwrap_or(output) as usize;
         let view = self.views[state].filter(|_| self.stored[state].is_none());
         let bound = self.stored[state].or_else(|| match self.roots[view?.root].place {
-            Place::Bound(port) if view?.offset == 0 => Some(port),
+            OperandPlace::Bound(port) if view?.offset == 0 => Some(port),
             _ => None,
         });
         let Some(port) = bound.filter(|port| self.ports[*port as usize].role == SW_ROLE_STATE) else {
@@ -344,7 +344,7 @@ impl Storage {
 
     fn copy_crossed_inputs(&mut self, graph: &Graph<'_>, rows: &Rows) {
         for port in 0..graph.entry.inputs().len() {
-            let existing = self.roots.iter().position(|root| root.place == Place::Bound(port as u32));
+            let existing = self.roots.iter().position(|root| root.place == OperandPlace::Bound(port as u32));
             let Some(existing) = existing.filter(|_| self.ports[port].encoding.is_direct()) else { continue };
             let crossed = (0..self.views.len()).any(|tensor| {
                 rows.crossed[tensor] && self.views[tensor].is_some_and(|view| view.root == existing)
@@ -352,7 +352,7 @@ impl Storage {
             if crossed {
                 let elements = self.roots[existing].elements;
                 let last = self.roots[existing].last;
-                let copy = self.root(Place::Arena, elements, 0);
+                let copy = self.root(OperandPlace::Arena, elements, 0);
                 self.roots[copy].last = last;
                 for view in self.views.iter_mut().flatten().filter(|view| view.root == existing) {
                     view.root = copy;
@@ -371,7 +371,7 @@ impl Storage {
                     None => {
                         let rows = graph.tensors[key.positions as usize].elements();
                         let elements = rows as u64 * key.pairs as u64;
-                        let roots = [(); 2].map(|()| self.root(Place::Arena, elements, index));
+                        let roots = [(); 2].map(|()| self.root(OperandPlace::Arena, elements, index));
                         self.tables.insert(key, roots);
                         roots
                     }
@@ -419,7 +419,7 @@ impl Storage {
     pub fn stored(&self, graph: &Graph<'_>, tensor: u32) -> Option<Operand> {
         let port = self.stored[tensor as usize]?;
         let elements = graph.tensors[tensor as usize].elements() as u64;
-        Some(Operand { place: Place::Bound(port), offset: 0, elements })
+        Some(Operand { place: OperandPlace::Bound(port), offset: 0, elements })
     }
 
     /// Returns the whole of a root as an operand.
@@ -435,12 +435,16 @@ impl Storage {
 }
 
 /// Returns the encoding of a binding, which must equal the encoding of its tensor.
-fn binding_encoding(port: &PortView<'_>, what: &'static str, tensor: &Tensor<'_>) -> Result<Encoding, Error> {
+fn binding_encoding(
+    port: &PortView<'_>,
+    what: &'static str,
+    tensor: &Tensor<'_>,
+) -> Result<ElementEncoding, Error> {
     let unsupported = |reason: String| unsupported(what, port.name(), reason);
     let Some(encoding) = tensor.encoding else {
         if tensor.weight().is_some() {
             // `recognise` rejects it with a better reason.
-            return Ok(Encoding::F32);
+            return Ok(ElementEncoding::F32);
         }
         return Err(unsupported(format!(
             "element type {} without one valid scale cannot be bound",

@@ -10,7 +10,7 @@ use crate::kernels::integer::split::{self, Split};
 use crate::kernels::integer::{Geometry, IntegerType};
 use crate::kernels::linear::{PanelType, packed_elements};
 use crate::program::{
-    MAX_VALUES, NumberForm, Operand, PackedScales, PackedSplit, PackedTiles, PackedWeights, Place,
+    MAX_VALUES, NumberForm, Operand, OperandPlace, PackedScales, PackedSplit, PackedTiles, PackedWeights,
     VALUE_BYTES,
 };
 use crate::simd::LANES;
@@ -256,7 +256,7 @@ impl<'a> Weights<'a> {
         let elements = constant.elements();
         let key = Key::Wide { weight: weight.identity() };
         let offset = self.place(key, elements * VALUE_BYTES, LINE, || Form::Wide { constant })?;
-        Ok(Operand { place: Place::Constant, offset: offset / VALUE_BYTES, elements })
+        Ok(Operand { place: OperandPlace::Constant, offset: offset / VALUE_BYTES, elements })
     }
 
     /// Returns the first value of a weight, which becomes part of a step.
@@ -271,7 +271,7 @@ impl<'a> Weights<'a> {
         let elements = values.len() as u64;
         let key = Key::Literal(values.iter().map(|value| value.to_bits()).collect());
         let offset = self.place(key, elements * VALUE_BYTES, LINE, || Form::Literal(values))?;
-        Ok(Operand { place: Place::Constant, offset: offset / VALUE_BYTES, elements })
+        Ok(Operand { place: OperandPlace::Constant, offset: offset / VALUE_BYTES, elements })
     }
 
     /// Writes the section from its first byte to its last. `sink` receives pieces of at most a few

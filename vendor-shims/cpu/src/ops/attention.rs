@@ -9,7 +9,7 @@ use crate::kernels::attention::{
     scratch_of_all, scratch_rounded, scratch_values,
 };
 use crate::lower::{Emit, Following, Here, Recognised, Site, expect, invalid, matrix, unsupported};
-use crate::program::{AttentionKeys, Bounds, Checked, Entry, Place, Step, ensure, product, step};
+use crate::program::{AttentionKeys, Bounds, Checked, Entry, OperandPlace, Step, ensure, product, step};
 
 pub fn recognise(here: &Here<'_, '_>) -> Recognised<Operation> {
     here.operands(4, 4)?;
@@ -142,7 +142,7 @@ impl step::Attention {
     /// Checks whether keys or values are encoded.
     fn is_encoded(&self, entry: &Entry) -> bool {
         [self.k, self.v].iter().any(|operand| match operand.place {
-            Place::Bound(port) => {
+            OperandPlace::Bound(port) => {
                 entry.ports.get(port as usize).is_none_or(|port| !port.encoding.is_direct())
             }
             _ => false,

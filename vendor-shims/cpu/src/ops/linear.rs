@@ -16,7 +16,7 @@ use crate::lower::{
 };
 use crate::pool::PIECES;
 use crate::program::{
-    Bounds, Checked, DynamicMap, Entry, Extent, MAX_MAPS, Operand, Place, Step, ensure, product, step,
+    Bounds, Checked, DynamicMap, Entry, Extent, MAX_MAPS, Operand, OperandPlace, Step, ensure, product, step,
 };
 use crate::tuning::Shape;
 
@@ -135,7 +135,8 @@ pub fn lower_map<'a>(
 /// run may then omit results.
 pub fn is_logits(emit: &Emit<'_, '_>, tensor: u32, out: Operand) -> bool {
     let (graph, ports) = (emit.graph, &emit.storage.ports);
-    let leaves = matches!(out.place, Place::Bound(port) if ports[port as usize].role == SW_ROLE_LOGITS);
+    let leaves =
+        matches!(out.place, OperandPlace::Bound(port) if ports[port as usize].role == SW_ROLE_LOGITS);
     let read = graph.nodes.iter().any(|node| node.inputs().flatten().any(|input| input == tensor));
     leaves && !read && graph.entry.outputs().filter(|port| port.tensor() == tensor).count() == 1
 }

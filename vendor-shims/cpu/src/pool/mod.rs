@@ -9,11 +9,11 @@
 //! Threads take the units of a job (`share.rs`), so that slow cores do not hold up fast ones. A job
 //! with few units calls only as many threads, and the others stay as they are.
 
-mod ahead;
 mod cores;
 mod gate;
 mod output;
 mod patience;
+mod prefetch;
 mod share;
 #[cfg(test)]
 pub(crate) mod simulated;
@@ -24,13 +24,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-pub use ahead::PIECES;
-use ahead::{Ahead, Upcoming};
 use cores::Processors;
 pub use cores::performance_cores;
 use gate::Gates;
 pub use output::SharedOutput;
 use patience::Patience;
+pub use prefetch::PIECES;
+use prefetch::{Ahead, Upcoming};
 pub use share::Cut;
 use share::{MOST_UNITS, Shares, Taker};
 

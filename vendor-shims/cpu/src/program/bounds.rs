@@ -57,9 +57,9 @@ impl Bounds<'_> {
     pub fn reads_stored(&self, operand: Operand, needed: u64) -> Checked {
         let end = operand.offset.checked_add(operand.elements);
         let available = match operand.place {
-            Place::Arena => self.entry.arena,
-            Place::Constant => self.constants / VALUE_BYTES,
-            Place::Bound(port) => {
+            OperandPlace::Arena => self.entry.arena,
+            OperandPlace::Constant => self.constants / VALUE_BYTES,
+            OperandPlace::Bound(port) => {
                 *self.ports.get(port as usize).ok_or_else(|| format!("no binding {port}"))?
             }
         };
@@ -77,7 +77,7 @@ impl Bounds<'_> {
 
     fn direct(&self, operand: Operand) -> Checked {
         match operand.place {
-            Place::Bound(port) if !self.entry.ports[port as usize].encoding.is_direct() => {
+            OperandPlace::Bound(port) if !self.entry.ports[port as usize].encoding.is_direct() => {
                 Err(format!("{operand:?} is encoded"))
             }
             _ => Ok(()),
@@ -95,9 +95,9 @@ impl Bounds<'_> {
     pub fn writes_stored(&self, operand: Operand, needed: u64, sources: &[Operand]) -> Checked {
         self.reads_stored(operand, needed)?;
         let writable = match operand.place {
-            Place::Arena => true,
-            Place::Constant => false,
-            Place::Bound(port) => self.entry.ports[port as usize].direction.is_writable(),
+            OperandPlace::Arena => true,
+            OperandPlace::Constant => false,
+            OperandPlace::Bound(port) => self.entry.ports[port as usize].direction.is_writable(),
         };
         ensure(writable, || format!("{operand:?} is written"))?;
         for source in sources {

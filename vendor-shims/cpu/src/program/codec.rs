@@ -31,11 +31,11 @@ mod tests {
     use shardwright_shim_abi::ErrorClass;
 
     use super::*;
-    use crate::program::{Entry, Extent, Operand, Place, Step, step};
+    use crate::program::{Entry, Extent, Operand, OperandPlace, Step, step};
 
     fn program() -> Program {
-        let x = Operand { place: Place::Arena, offset: 0, elements: 300 };
-        let out = Operand { place: Place::Bound(1), ..x };
+        let x = Operand { place: OperandPlace::Arena, offset: 0, elements: 300 };
+        let out = Operand { place: OperandPlace::Bound(1), ..x };
         let softmax = step::Softmax { x, width: 3, groups: Extent::PerRow(100), out };
         let steps = vec![Step::Softmax(softmax); 3];
         let entry =
@@ -66,7 +66,7 @@ mod tests {
     /// Checks the factor that the limit on a program's bytes assumes.
     #[test]
     fn steps_take_up_to_forty_times_their_bytes() {
-        let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };
+        let nothing = Operand { place: OperandPlace::Arena, offset: 0, elements: 0 };
         let step = Step::ZeroTail(step::ZeroTail { target: nothing, valid: Extent::Fixed(0) });
         let shortest = postcard::to_allocvec(&step).unwrap();
         assert!(size_of::<Step>() <= 40 * shortest.len(), "{} bytes", size_of::<Step>());

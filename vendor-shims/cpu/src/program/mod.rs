@@ -11,7 +11,7 @@ mod packed;
 pub mod step;
 
 pub use codec::{decode, encode};
-pub use operand::{Extent, Operand, Place};
+pub use operand::{Extent, Operand, OperandPlace};
 pub use packed::{NumberForm, PackedScales, PackedSplit, PackedTiles, PackedWeights};
 pub use step::{AttentionKeys, DynamicMap, MAX_MAPS, Step};
 
@@ -19,7 +19,7 @@ pub(crate) use bounds::{Bounds, Checked, axes, ensure, product};
 
 use serde::{Deserialize, Serialize};
 
-use crate::kernels::encoding::Encoding;
+use crate::kernels::encoding::ElementEncoding;
 
 /// Entries that share one weight section.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ pub struct Port {
     pub direction: PortDirection,
     /// `SW_ROLE_…`
     pub role: u32,
-    pub encoding: Encoding,
+    pub encoding: ElementEncoding,
     pub shape: Vec<u64>,
 }
 

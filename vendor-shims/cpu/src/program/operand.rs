@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Location of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Place {
+pub enum OperandPlace {
     /// The shard's own memory, reused from step to step.
     Arena,
     Constant,
@@ -16,7 +16,7 @@ pub enum Place {
 /// in their stored encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Operand {
-    pub place: Place,
+    pub place: OperandPlace,
     /// Index of the first value.
     pub offset: u64,
     pub elements: u64,

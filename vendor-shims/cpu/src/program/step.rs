@@ -10,7 +10,7 @@ use super::packed::{PackedSplit, PackedTiles, PackedWeights};
 use crate::kernels::attention::{Heads, Products};
 use crate::kernels::convolution::Plane;
 use crate::kernels::elementwise::{self, Broadcast, Gate};
-use crate::kernels::encoding::Encoding;
+use crate::kernels::encoding::ElementEncoding;
 use crate::kernels::norm;
 use crate::kernels::reduce::Reduction;
 use crate::kernels::relative::Relative;
@@ -304,7 +304,7 @@ pub struct Encode {
 /// represent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Nearest {
-    pub encoding: Encoding,
+    pub encoding: ElementEncoding,
     pub count: Extent,
     pub values: Operand,
 }

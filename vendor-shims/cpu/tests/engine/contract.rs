@@ -256,11 +256,11 @@ fn nodes_are_refused_with_a_reason() {
         ("3 inputs, expected 1 to 2", |b| b.nodes[0].inputs = vec![0, 0, 0]),
         ("has no input 0", |b| b.nodes[0].inputs[0] = SW_NO_TENSOR),
         ("is of element type 7", |b| {
-            b.tensors[0].encoding = Encoding::plain(SW_DTYPE_I8);
+            b.tensors[0].encoding = TableEncoding::plain(SW_DTYPE_I8);
         }),
         ("is of element type 9", |b| {
             let output = b.nodes[0].outputs[0] as usize;
-            b.tensors[output].encoding = Encoding::plain(SW_DTYPE_I64);
+            b.tensors[output].encoding = TableEncoding::plain(SW_DTYPE_I64);
         }),
         ("from the inputs", |b| {
             let output = b.nodes[0].outputs[0] as usize;
@@ -355,7 +355,7 @@ fn graphs_that_contradict_themselves_are_errors() {
         (invalid, "tensor 79", |b| b.outputs[0].tensor = 79),
         (invalid, "tensor 80", |b| b.inputs[0].tensor = 80),
         (invalid, "no node computes", |b| {
-            let stray = b.tensor("stray", Encoding::F32, &[1]);
+            let stray = b.tensor("stray", TableEncoding::F32, &[1]);
             b.outputs[0].tensor = stray;
         }),
         (invalid, "is empty", |b| b.tensors[0].shape = vec![0, 6]),
@@ -834,20 +834,20 @@ fn unsupported_encodings_are_refused_with_a_reason() {
     let host = open(&[]).expect("opened");
     let reason = |b: &Builder| host.check(b.build()).expect("checked")[0].clone();
     let mut b = simple();
-    b.encode(0, Encoding::integers(SW_DTYPE_U16, 0.01, 7));
+    b.encode(0, TableEncoding::integers(SW_DTYPE_U16, 0.01, 7));
     assert_eq!(reason(&b).0, SW_VERDICT_TAKEN);
     for (scale, part) in [(0.0, "one valid scale"), (-1.0, "one valid scale"), (1e-42, "one valid scale")] {
-        b.encode(0, Encoding::integers(SW_DTYPE_U16, scale, 7));
+        b.encode(0, TableEncoding::integers(SW_DTYPE_U16, scale, 7));
         assert!(reason(&b).1.contains(part), "{}", reason(&b).1);
         refused(host.compile(&[b.build()], &[]).map(|_| ()), SW_ERROR_UNSUPPORTED_OP, part);
     }
-    b.encode(0, Encoding::integers(SW_DTYPE_U16, f32::NAN, 7));
+    b.encode(0, TableEncoding::integers(SW_DTYPE_U16, f32::NAN, 7));
     refused(host.check(b.build()), SW_ERROR_INVALID_ARGUMENT, "scale 0 is NaN");
-    b.encode(0, Encoding::integers(SW_DTYPE_U16, 0.1, 70_000));
+    b.encode(0, TableEncoding::integers(SW_DTYPE_U16, 0.1, 70_000));
     refused(host.check(b.build()), SW_ERROR_INVALID_ARGUMENT, "zero point 70000");
     for packed in [SW_DTYPE_I4, SW_DTYPE_I2] {
         let mut b = simple();
-        b.encode(0, Encoding::integers(packed, 0.1, 0));
+        b.encode(0, TableEncoding::integers(packed, 0.1, 0));
         assert!(reason(&b).1.contains("is not supported here"), "{}", reason(&b).1);
     }
     // Operations that only move elements must keep their encoding.
@@ -855,12 +855,12 @@ fn unsupported_encodings_are_refused_with_a_reason() {
     let x = b.input("x", SW_ROLE_GATHERED, &[4, 4]);
     let y = b.transpose(x, &[1, 0]);
     b.output("y", SW_ROLE_TAP, y);
-    b.encode(x, Encoding::integers(SW_DTYPE_U16, 0.1, 3));
+    b.encode(x, TableEncoding::integers(SW_DTYPE_U16, 0.1, 3));
     for affine in [(0.1, 4), (0.2, 3)] {
-        b.encode(y, Encoding { dtype: SW_DTYPE_U16, affine: Some(affine) });
+        b.encode(y, TableEncoding { dtype: SW_DTYPE_U16, affine: Some(affine) });
         assert!(reason(&b).1.contains("must keep the encoding of input 0 `x`"), "{}", reason(&b).1);
     }
-    b.encode(y, Encoding::integers(SW_DTYPE_U16, 0.1, 3));
+    b.encode(y, TableEncoding::integers(SW_DTYPE_U16, 0.1, 3));
     assert_eq!(reason(&b).0, SW_VERDICT_TAKEN);
     // A port must have the encoding of its tensor.
     let raw = b.build();
@@ -882,7 +882,7 @@ fn estimates_count_the_bytes_of_formats() {
     let state = |dtype, affine| {
         let mut b = stateful();
         for tensor in [0, 3, 4] {
-            b.encode(tensor, Encoding { dtype, affine });
+            b.encode(tensor, TableEncoding { dtype, affine });
         }
         host.estimate(b.build()).expect("estimated").expect("an estimate").bytes
     };

@@ -14,8 +14,8 @@ use shardwright_shim_cpu::kernels::linear::PanelType;
 use shardwright_shim_cpu::kernels::shape::Strided;
 use shardwright_shim_cpu::program::{
     AttentionKeys, DynamicMap, Entry, Extent, MAX_ENTRIES, MAX_NAME, MAX_PORTS, MAX_RANK, MAX_STEPS,
-    NumberForm, Operand, PackedScales, PackedTiles, PackedWeights, Place, Port, PortDirection, Program, Step,
-    step,
+    NumberForm, Operand, OperandPlace, PackedScales, PackedTiles, PackedWeights, Port, PortDirection,
+    Program, Step, step,
 };
 
 /// Most bytes of activations and bindings of entries that are run.
@@ -93,7 +93,7 @@ fn an_artefact_must_be_aligned() {
 /// Steps without data also need time, which no memory limit bounds.
 #[test]
 fn steps_with_too_many_empty_iterations_are_refused() {
-    let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };
+    let nothing = Operand { place: OperandPlace::Arena, offset: 0, elements: 0 };
     let product = |batches: usize| {
         Step::MatMul(step::MatMul {
             a: nothing,
@@ -142,7 +142,7 @@ fn steps_with_too_many_empty_iterations_are_refused() {
 /// them.
 #[test]
 fn positions_that_nothing_reads_are_checked() {
-    let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };
+    let nothing = Operand { place: OperandPlace::Arena, offset: 0, elements: 0 };
     let check = |positions: Operand| {
         let heads = Heads { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, softcap: 0.0 };
         let [x, out] = [0, 1].map(|offset| Operand { offset, elements: 1, ..nothing });
@@ -164,7 +164,7 @@ fn positions_that_nothing_reads_are_checked() {
         Program { threads: 1, entries: vec![entry] }.check(0)
     };
     check(nothing).expect("no positions");
-    let foreign = Operand { place: Place::Bound(61), ..nothing };
+    let foreign = Operand { place: OperandPlace::Bound(61), ..nothing };
     assert!(check(foreign).expect_err("a foreign binding").contains("no binding 61"));
 }
 
@@ -172,7 +172,7 @@ fn positions_that_nothing_reads_are_checked() {
 #[test]
 fn weights_that_do_not_suit_their_blocks_are_refused() {
     use IntegerType::{I4, I5, I6, I8};
-    let arena = |offset: u64, elements: u64| Operand { place: Place::Arena, offset, elements };
+    let arena = |offset: u64, elements: u64| Operand { place: OperandPlace::Arena, offset, elements };
     let check = |inputs: u64, step: Step| {
         let (name, ports, steps) = ("one".to_owned(), Vec::new(), vec![step]);
         let entry = Entry { name, rows: 1, context: 1, ports, arena: inputs + 16, steps };
@@ -229,13 +229,13 @@ fn weights_that_do_not_suit_their_blocks_are_refused() {
 
 #[test]
 fn programs_beyond_a_limit_are_refused() {
-    let nothing = Operand { place: Place::Arena, offset: 0, elements: 0 };
+    let nothing = Operand { place: OperandPlace::Arena, offset: 0, elements: 0 };
     let step = Step::ZeroTail(step::ZeroTail { target: nothing, valid: Extent::Fixed(0) });
     let port = Port {
         name: "x".to_owned(),
         direction: PortDirection::Input,
         role: 0,
-        encoding: encoding::Encoding::F32,
+        encoding: encoding::ElementEncoding::F32,
         shape: Vec::new(),
     };
     let entry = Entry {
@@ -394,7 +394,7 @@ fn malformed_work_orders_are_refused_or_run() {
                     let tensor = (next() % b.tensors.len()) as u32;
                     let affine = (f32::from_bits(next() as u32), next() as i32 % 300);
                     let dtype = dtypes[next() % dtypes.len()];
-                    b.encode(tensor, Encoding { dtype, affine: (next() % 3 > 0).then_some(affine) });
+                    b.encode(tensor, TableEncoding { dtype, affine: (next() % 3 > 0).then_some(affine) });
                 }
                 9 => {
                     let constant = next() % b.constants.len();

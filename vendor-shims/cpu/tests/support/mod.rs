@@ -8,6 +8,6 @@ pub use shardwright_shim_testing::host::EstimateInfo;
 pub use shardwright_shim_testing::*;
 
 /// Opens an instance on the shim's only device.
-pub fn open(options: &[(&str, &str)]) -> Result<Host, Failure> {
+pub fn open(options: &[(&str, &str)]) -> Result<Host, ErrorObject> {
     Host::open(shardwright_shim_cpu::shim_entry(), "cpu", options)
 }

@@ -83,16 +83,16 @@ pub fn encoded_sample() -> Builder {
     b.output("rounded", SW_ROLE_TAP, y);
     for tensor in 0..b.tensors.len() as u32 {
         let constant = b.constants.iter().any(|(known, _)| *known == tensor);
-        if b.encoding_of(tensor) == Encoding::F32 && !constant && tensor != first {
-            b.encode(tensor, Encoding::integers(SW_DTYPE_U16, 1e-3, 30_000));
+        if b.encoding_of(tensor) == TableEncoding::F32 && !constant && tensor != first {
+            b.encode(tensor, TableEncoding::integers(SW_DTYPE_U16, 1e-3, 30_000));
         }
     }
     // These are the state, its new rows and the result.
     let update = b.nodes.iter().find(|node| node.op == SW_OP_STATE_UPDATE).expect("an update").clone();
     for tensor in [update.inputs[0], update.inputs[1], update.outputs[0]] {
-        b.encode(tensor, Encoding::integers(SW_DTYPE_U8, 0.05, 100));
+        b.encode(tensor, TableEncoding::integers(SW_DTYPE_U8, 0.05, 100));
     }
-    b.encode(first, Encoding::F16);
+    b.encode(first, TableEncoding::F16);
     b
 }
 

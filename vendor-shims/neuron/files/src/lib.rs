@@ -24,7 +24,7 @@
 //!
 //! Reading order: [`inspect`](mod@inspect) is the entry point. [`tflite`], [`litertlm`],
 //! [`executorch`] and [`neuron_schema`] wrap a [`blob`]. [`record`] reads the compiler's record in
-//! it, [`options`] its options, and [`known`] lists the options that public sources name.
+//! it, [`options`] its options, and [`known_options`] lists the options that public sources name.
 //! [`flatbuffer`], [`flexbuffer`] and [`sequence`] are the underlying encodings.
 
 #![forbid(unsafe_code)]
@@ -37,7 +37,7 @@ pub mod executorch;
 pub mod flatbuffer;
 pub mod flexbuffer;
 pub mod inspect;
-pub mod known;
+pub mod known_options;
 pub mod litertlm;
 pub mod neuron_schema;
 mod operators;

@@ -12,7 +12,7 @@ use shardwright_neuron_adapter::{
     OperandType, PerChannelQuantParams, RuntimeVersion, SymmPerChannelQuantParams, result,
 };
 
-use crate::books::{Books, Operand, Place, Violation};
+use crate::object_ledger::{IoMemory, ObjectLedger, Operand, Violation};
 use crate::{Rule, blob, record};
 
 /// First number for operand types of extensions.
@@ -20,7 +20,7 @@ const EXTENSION_OPERANDS: i32 = 30_000;
 
 /// State shared by the functions: the books, and the mapped memory.
 struct State {
-    books: Books,
+    books: ObjectLedger,
     /// Mappings by handle of the memory.
     memories: Vec<(usize, Mapped)>,
 }
@@ -41,7 +41,7 @@ fn state<T>(body: impl FnOnce(&mut State) -> T) -> T {
     static STATE: OnceLock<Mutex<State>> = OnceLock::new();
     let state = STATE.get_or_init(|| {
         let padding = variable("SHARDWRIGHT_NEURON_RECORDER_PADDING").unwrap_or(1);
-        Mutex::new(State { books: Books::new(padding), memories: Vec::new() })
+        Mutex::new(State { books: ObjectLedger::new(padding), memories: Vec::new() })
     });
     body(&mut state.lock().unwrap_or_else(PoisonError::into_inner))
 }
@@ -454,25 +454,25 @@ exports! {
 
     /// Binds an input to the client's memory, with a signed index.
     fn NeuronExecution_setInput(execution: *mut Execution, index: i32, _kind: *const OperandType, buffer: *const c_void, length: usize) |state, line| {
-        let place = Place::Host { address: buffer.addr(), length };
+        let place = IoMemory::Host { address: buffer.addr(), length };
         bind(state, line, execution, index.into(), place, false)
     }
 
     /// Binds an output to the client's memory, with a signed index.
     fn NeuronExecution_setOutput(execution: *mut Execution, index: i32, _kind: *const OperandType, buffer: *mut c_void, length: usize) |state, line| {
-        let place = Place::Host { address: buffer.addr(), length };
+        let place = IoMemory::Host { address: buffer.addr(), length };
         bind(state, line, execution, index.into(), place, true)
     }
 
     /// Binds an input to shared memory, with an unsigned index.
     fn NeuronExecution_setInputFromMemory(execution: *mut Execution, index: u32, _kind: *const OperandType, memory: *const Memory, offset: usize, length: usize) |state, line| {
-        let place = Place::Memory { memory: handle(memory), offset, length };
+        let place = IoMemory::Memory { memory: handle(memory), offset, length };
         bind(state, line, execution, index.into(), place, false)
     }
 
     /// Binds an output to shared memory, with an unsigned index.
     fn NeuronExecution_setOutputFromMemory(execution: *mut Execution, index: u32, _kind: *const OperandType, memory: *const Memory, offset: usize, length: usize) |state, line| {
-        let place = Place::Memory { memory: handle(memory), offset, length };
+        let place = IoMemory::Memory { memory: handle(memory), offset, length };
         bind(state, line, execution, index.into(), place, true)
     }
 
@@ -607,15 +607,15 @@ fn bind(
     line: &mut String,
     execution: *mut Execution,
     index: i64,
-    place: Place,
+    place: IoMemory,
     output: bool,
 ) -> Kept<c_int> {
     say!(line, " execution={} index={index}", handle(execution));
     match place {
-        Place::Host { length, .. } => {
+        IoMemory::Host { length, .. } => {
             say!(line, " length={length}");
         }
-        Place::Memory { memory, offset, length } => {
+        IoMemory::Memory { memory, offset, length } => {
             say!(line, " memory={memory} offset={offset} length={length}");
         }
     }
@@ -676,10 +676,10 @@ fn forget(state: &mut State, memory: usize) {
 
 /// Returns the address of a place. The descriptor of a memory must still refer to the file from
 /// which the memory was created.
-fn present(state: &State, place: Place) -> Kept<usize> {
+fn present(state: &State, place: IoMemory) -> Kept<usize> {
     match place {
-        Place::Host { address, .. } => Ok(address),
-        Place::Memory { memory, offset, .. } => {
+        IoMemory::Host { address, .. } => Ok(address),
+        IoMemory::Memory { memory, offset, .. } => {
             let existing = state.memories.iter().find(|(existing, _)| *existing == memory);
             let (_, mapped) =
                 existing.ok_or_else(|| broken(Rule::UnknownHandle, format!("memory {memory}")))?;

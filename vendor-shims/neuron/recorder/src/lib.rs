@@ -19,10 +19,10 @@
 //! | `SHARDWRIGHT_NEURON_RECORDER_PADDING` | the last dimension of inputs and outputs is padded to a multiple of this number, 1 by default |
 
 mod blob;
-mod books;
 pub mod exports;
+mod object_ledger;
 mod record;
 mod rules;
 
-pub use books::{Books, Io, Place, Violation};
+pub use object_ledger::{Io, IoMemory, ObjectLedger, Violation};
 pub use rules::Rule;

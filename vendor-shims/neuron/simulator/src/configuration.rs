@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use serde::Deserialize;
 use shardwright_neuron_adapter::setting::PLATFORM_VARIABLE;
 use shardwright_neuron_adapter::{FUNCTIONS, RuntimeVersion};
-use shardwright_neuron_files::known::Known;
+use shardwright_neuron_files::known_options::KnownOption;
 
 use crate::target::Target;
 
@@ -69,7 +69,7 @@ pub struct Configuration {
     /// Whether refusals are printed to stderr.
     pub messages: bool,
     /// Injected failures.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<InjectedFailure>,
 }
 
 impl Default for Configuration {
@@ -128,7 +128,7 @@ impl Honoured {
     pub fn has(&self, name: &str) -> bool {
         let can = !WITHOUT_EFFECT_ON_CODE.contains(&name);
         match self {
-            Honoured::Group(Group::Known) => can && Known::named(name).is_some(),
+            Honoured::Group(Group::Known) => can && KnownOption::named(name).is_some(),
             Honoured::Group(Group::All) => can,
             Honoured::Group(Group::None) => false,
             Honoured::Names(names) => names.contains(name),
@@ -139,7 +139,7 @@ impl Honoured {
 /// A failure injected into a function.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Failure {
+pub struct InjectedFailure {
     /// Name of the function.
     pub function: String,
     /// Number of calls that succeed before the failure, counted over the life of the process.

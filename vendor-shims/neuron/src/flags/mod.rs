@@ -8,7 +8,7 @@ mod probe;
 mod schema;
 
 use shardwright_neuron_adapter::RuntimeVersion;
-use shardwright_neuron_files::known::Known;
+use shardwright_neuron_files::known_options::KnownOption;
 use shardwright_neuron_files::options::{CompilerOption, OptionString};
 use shardwright_shim_abi::Options;
 use shardwright_shim_npu::power::POWER;
@@ -77,13 +77,13 @@ impl Flags {
                     one(name, value, soc, adapter).map(|option| Reach::Compiler(option.into_iter().collect()))
                 }
             };
-            if let Some(instead) = Known::named(name).and_then(|known| known.outdated_in(adapter)) {
+            if let Some(instead) = KnownOption::named(name).and_then(|known| known.outdated_in(adapter)) {
                 flags.remarks.push((index, format!("outdated in this adapter, replaced by `{instead}`")));
             }
             if name == FORCED
                 && let Ok(Reach::Compiler(options)) = &reach
             {
-                let strange = options.iter().filter(|option| Known::named(&option.name).is_none());
+                let strange = options.iter().filter(|option| KnownOption::named(&option.name).is_none());
                 let strange: Vec<&str> = strange.map(|option| option.name.as_str()).collect();
                 if !strange.is_empty() {
                     flags.remarks.push((index, format!("not known to this shim: {}", strange.join(", "))));
@@ -155,7 +155,7 @@ fn one(
     adapter: Option<RuntimeVersion>,
 ) -> Result<Option<CompilerOption>, String> {
     let unknown = |what: String| format!("{what}; `{FORCED}` passes options on unchanged");
-    let Some(known) = Known::named(name) else {
+    let Some(known) = KnownOption::named(name) else {
         return Err(unknown("unknown option".to_owned()));
     };
     if !known.is_in(adapter) {

@@ -4,8 +4,10 @@
 //! [`FORCED`].
 
 use shardwright_neuron_adapter::RuntimeVersion;
-use shardwright_neuron_files::known::Values::{Chip, Cores, List, Memory, Number, Switch, Text, Words};
-use shardwright_neuron_files::known::{KNOWN, Known, MANY_CORES};
+use shardwright_neuron_files::known_options::Values::{
+    Chip, Cores, List, Memory, Number, Switch, Text, Words,
+};
+use shardwright_neuron_files::known_options::{KNOWN, KnownOption, MANY_CORES};
 use shardwright_shim_abi::{Flag, FlagKind, FlagStage};
 use shardwright_shim_npu::{Choice as _, Power, Priority};
 
@@ -23,7 +25,7 @@ const MUCH_MEMORY: i64 = 64 << 10;
 pub type Reason = String;
 
 /// Returns the kind of values as reported to the host.
-fn kind(known: &Known, soc: &Soc) -> FlagKind {
+fn kind(known: &KnownOption, soc: &Soc) -> FlagKind {
     let most = most(known, soc);
     let words = |words: &[&str]| FlagKind::Choice(words.iter().map(|word| (*word).to_owned()).collect());
     match known.values {
@@ -39,7 +41,7 @@ fn kind(known: &Known, soc: &Soc) -> FlagKind {
 }
 
 /// Returns the largest number of cores or KiB.
-fn most(known: &Known, soc: &Soc) -> i64 {
+fn most(known: &KnownOption, soc: &Soc) -> i64 {
     match known.values {
         Cores => soc.cores.unwrap_or(MANY_CORES),
         Memory if known.name == "l1-size-kb" => soc.l1_kilobytes.unwrap_or(MUCH_MEMORY),
@@ -52,7 +54,7 @@ fn most(known: &Known, soc: &Soc) -> i64 {
 /// # Errors
 ///
 /// The reason why it is invalid, with the valid values.
-pub fn accepts(known: &Known, soc: &Soc, value: &str) -> Result<(), Reason> {
+pub fn accepts(known: &KnownOption, soc: &Soc, value: &str) -> Result<(), Reason> {
     let within = |least: i64, most: i64| match value.parse::<i64>() {
         Ok(number) if (least..=most).contains(&number) => Ok(()),
         _ => Err(format!("`{value}` is not within {least} to {most}")),
@@ -77,7 +79,7 @@ pub fn accepts(known: &Known, soc: &Soc, value: &str) -> Result<(), Reason> {
 /// Returns the flags of a chip with an adapter. For an adapter of unknown version, returns all
 /// flags.
 pub fn schema(soc: &Soc, adapter: Option<RuntimeVersion>) -> Vec<Flag> {
-    let flag = |known: &Known| Flag {
+    let flag = |known: &KnownOption| Flag {
         name: known.name.to_owned(),
         description: match known.outdated_in(adapter) {
             Some(instead) => {
@@ -156,7 +158,7 @@ mod tests {
             let played = soc.simulated_adapter.unwrap_or(RuntimeVersion::new(8, 2, 28));
             for flag in profile["flags"].as_array().expect("flags") {
                 let (flag, value) = (flag["name"].as_str().expect("text"), flag["value"].as_str());
-                let known = Known::named(flag).unwrap_or_else(|| panic!("{name}: {flag}"));
+                let known = KnownOption::named(flag).unwrap_or_else(|| panic!("{name}: {flag}"));
                 assert!(known.is_in(Some(played)), "{name}: {flag} with adapter {played}");
                 assert_eq!(accepts(known, &soc, value.expect("text")), Ok(()), "{name}: {flag}");
             }
@@ -185,11 +187,11 @@ mod tests {
             ("apusys-config", "mt6989", "", false),
         ];
         for (name, soc, value, legal) in cases {
-            let known = Known::named(name).expect("known");
+            let known = KnownOption::named(name).expect("known");
             assert_eq!(accepts(known, &of_profile(soc), value).is_ok(), legal, "{name}={value} on {soc}");
         }
-        assert_eq!(Known::named("no-such-option"), None);
-        let most = kind(Known::named("num-mdla").expect("known"), &of_profile("mt6897"));
+        assert_eq!(KnownOption::named("no-such-option"), None);
+        let most = kind(KnownOption::named("num-mdla").expect("known"), &of_profile("mt6897"));
         assert_eq!(most, FlagKind::Integer { minimum: 1, maximum: 2 });
     }
 }

@@ -7,14 +7,14 @@ use shardwright_shim_abi::{WeightView, raw};
 use shardwright_shim_npu::{Encoding as _, Rules};
 
 use super::Target;
-use super::encoding::Encoding;
+use super::encoding::OperandEncoding;
 use super::weights::matrix_form;
 
 /// Restrictions of a target's adapter.
 pub(super) struct Adapter<'a>(pub &'a Target<'a>);
 
 impl Rules for Adapter<'_> {
-    type Encoding = Encoding;
+    type Encoding = OperandEncoding;
 
     /// Public guidelines state rank 4, and the library reports padding for four axes.
     const MAX_RANK: usize = 4;
@@ -24,12 +24,12 @@ impl Rules for Adapter<'_> {
     ];
     const BIAS: &'static str = "a bias is supported only as a sum after the product";
 
-    fn computes(&self, _: Encoding) -> Result<(), String> {
+    fn computes(&self, _: OperandEncoding) -> Result<(), String> {
         Ok(())
     }
 
-    fn together(&self, encodings: &[Encoding]) -> Result<(), String> {
-        let first = encodings.first().copied().unwrap_or(Encoding::Half);
+    fn together(&self, encodings: &[OperandEncoding]) -> Result<(), String> {
+        let first = encodings.first().copied().unwrap_or(OperandEncoding::Half);
         match (first.family(), encodings.iter().find(|encoding| encoding.family() != first.family())) {
             (_, Some(other)) => {
                 Err(format!("{} with {}; operands must have one type", first.describe(), other.describe()))
@@ -39,15 +39,15 @@ impl Rules for Adapter<'_> {
         }
     }
 
-    fn pointwise(&self, _: u32, _: Encoding) -> Result<(), String> {
+    fn pointwise(&self, _: u32, _: OperandEncoding) -> Result<(), String> {
         Ok(())
     }
 
-    fn convolution(&self, _: &WeightView<'_>, _: Encoding) -> Result<(), String> {
+    fn convolution(&self, _: &WeightView<'_>, _: OperandEncoding) -> Result<(), String> {
         Err("it is supported only as a product with the inputs of each place of the kernel".to_owned())
     }
 
-    fn matrix(&self, weight: &WeightView<'_>, x: Encoding) -> Result<(), String> {
+    fn matrix(&self, weight: &WeightView<'_>, x: OperandEncoding) -> Result<(), String> {
         matrix_form(weight, x, self.0).map(drop)
     }
 }

@@ -4,11 +4,11 @@
 use shardwright_shim_npu as npu;
 use shardwright_shim_npu::ValueId;
 
-use super::encoding::Encoding;
+use super::encoding::OperandEncoding;
 use crate::graph::{Channels, Value};
 
 /// A graph under construction.
-pub(super) type Draft<'w> = npu::Draft<Encoding, Content<'w>, Compute>;
+pub(super) type GraphDraft<'w> = npu::GraphDraft<OperandEncoding, Content<'w>, Compute>;
 /// An operation of the draft.
 pub(super) type Act = npu::Act<Compute>;
 /// Kind of an operation.
@@ -16,9 +16,9 @@ pub(super) type ActKind = npu::Kind<Compute>;
 /// A tensor whose values are known before a run.
 pub(super) type Constant<'w> = npu::Constant<Content<'w>>;
 /// An entry that is being lowered to a draft.
-pub(super) type Work<'s, 'w> = npu::Work<'s, 'w, Encoding, Content<'w>, Compute>;
+pub(super) type Work<'s, 'w> = npu::Work<'s, 'w, OperandEncoding, Content<'w>, Compute>;
 /// The entry to lower.
-pub(super) type Source<'w> = npu::Source<'w, Encoding>;
+pub(super) type Source<'w> = npu::Source<'w, OperandEncoding>;
 
 /// Content of a constant.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,9 +60,9 @@ pub(super) enum Compute {
 }
 
 /// Copies outputs that are not an operation's own result, by a slice of the whole value.
-pub(super) fn leave(draft: &mut Draft<'_>) {
+pub(super) fn leave(draft: &mut GraphDraft<'_>) {
     draft.part_outputs(|draft, value| {
-        let encoding = draft.encoding(value).unwrap_or(Encoding::Half);
+        let encoding = draft.encoding(value).unwrap_or(OperandEncoding::Half);
         let (shape, name) = (draft.shape(value).to_vec(), format!("{}.out", draft.values[value.0].name));
         let all = ActKind::Slice { axis: 0, start: 0, end: shape[0] };
         draft.act(all, &[value], (shape, encoding), &name, None)
@@ -73,7 +73,7 @@ pub(super) fn leave(draft: &mut Draft<'_>) {
 /// shape, and operations whose results are then unused. Values do not change. The result for a
 /// layer does not depend on other layers, so the number of operations of a shard is the sum over
 /// its layers.
-pub(super) fn tidy(draft: &mut Draft<'_>) {
+pub(super) fn tidy(draft: &mut GraphDraft<'_>) {
     let mut alias: Vec<ValueId> = (0..draft.values.len()).map(ValueId).collect();
     let mut maker: Vec<Option<usize>> = vec![None; draft.values.len()];
     let mut nodes: Vec<Act> = Vec::with_capacity(draft.nodes.len());
@@ -113,20 +113,20 @@ mod tests {
     use super::*;
 
     fn act(
-        draft: &mut Draft<'_>,
+        draft: &mut GraphDraft<'_>,
         kind: impl Into<ActKind>,
         input: ValueId,
         shape: &[u64],
         layer: u32,
     ) -> ValueId {
         let origin = NodeRef { node: 0, layer: Some(layer) };
-        draft.act(kind, &[input], (shape.to_vec(), Encoding::Half), "act", Some(origin))
+        draft.act(kind, &[input], (shape.to_vec(), OperandEncoding::Half), "act", Some(origin))
     }
 
     #[test]
     fn what_moves_nothing_goes_inside_a_layer_alone() {
-        let mut draft = Draft::default();
-        let x = draft.value("in", vec![6, 4], ValueKind::Input(Encoding::Half));
+        let mut draft = GraphDraft::default();
+        let x = draft.value("in", vec![6, 4], ValueKind::Input(OperandEncoding::Half));
         draft.inputs.push(x);
         let a = act(&mut draft, ActKind::Reshape, x, &[1, 6, 2, 2], 0);
         let b = act(&mut draft, ActKind::Reshape, a, &[6, 4], 0);

@@ -9,14 +9,14 @@ use shardwright_shim_npu::port::Port;
 use shardwright_shim_npu::{ValueId, ValueKind};
 
 use super::Lowered;
-use super::draft::{Act, ActKind, Compute, Draft, Source};
-use super::encoding::Encoding;
+use super::draft::{Act, ActKind, Compute, GraphDraft, Source};
+use super::encoding::OperandEncoding;
 use crate::graph::{
     NeuronGraph, Operand, OperandIndex, OperandKind, Operation, OperationKind, Value as Bytes,
 };
 
 struct Emitter<'d, 'w> {
-    draft: &'d Draft<'w>,
+    draft: &'d GraphDraft<'w>,
     graph: NeuronGraph<'w>,
     /// The operand of each value.
     operands: Vec<Option<OperandIndex>>,
@@ -27,7 +27,7 @@ struct Emitter<'d, 'w> {
 }
 
 /// Emits the graph of a draft of `source`.
-pub(super) fn emit<'w>(source: &Source<'w>, draft: Draft<'w>) -> Result<Lowered<'w>, Error> {
+pub(super) fn emit<'w>(source: &Source<'w>, draft: GraphDraft<'w>) -> Result<Lowered<'w>, Error> {
     let graph = NeuronGraph { name: source.entry.name().to_owned(), ..NeuronGraph::default() };
     let operands = vec![None; draft.values.len()];
     let mut emitter =
@@ -43,7 +43,7 @@ pub(super) fn emit<'w>(source: &Source<'w>, draft: Draft<'w>) -> Result<Lowered<
             false => emitter.graph.inputs.push(index),
         }
         let shape = source.tensor(view.tensor()).shape;
-        let scale = draft.encoding(*value).and_then(Encoding::scale).map_or(1.0, f64::from);
+        let scale = draft.encoding(*value).and_then(OperandEncoding::scale).map_or(1.0, f64::from);
         ports.push(Port::of(&view, is_output, shape, (scale, 0), draft.shape(*value).to_vec()));
     }
     for act in &draft.nodes {

@@ -11,7 +11,7 @@ pub(super) const LARGEST: f32 = 32_767.0;
 /// How the elements of an activation are stored. Integers are signed, have 16 bits and no zero
 /// point.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Encoding {
+pub(super) enum OperandEncoding {
     /// f32, computed in 16 bits.
     Single,
     Half,
@@ -31,20 +31,20 @@ pub(super) enum Family {
     Fixed,
 }
 
-impl npu::Encoding for Encoding {
-    const HALF: Encoding = Encoding::Half;
+impl npu::Encoding for OperandEncoding {
+    const HALF: OperandEncoding = OperandEncoding::Half;
     /// Range of the results of softmax, sigmoid and hyperbolic tangent: −1 to 1 minus one step, as
     /// TFLite defines it for 16 bits.
-    const FRACTION: Encoding = Encoding::Fixed(1.0 / 32_768.0);
-    const SIGNED_FRACTION: Encoding = Encoding::FRACTION;
+    const FRACTION: OperandEncoding = OperandEncoding::Fixed(1.0 / 32_768.0);
+    const SIGNED_FRACTION: OperandEncoding = OperandEncoding::FRACTION;
 
-    fn of(tensor: &TensorView<'_>) -> Result<Encoding, String> {
+    fn of(tensor: &TensorView<'_>) -> Result<OperandEncoding, String> {
         match tensor.dtype() {
-            raw::SW_DTYPE_F32 => Ok(Encoding::Single),
-            raw::SW_DTYPE_F16 => Ok(Encoding::Half),
-            raw::SW_DTYPE_I32 if tensor.quantisation().is_none() => Ok(Encoding::Index),
+            raw::SW_DTYPE_F32 => Ok(OperandEncoding::Single),
+            raw::SW_DTYPE_F16 => Ok(OperandEncoding::Half),
+            raw::SW_DTYPE_I32 if tensor.quantisation().is_none() => Ok(OperandEncoding::Index),
             raw::SW_DTYPE_I16 => match per_tensor(tensor)? {
-                (scale, 0) => Ok(Encoding::Fixed(scale)),
+                (scale, 0) => Ok(OperandEncoding::Fixed(scale)),
                 (_, zero) => Err(format!("its zero point is {zero}; 16-bit activations must not have one")),
             },
             raw::SW_DTYPE_U16 => Err(
@@ -56,16 +56,16 @@ impl npu::Encoding for Encoding {
     }
 
     fn is_index(self) -> bool {
-        self == Encoding::Index
+        self == OperandEncoding::Index
     }
 
     fn is_fixed(self) -> bool {
-        matches!(self, Encoding::Fixed(_))
+        matches!(self, OperandEncoding::Fixed(_))
     }
 
-    fn scaled(self, factor: f32) -> Encoding {
+    fn scaled(self, factor: f32) -> OperandEncoding {
         match self {
-            Encoding::Fixed(scale) => Encoding::Fixed((scale * factor).max(f32::MIN_POSITIVE)),
+            OperandEncoding::Fixed(scale) => OperandEncoding::Fixed((scale * factor).max(f32::MIN_POSITIVE)),
             other => other,
         }
     }
@@ -76,34 +76,34 @@ impl npu::Encoding for Encoding {
 
     fn describe(self) -> String {
         match self {
-            Encoding::Single => "f32".to_owned(),
-            Encoding::Half => "f16".to_owned(),
-            Encoding::Index => "i32".to_owned(),
-            Encoding::Fixed(scale) => format!("i16 (scale {scale:e})"),
+            OperandEncoding::Single => "f32".to_owned(),
+            OperandEncoding::Half => "f16".to_owned(),
+            OperandEncoding::Index => "i32".to_owned(),
+            OperandEncoding::Fixed(scale) => format!("i16 (scale {scale:e})"),
         }
     }
 }
 
-impl Encoding {
+impl OperandEncoding {
     /// Creates an i16 encoding that reaches from −`most` to `most`.
-    pub fn reaching(most: f32) -> Encoding {
-        Encoding::Fixed((most / LARGEST).max(f32::MIN_POSITIVE))
+    pub fn reaching(most: f32) -> OperandEncoding {
+        OperandEncoding::Fixed((most / LARGEST).max(f32::MIN_POSITIVE))
     }
 
     /// Returns the family in which values of this encoding are computed, or `None` for indices.
     pub fn family(self) -> Option<Family> {
         match self {
-            Encoding::Single => Some(Family::Single),
-            Encoding::Half => Some(Family::Half),
-            Encoding::Fixed(_) => Some(Family::Fixed),
-            Encoding::Index => None,
+            OperandEncoding::Single => Some(Family::Single),
+            OperandEncoding::Half => Some(Family::Half),
+            OperandEncoding::Fixed(_) => Some(Family::Fixed),
+            OperandEncoding::Index => None,
         }
     }
 
     /// Returns the scale of an integer encoding.
     pub fn scale(self) -> Option<f32> {
         match self {
-            Encoding::Fixed(scale) => Some(scale),
+            OperandEncoding::Fixed(scale) => Some(scale),
             _ => None,
         }
     }
@@ -116,10 +116,10 @@ impl Encoding {
     /// Returns the adapter's operand type.
     pub fn kind(self) -> i32 {
         match self {
-            Encoding::Single => operand::TENSOR_FLOAT32,
-            Encoding::Half => operand::TENSOR_FLOAT16,
-            Encoding::Fixed(_) => operand::TENSOR_QUANT16_SYMM,
-            Encoding::Index => operand::TENSOR_INT32,
+            OperandEncoding::Single => operand::TENSOR_FLOAT32,
+            OperandEncoding::Half => operand::TENSOR_FLOAT16,
+            OperandEncoding::Fixed(_) => operand::TENSOR_QUANT16_SYMM,
+            OperandEncoding::Index => operand::TENSOR_INT32,
         }
     }
 }

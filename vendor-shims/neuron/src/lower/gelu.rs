@@ -8,7 +8,7 @@
 use shardwright_shim_npu::lowering::{Binary, Unary};
 use shardwright_shim_npu::{Encoding as _, Lowering as _, ValueId};
 
-use super::encoding::Encoding;
+use super::encoding::OperandEncoding;
 use super::import::Importer;
 
 /// `a`, which is `√(2/π)`.
@@ -21,8 +21,8 @@ const MOST_SQUARE: f32 = 36.0;
 const MOST_INNER: f32 = 8.0;
 
 /// Writes GELU as eight operations.
-pub(super) fn spelled_out(importer: &mut Importer<'_, '_>, x: ValueId, target: Encoding) -> ValueId {
-    let reaching = |most| if target.is_fixed() { Encoding::reaching(most) } else { target };
+pub(super) fn spelled_out(importer: &mut Importer<'_, '_>, x: ValueId, target: OperandEncoding) -> ValueId {
+    let reaching = |most| if target.is_fixed() { OperandEncoding::reaching(most) } else { target };
     let [a, b, one] = [A, B, 1.0].map(|value| importer.number(value, target));
     let square = importer.binary(Binary::Multiply, x, x, reaching(MOST_SQUARE));
     let cubic = importer.binary(Binary::Multiply, square, b, reaching(MOST_SQUARE * B));

@@ -8,8 +8,8 @@ use shardwright_shim_npu::attention::{Attention, recognise};
 use shardwright_shim_npu::lowering::{Binary, Convolution, Reduction, RmsNorm, Rotation, Unary};
 use shardwright_shim_npu::{Encoding as _, Lowering as _, Movements, ValueId};
 
-use super::draft::{Compute, Constant, Content, Draft, Source, Work};
-use super::encoding::{Encoding, Family};
+use super::draft::{Compute, Constant, Content, GraphDraft, Source, Work};
+use super::encoding::{Family, OperandEncoding};
 use super::weights::{encoded, matrix, matrix_form, number, small};
 use super::{Lowering, Target, attention, gelu, island};
 use crate::graph::Value;
@@ -31,7 +31,7 @@ pub(super) fn import<'w>(
     source: &Source<'w>,
     target: &Target<'_>,
     lowering: Lowering,
-) -> Result<Draft<'w>, Error> {
+) -> Result<GraphDraft<'w>, Error> {
     // A layer's part of an input that all layers share stays a slice even if the layer is compiled
     // alone, so that the operations of layers add up.
     let movements = Movements { idle_transposes: lowering == Lowering::Plain, whole_slices: true };
@@ -61,7 +61,7 @@ fn port_shape(role: u32, shape: &[u64], lowering: Lowering) -> Vec<u64> {
 }
 
 impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
-    type Encoding = Encoding;
+    type Encoding = OperandEncoding;
     type Content = Content<'w>;
     type Compute = Compute;
 
@@ -71,7 +71,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         &mut self.work
     }
 
-    fn conversion(from: Encoding, to: Encoding) -> Compute {
+    fn conversion(from: OperandEncoding, to: OperandEncoding) -> Compute {
         Compute::Unary(match (from.is_fixed(), to.is_fixed()) {
             (_, true) => operation::QUANTIZE,
             (true, false) => operation::DEQUANTIZE,
@@ -83,23 +83,23 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         Compute::BatchMatMul { transpose_second }
     }
 
-    fn small(weight: WeightView<'w>, beside: Encoding, offset: f32) -> Result<Constant<'w>, String> {
+    fn small(weight: WeightView<'w>, beside: OperandEncoding, offset: f32) -> Result<Constant<'w>, String> {
         small(weight, family(beside), offset)
     }
 
-    fn scalar(value: f32, beside: Encoding) -> Constant<'w> {
+    fn scalar(value: f32, beside: OperandEncoding) -> Constant<'w> {
         number(value, family(beside))
     }
 
-    fn beside(op: Binary, target: Encoding) -> Encoding {
+    fn beside(op: Binary, target: OperandEncoding) -> OperandEncoding {
         match op {
             Binary::Divide | Binary::Maximum | Binary::Minimum => island::inside(target),
             Binary::Add | Binary::Subtract | Binary::Multiply => target,
         }
     }
 
-    fn unary(&mut self, op: Unary, x: ValueId, target: Encoding) -> ValueId {
-        let fraction = if target.is_fixed() { Encoding::FRACTION } else { target };
+    fn unary(&mut self, op: Unary, x: ValueId, target: OperandEncoding) -> ValueId {
+        let fraction = if target.is_fixed() { OperandEncoding::FRACTION } else { target };
         let (kind, encoding) = match op {
             Unary::Gelu if self.lowering == Lowering::Plain => return gelu::spelled_out(self, x, target),
             Unary::Gelu => (Compute::Gelu, target),
@@ -116,7 +116,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         self.work.act_like(kind, x, encoding)
     }
 
-    fn binary(&mut self, op: Binary, a: ValueId, b: ValueId, target: Encoding) -> ValueId {
+    fn binary(&mut self, op: Binary, a: ValueId, b: ValueId, target: OperandEncoding) -> ValueId {
         let kind = match op {
             Binary::Add => operation::ADD,
             Binary::Subtract => operation::SUB,
@@ -132,7 +132,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         self.work.act_broadcast(Compute::Fused(kind), a, b, target)
     }
 
-    fn reduce(&mut self, op: Reduction, x: ValueId, target: Encoding) -> ValueId {
+    fn reduce(&mut self, op: Reduction, x: ValueId, target: OperandEncoding) -> ValueId {
         let kind = match op {
             Reduction::Sum => operation::REDUCE_SUM,
             Reduction::Mean => operation::MEAN,
@@ -148,12 +148,12 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         if !encoding.is_fixed() {
             return self.work.act_like(Compute::Softmax, x, encoding);
         }
-        let x = self.convert(x, Encoding::Single);
-        let weights = self.work.act_like(Compute::Softmax, x, Encoding::Single);
-        self.convert(weights, Encoding::FRACTION)
+        let x = self.convert(x, OperandEncoding::Single);
+        let weights = self.work.act_like(Compute::Softmax, x, OperandEncoding::Single);
+        self.convert(weights, OperandEncoding::FRACTION)
     }
 
-    fn l2_normalize(&mut self, x: ValueId, target: Encoding) -> ValueId {
+    fn l2_normalize(&mut self, x: ValueId, target: OperandEncoding) -> ValueId {
         island::l2_normalize(self, x, target)
     }
 
@@ -173,7 +173,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         Err(self.work.refused("a convolution is not supported as a whole".to_owned()))
     }
 
-    fn rms_norm(&mut self, norm: RmsNorm, target: Encoding) -> Result<ValueId, Error> {
+    fn rms_norm(&mut self, norm: RmsNorm, target: OperandEncoding) -> Result<ValueId, Error> {
         let RmsNorm { x, width, eps, weight } = norm;
         let value = self.value(x)?;
         let encoding = self.work.encoding_of(value);
@@ -207,7 +207,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         Ok(self.work.reshape(normed, &whole))
     }
 
-    fn rotate(&mut self, rotation: Rotation, target: Encoding) -> Result<ValueId, Error> {
+    fn rotate(&mut self, rotation: Rotation, target: OperandEncoding) -> Result<ValueId, Error> {
         let Rotation { x, head, cos, sin, layer } = rotation;
         let value = self.value(x)?;
         let whole = self.work.draft.shape(value).to_vec();
@@ -244,7 +244,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
 }
 
 impl Importer<'_, '_> {
-    fn fully_connected(&mut self, value: ValueId, matrix: ValueId, target: Encoding) -> ValueId {
+    fn fully_connected(&mut self, value: ValueId, matrix: ValueId, target: OperandEncoding) -> ValueId {
         let inner = self.work.draft.shape(value).last().copied().unwrap_or(1);
         let rows = self.work.draft.shape(value).iter().product::<u64>() / inner;
         let outputs = self.work.draft.shape(matrix)[0];
@@ -277,7 +277,7 @@ impl Importer<'_, '_> {
 }
 
 /// Returns the family of constants for use with values of an encoding.
-fn family(encoding: Encoding) -> Family {
+fn family(encoding: OperandEncoding) -> Family {
     encoding.family().unwrap_or(Family::Half)
 }
 

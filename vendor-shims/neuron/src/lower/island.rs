@@ -13,7 +13,7 @@ use shardwright_shim_npu::lowering::{Binary, Unary};
 use shardwright_shim_npu::{Lowering as _, ValueId};
 
 use super::draft::Compute;
-use super::encoding::Encoding;
+use super::encoding::OperandEncoding;
 use super::import::Importer;
 
 /// Smallest epsilon of a norm of scaled values: the smallest value that a 16-bit float can
@@ -24,15 +24,15 @@ const LEAST_EPSILON: f32 = 6.2e-8;
 const L2_EPSILON: f32 = 1e-24;
 
 /// Returns the float encoding in which values with the encoding `target` are computed.
-pub(super) fn inside(target: Encoding) -> Encoding {
+pub(super) fn inside(target: OperandEncoding) -> OperandEncoding {
     match target {
-        Encoding::Half => Encoding::Half,
-        _ => Encoding::Single,
+        OperandEncoding::Half => OperandEncoding::Half,
+        _ => OperandEncoding::Single,
     }
 }
 
 /// Converts a value to floats. Constants are already created in floats.
-fn enter(importer: &mut Importer<'_, '_>, value: ValueId, inside: Encoding) -> ValueId {
+fn enter(importer: &mut Importer<'_, '_>, value: ValueId, inside: OperandEncoding) -> ValueId {
     match importer.work.draft.encoding(value) {
         None => value,
         Some(_) => importer.convert(value, inside),
@@ -40,7 +40,12 @@ fn enter(importer: &mut Importer<'_, '_>, value: ValueId, inside: Encoding) -> V
 }
 
 /// Adds an operation on one value.
-pub(super) fn unary(importer: &mut Importer<'_, '_>, kind: i32, x: ValueId, target: Encoding) -> ValueId {
+pub(super) fn unary(
+    importer: &mut Importer<'_, '_>,
+    kind: i32,
+    x: ValueId,
+    target: OperandEncoding,
+) -> ValueId {
     let inside = inside(target);
     let x = enter(importer, x, inside);
     let result = importer.work.act_like(Compute::Unary(kind), x, inside);
@@ -53,7 +58,7 @@ pub(super) fn binary(
     kind: Compute,
     a: ValueId,
     b: ValueId,
-    target: Encoding,
+    target: OperandEncoding,
 ) -> ValueId {
     let inside = inside(target);
     let (a, b) = (enter(importer, a, inside), enter(importer, b, inside));
@@ -62,7 +67,12 @@ pub(super) fn binary(
 }
 
 /// Adds a sum, mean or maximum over the last axis.
-pub(super) fn reduce(importer: &mut Importer<'_, '_>, kind: i32, x: ValueId, target: Encoding) -> ValueId {
+pub(super) fn reduce(
+    importer: &mut Importer<'_, '_>,
+    kind: i32,
+    x: ValueId,
+    target: OperandEncoding,
+) -> ValueId {
     let inside = inside(target);
     let x = enter(importer, x, inside);
     let result = importer.work.act_reduced(Compute::Reduce(kind), x, inside);
@@ -71,7 +81,7 @@ pub(super) fn reduce(importer: &mut Importer<'_, '_>, kind: i32, x: ValueId, tar
 
 /// Divides values by the largest magnitude that they can have. Returns the quotient and that
 /// magnitude.
-fn within_one(importer: &mut Importer<'_, '_>, x: ValueId, inside: Encoding) -> (ValueId, f32) {
+fn within_one(importer: &mut Importer<'_, '_>, x: ValueId, inside: OperandEncoding) -> (ValueId, f32) {
     let reach = importer.work.encoding_of(x).reach();
     let x = enter(importer, x, inside);
     let Some(reach) = reach.filter(|reach| reach.is_normal()) else { return (x, 1.0) };
@@ -86,7 +96,7 @@ pub(super) fn rms_norm(
     x: ValueId,
     gamma: Option<ValueId>,
     eps: f32,
-    target: Encoding,
+    target: OperandEncoding,
 ) -> ValueId {
     let inside = inside(importer.work.encoding_of(x));
     let (x, reach) = within_one(importer, x, inside);
@@ -104,7 +114,7 @@ pub(super) fn rms_norm(
 }
 
 /// Adds an L2 normalisation along the last axis.
-pub(super) fn l2_normalize(importer: &mut Importer<'_, '_>, x: ValueId, target: Encoding) -> ValueId {
+pub(super) fn l2_normalize(importer: &mut Importer<'_, '_>, x: ValueId, target: OperandEncoding) -> ValueId {
     let inside = inside(importer.work.encoding_of(x));
     let (x, reach) = within_one(importer, x, inside);
     let least = if reach == 1.0 { L2_EPSILON } else { LEAST_EPSILON };

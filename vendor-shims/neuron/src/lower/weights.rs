@@ -8,7 +8,7 @@ use shardwright_shim_npu::constant::{halves, plus, rows_of_bits, scales, small_v
 use shardwright_shim_npu::encoding::dtype_name;
 
 use super::draft::{Constant, Content};
-use super::encoding::{Encoding, Family, LARGEST};
+use super::encoding::{Family, LARGEST, OperandEncoding};
 use super::{FourBitsRule, Target};
 use crate::graph::{Channels, Value};
 
@@ -32,7 +32,7 @@ pub(super) enum MatrixForm {
 /// why such a product is refused. Scales are checked if their bytes are present.
 pub(super) fn matrix_form(
     weight: &WeightView<'_>,
-    x: Encoding,
+    x: OperandEncoding,
     target: &Target<'_>,
 ) -> Result<MatrixForm, String> {
     let name = weight.name();

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use shardwright_shim_abi::raw::*;
-use shardwright_shim_testing::{Builder, Encoding, EstimateInfo, Weight, values};
+use shardwright_shim_testing::{Builder, EstimateInfo, TableEncoding, Weight, values};
 
 use crate::chips::make_known;
 use crate::support::{DEVICE, Simulator};
@@ -13,7 +13,7 @@ const INPUTS: u64 = 512;
 /// Builds a product of 16-bit integers with a matrix of 8 or 4 bits.
 fn product(rows: u64, weight: &Weight) -> Builder {
     let mut entry = Builder::new(&format!("decode_{rows}@{rows}"), SW_ENTRY_DECODE, rows, rows);
-    entry.encoding = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
+    entry.encoding = TableEncoding::integers(SW_DTYPE_I16, 0.001, 0);
     let x = entry.input_as("x", SW_ROLE_HIDDEN, &[rows, INPUTS], entry.encoding);
     let out = entry.linear(x, weight);
     entry.output("out", SW_ROLE_TAP, out);

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use serde_json::json;
 use shardwright_shim_abi::raw::*;
-use shardwright_shim_testing::{Builder, Encoding, Failure, Region, Weight, refused, values};
+use shardwright_shim_testing::{Builder, ErrorObject, Region, TableEncoding, Weight, refused, values};
 
 use crate::support::{DEVICE, Simulator};
 
 const ENTRY: &str = "decode_2@4";
 
 fn entry() -> Builder {
-    let fixed = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
+    let fixed = TableEncoding::integers(SW_DTYPE_I16, 0.001, 0);
     let mut b = Builder::new(ENTRY, SW_ENTRY_DECODE, 2, 4);
     b.encoding = fixed;
     let x = b.input_as("hidden", SW_ROLE_HIDDEN, &[2, 16], fixed);
@@ -22,11 +22,11 @@ fn entry() -> Builder {
 }
 
 /// Compiles, loads and runs the entry.
-fn whole(simulator: &Simulator) -> Result<Vec<f64>, Failure> {
+fn whole(simulator: &Simulator) -> Result<Vec<f64>, ErrorObject> {
     let host = simulator.host(DEVICE, "lean");
     let compiled = host.compile(&[entry().build()], &[("opt", "3")])?;
     let mut loaded = host.load(&compiled.artefact, &[])?;
-    let fixed = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
+    let fixed = TableEncoding::integers(SW_DTYPE_I16, 0.001, 0);
     let hidden = Region::new(&fixed.encode_f32(&values(32, 9, 3.0)));
     let mut bound = HashMap::from([("hidden".to_owned(), hidden)]);
     loaded.run(ENTRY, 2, &mut bound)?;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use shardwright_neuron_files::options::OptionString;
 use shardwright_shim_abi::raw::*;
-use shardwright_shim_testing::{Builder, Compiled, Encoding, refused, values};
+use shardwright_shim_testing::{Builder, Compiled, TableEncoding, refused, values};
 
 use crate::support::{DEVICE, Simulator};
 
@@ -13,7 +13,7 @@ const PUBLISHED: &str = include_str!("../../files/fuzz/corpus/options/published.
 /// Builds a product with a small matrix.
 fn entry() -> Builder {
     let mut entry = Builder::new("decode_1@1", SW_ENTRY_DECODE, 1, 1);
-    let fixed = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
+    let fixed = TableEncoding::integers(SW_DTYPE_I16, 0.001, 0);
     entry.encoding = fixed;
     let x = entry.input_as("x", SW_ROLE_HIDDEN, &[1, 16], fixed);
     let weight = shardwright_shim_testing::Weight::matrix("w", [8, 16], &values(128, 7, 0.3), 8);

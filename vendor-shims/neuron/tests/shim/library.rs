@@ -8,7 +8,7 @@ use shardwright_shim_abi::raw::*;
 use shardwright_shim_neuron::failure::{LibraryError, NeuronError};
 use shardwright_shim_neuron::library::{Library, LibraryChoice};
 use shardwright_shim_neuron::shim_entry;
-use shardwright_shim_testing::{Builder, Encoding, Host, refused};
+use shardwright_shim_testing::{Builder, Host, TableEncoding, refused};
 
 use crate::support::{Simulator, simulator};
 
@@ -28,7 +28,7 @@ fn versioned(minor: u8) -> String {
 /// Builds an entry of one operation.
 fn gelu() -> &'static SwEntry {
     let mut entry = Builder::new("decode_1@1", SW_ENTRY_DECODE, 1, 1);
-    let fixed = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
+    let fixed = TableEncoding::integers(SW_DTYPE_I16, 0.001, 0);
     entry.encoding = fixed;
     let x = entry.input_as("x", SW_ROLE_HIDDEN, &[1, 8], fixed);
     let y = entry.unary(SW_OP_GELU, x, vec![]);

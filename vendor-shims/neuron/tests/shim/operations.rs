@@ -6,8 +6,8 @@ use serde_json::json;
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_testing::ranges::{encode_all, observe};
 use shardwright_shim_testing::{
-    Attribute, Bound, Builder, Compiled, Encoding, Random, Region, Weight, evaluate, evaluate_all, refused,
-    values, weight,
+    Attribute, Bound, Builder, Compiled, Random, Region, TableEncoding, Weight, evaluate, evaluate_all,
+    refused, values, weight,
 };
 
 use crate::support::{DEVICE, Simulator};
@@ -198,8 +198,9 @@ fn floats_are_computed_as_sixteen_bits_hold_them() {
 #[test]
 fn floats_of_32_bits_are_said_to_be_computed_in_16() {
     let simulator = Simulator::with(json!({}));
-    let fixed = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
-    for (dtype, own, expected) in [(SW_DTYPE_F32, Encoding::F32, [0, 1, 2]), (SW_DTYPE_I16, fixed, [1, 9, 9])]
+    let fixed = TableEncoding::integers(SW_DTYPE_I16, 0.001, 0);
+    for (dtype, own, expected) in
+        [(SW_DTYPE_F32, TableEncoding::F32, [0, 1, 2]), (SW_DTYPE_I16, fixed, [1, 9, 9])]
     {
         let mut entry = Builder::new("decode_3@3", SW_ENTRY_DECODE, ROWS, ROWS);
         entry.encoding = own;
@@ -295,7 +296,7 @@ fn attention_with_its_states_gives_the_reference_s_numbers_with_fewer_operations
 #[test]
 fn what_is_not_taken_is_refused_with_the_reason() {
     let simulator = Simulator::with(json!({}));
-    let reason = |device: &str, encoding: Encoding, weights: &Weight| {
+    let reason = |device: &str, encoding: TableEncoding, weights: &Weight| {
         let mut entry = Builder::new("decode_3@3", SW_ENTRY_DECODE, ROWS, ROWS);
         let x = entry.input_as("a", SW_ROLE_HIDDEN, &[ROWS, 16], encoding);
         entry.encoding = encoding;
@@ -304,13 +305,13 @@ fn what_is_not_taken_is_refused_with_the_reason() {
         let refusals = simulator.host(device, "lean").refusals(entry.build()).expect("verdicts");
         refusals.into_iter().map(|(_, reason)| reason).next().unwrap_or_default()
     };
-    let fixed = Encoding::integers(SW_DTYPE_I16, 0.001, 0);
+    let fixed = TableEncoding::integers(SW_DTYPE_I16, 0.001, 0);
     let (eight, four) = (matrix("w", 5, 16, 8), matrix("w", 5, 16, 4));
     assert_eq!(reason(DEVICE, fixed, &eight), "");
     for (device, encoding, weights, part) in [
-        (DEVICE, Encoding::integers(SW_DTYPE_U16, 0.001, 32_768), &eight, "a16-symmetric"),
-        (DEVICE, Encoding::integers(SW_DTYPE_I16, 0.001, 5), &eight, "zero point is 5"),
-        (DEVICE, Encoding::F32, &eight, "with f32"),
+        (DEVICE, TableEncoding::integers(SW_DTYPE_U16, 0.001, 32_768), &eight, "a16-symmetric"),
+        (DEVICE, TableEncoding::integers(SW_DTYPE_I16, 0.001, 5), &eight, "zero point is 5"),
+        (DEVICE, TableEncoding::F32, &eight, "with f32"),
         (DEVICE, fixed, &four, "refuses it at any size, according to the fact `four-bits-per-channel`"),
         (DEVICE, fixed, &matrix("w", 5, 16, 2), "i2"),
     ] {

@@ -7,7 +7,7 @@ use shardwright_shim_npu::check::{check_all, verdicts};
 use shardwright_shim_npu::constant::{rows_of_bits, symmetric};
 use shardwright_shim_npu::encoding::{dtype_name, per_tensor};
 use shardwright_shim_npu::{Encoding, Kind, Movements, Rules, Source, Work};
-use shardwright_shim_testing::{Attribute, Builder, Encoding as Stored, Weight, integers, values};
+use shardwright_shim_testing::{Attribute, Builder, TableEncoding as Stored, Weight, integers, values};
 
 /// Floats and 16-bit integers.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,7 +5,7 @@ use shardwright_shim_npu::attention::Attention;
 use shardwright_shim_npu::lowering::Binary;
 use shardwright_shim_npu::{Encoding as _, Lowering as _, ValueId};
 
-use super::encoding::Encoding;
+use super::encoding::TensorEncoding;
 use super::import::{Importer, Layout};
 use super::variants::{Heads, KeyRows, SharedMask};
 
@@ -181,7 +181,7 @@ impl Writer<'_, '_, '_> {
             // The weights of a part sum to at most 1, so its context is between zero and its
             // values.
             let within = match self.importer.work.encoding_of(*part).ends() {
-                Some((low, high)) => Encoding::covering(low, high),
+                Some((low, high)) => TensorEncoding::covering(low, high),
                 None => encoding,
             };
             let mixed = self.importer.mat_mul(some, *part, false, within);

@@ -8,14 +8,14 @@ use shardwright_shim_abi::{WeightView, raw};
 use shardwright_shim_npu::encoding::dtype_name;
 use shardwright_shim_npu::{Encoding as _, Rules};
 
-use super::encoding::Encoding;
+use super::encoding::TensorEncoding;
 use super::weights::{MatrixForm, matrix_form};
 
 /// The operations that the library computes correctly. They are the same for every known chip.
 pub(super) struct Hexagon;
 
 impl Rules for Hexagon {
-    type Encoding = Encoding;
+    type Encoding = TensorEncoding;
 
     /// Highest rank that operations are known to support.
     const MAX_RANK: usize = 5;
@@ -29,9 +29,9 @@ impl Rules for Hexagon {
     const BIAS: &'static str =
         "a bias needs 32 bits with a separate scale; a sum after the product is supported instead";
 
-    fn computes(&self, encoding: Encoding) -> Result<(), String> {
+    fn computes(&self, encoding: TensorEncoding) -> Result<(), String> {
         match encoding {
-            Encoding::Single => Err(
+            TensorEncoding::Single => Err(
                 "f32; the processor computes in 16-bit integers or f16, and f32 is only supported in a conversion at a port"
                     .to_owned(),
             ),
@@ -39,8 +39,8 @@ impl Rules for Hexagon {
         }
     }
 
-    fn together(&self, encodings: &[Encoding]) -> Result<(), String> {
-        let first = encodings.first().copied().unwrap_or(Encoding::Half);
+    fn together(&self, encodings: &[TensorEncoding]) -> Result<(), String> {
+        let first = encodings.first().copied().unwrap_or(TensorEncoding::Half);
         match encodings.iter().find(|encoding| encoding.is_fixed() != first.is_fixed()) {
             Some(other) => Err(format!(
                 "{} with {}; the compiler does not validate integers mixed with f16",
@@ -51,16 +51,16 @@ impl Rules for Hexagon {
         }
     }
 
-    fn pointwise(&self, op: u32, x: Encoding) -> Result<(), String> {
+    fn pointwise(&self, op: u32, x: TensorEncoding) -> Result<(), String> {
         match (op, x) {
-            (raw::SW_OP_SQRT, x) if x != Encoding::Half => {
+            (raw::SW_OP_SQRT, x) if x != TensorEncoding::Half => {
                 Err(format!("the library's root of {} is wrong by a thousandth of its range", x.describe()))
             }
             _ => Ok(()),
         }
     }
 
-    fn convolution(&self, weight: &WeightView<'_>, x: Encoding) -> Result<(), String> {
+    fn convolution(&self, weight: &WeightView<'_>, x: TensorEncoding) -> Result<(), String> {
         match matrix_form(weight, x)? {
             MatrixForm::PerChannel { bits: 8 } | MatrixForm::PerTensor { bits: 8 } | MatrixForm::Half => {
                 Ok(())
@@ -73,7 +73,7 @@ impl Rules for Hexagon {
         }
     }
 
-    fn matrix(&self, weight: &WeightView<'_>, x: Encoding) -> Result<(), String> {
+    fn matrix(&self, weight: &WeightView<'_>, x: TensorEncoding) -> Result<(), String> {
         matrix_form(weight, x).map(drop)
     }
 }

@@ -3,18 +3,18 @@
 
 use shardwright_shim_npu as npu;
 
-use super::encoding::Encoding;
+use super::encoding::TensorEncoding;
 use crate::graph::{DataType, QnnEncoding, StaticData};
 
 /// A graph under construction.
-pub(super) type Draft<'w> = npu::Draft<Encoding, Content<'w>, Compute>;
+pub(super) type GraphDraft<'w> = npu::GraphDraft<TensorEncoding, Content<'w>, Compute>;
 pub(super) type Act = npu::Act<Compute>;
 pub(super) type ActKind = npu::Kind<Compute>;
 /// A tensor known before a run.
 pub(super) type Constant<'w> = npu::Constant<Content<'w>>;
 /// An entry being converted to a draft.
-pub(super) type Work<'s, 'w> = npu::Work<'s, 'w, Encoding, Content<'w>, Compute>;
-pub(super) type Source<'w> = npu::Source<'w, Encoding>;
+pub(super) type Work<'s, 'w> = npu::Work<'s, 'w, TensorEncoding, Content<'w>, Compute>;
+pub(super) type Source<'w> = npu::Source<'w, TensorEncoding>;
 
 /// Contents of a constant.
 #[derive(Clone, Debug, PartialEq)]

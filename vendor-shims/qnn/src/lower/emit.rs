@@ -8,8 +8,8 @@ use shardwright_shim_npu::port::Port;
 use shardwright_shim_npu::{ValueId, ValueKind};
 
 use super::Lowered;
-use super::draft::{ActKind, Compute, Draft, Source};
-use super::encoding::Encoding;
+use super::draft::{ActKind, Compute, GraphDraft, Source};
+use super::encoding::TensorEncoding;
 use crate::graph::{
     DataType, Param, QnnEncoding, QnnGraph, QnnNode, QnnTensor, StaticData, TensorIndex, TensorKind,
 };
@@ -19,7 +19,7 @@ use crate::graph::{
 const L2_EPSILON: f32 = 1e-24;
 
 struct Emitter<'d, 'w> {
-    draft: &'d mut Draft<'w>,
+    draft: &'d mut GraphDraft<'w>,
     graph: QnnGraph<'w>,
     /// The tensor of each value.
     tensors: Vec<Option<TensorIndex>>,
@@ -28,9 +28,9 @@ struct Emitter<'d, 'w> {
 }
 
 /// Converts a draft of `source` to the compiler's graph.
-pub(super) fn emit<'w>(source: &Source<'w>, mut draft: Draft<'w>) -> Result<Lowered<'w>, Error> {
+pub(super) fn emit<'w>(source: &Source<'w>, mut draft: GraphDraft<'w>) -> Result<Lowered<'w>, Error> {
     draft.part_outputs(|draft, value| {
-        let encoding = draft.encoding(value).unwrap_or(Encoding::Half);
+        let encoding = draft.encoding(value).unwrap_or(TensorEncoding::Half);
         let (shape, name) = (draft.shape(value).to_vec(), format!("{}.out", draft.values[value.0].name));
         draft.act(ActKind::Reshape, &[value], (shape, encoding), &name, None)
     });
@@ -49,7 +49,7 @@ pub(super) fn emit<'w>(source: &Source<'w>, mut draft: Draft<'w>) -> Result<Lowe
     for (is_output, (views, values)) in [false, true].into_iter().zip(views.iter().zip(&sides)) {
         for (view, value) in views.iter().zip(values) {
             let tensor = emitter.tensor(*value, true)?;
-            let (scale, zero_point) = emitter.draft.encoding(*value).map_or((1.0, 0), Encoding::affine);
+            let (scale, zero_point) = emitter.draft.encoding(*value).map_or((1.0, 0), TensorEncoding::affine);
             let shape = emitter.draft.shape(*value);
             ports.push(Port::of(view, is_output, shape, (scale, zero_point), tensor));
         }
@@ -94,7 +94,7 @@ impl<'w> Emitter<'_, 'w> {
                 .map_err(|_| too_large("tensor-extent", *extent, u64::from(u32::MAX)))?;
             dims.push(extent);
         }
-        let computed = |encoding: Encoding| (encoding.dtype(), encoding.qnn());
+        let computed = |encoding: TensorEncoding| (encoding.dtype(), encoding.qnn());
         let (kind, (dtype, encoding)): (TensorKind<'w>, (DataType, QnnEncoding)) = match &existing.kind {
             ValueKind::Input(encoding) => (TensorKind::Input, computed(*encoding)),
             ValueKind::Computed(encoding) if is_port => (TensorKind::Output, computed(*encoding)),
@@ -174,7 +174,8 @@ impl<'w> Emitter<'_, 'w> {
             ActKind::Concat(axis) => ("Concat", vec![("axis", Param::U32(*axis as u32))]),
             ActKind::Compute(Compute::Convert) => {
                 let (from, to) = (self.draft.encoding(inputs[0]), self.draft.encoding(output));
-                let is_float = |encoding| matches!(encoding, Some(Encoding::Single | Encoding::Half));
+                let is_float =
+                    |encoding| matches!(encoding, Some(TensorEncoding::Single | TensorEncoding::Half));
                 match (is_float(from), is_float(to)) {
                     (true, true) => ("Cast", vec![]),
                     (true, false) => ("Quantize", vec![]),

@@ -8,8 +8,8 @@ use shardwright_shim_npu::lowering::{Binary, Convolution, Reduction, RmsNorm, Ro
 use shardwright_shim_npu::{Encoding as _, Lowering as _, Movements, ValueId};
 
 use super::attention;
-use super::draft::{Compute, Constant, Content, Draft, Source, Work};
-use super::encoding::Encoding;
+use super::draft::{Compute, Constant, Content, GraphDraft, Source, Work};
+use super::encoding::TensorEncoding;
 use super::parts::{AttentionParts, Split};
 use super::variants::{Heads, Product, Rotary, Variants};
 use super::weights::{MatrixForm, MatrixLayout, kernels, matrix, matrix_form, scalar, small};
@@ -59,7 +59,7 @@ pub(super) struct Importer<'s, 'w> {
 pub(super) fn import<'w>(
     source: &Source<'w>,
     variants: &Variants,
-) -> Result<(Draft<'w>, Option<u64>), Error> {
+) -> Result<(GraphDraft<'w>, Option<u64>), Error> {
     let movements = Movements { idle_transposes: false, whole_slices: false };
     let work = Work::new(source, movements, |_, shape| shape.to_vec())?;
     let attention_parts = AttentionParts::default();
@@ -70,7 +70,7 @@ pub(super) fn import<'w>(
 }
 
 impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
-    type Encoding = Encoding;
+    type Encoding = TensorEncoding;
     type Content = Content<'w>;
     type Compute = Compute;
 
@@ -81,7 +81,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         &mut self.work
     }
 
-    fn conversion(_: Encoding, _: Encoding) -> Compute {
+    fn conversion(_: TensorEncoding, _: TensorEncoding) -> Compute {
         Compute::Convert
     }
 
@@ -89,11 +89,11 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         Compute::MatMul { transpose_second }
     }
 
-    fn small(weight: WeightView<'w>, beside: Encoding, offset: f32) -> Result<Constant<'w>, String> {
+    fn small(weight: WeightView<'w>, beside: TensorEncoding, offset: f32) -> Result<Constant<'w>, String> {
         small(weight, beside, offset)
     }
 
-    fn scalar(value: f32, beside: Encoding) -> Constant<'w> {
+    fn scalar(value: f32, beside: TensorEncoding) -> Constant<'w> {
         scalar(value, 1, beside)
     }
 
@@ -115,12 +115,12 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
     fn second(&mut self, tensor: u32) -> Result<ValueId, Error> {
         let value = self.work.value(tensor)?;
         match self.work.encoding_of(value) {
-            Encoding::Fixed8(affine) if (127..=129).contains(&affine.zero) => Ok(value),
+            TensorEncoding::Fixed8(affine) if (127..=129).contains(&affine.zero) => Ok(value),
             encoding => Ok(self.convert(value, encoding.centred())),
         }
     }
 
-    fn unary(&mut self, op: Unary, x: ValueId, target: Encoding) -> ValueId {
+    fn unary(&mut self, op: Unary, x: ValueId, target: TensorEncoding) -> ValueId {
         let name = match op {
             Unary::Gelu => "Gelu",
             Unary::Tanh => "Tanh",
@@ -133,7 +133,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         self.work.act_like(Compute::Unary(name), x, target)
     }
 
-    fn binary(&mut self, op: Binary, a: ValueId, b: ValueId, target: Encoding) -> ValueId {
+    fn binary(&mut self, op: Binary, a: ValueId, b: ValueId, target: TensorEncoding) -> ValueId {
         let name = match op {
             Binary::Add => "ElementWiseAdd",
             Binary::Subtract => "ElementWiseSubtract",
@@ -145,7 +145,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         self.work.act_broadcast(Compute::Binary(name), a, b, target)
     }
 
-    fn reduce(&mut self, op: Reduction, x: ValueId, target: Encoding) -> ValueId {
+    fn reduce(&mut self, op: Reduction, x: ValueId, target: TensorEncoding) -> ValueId {
         let name = match op {
             Reduction::Sum => "ReduceSum",
             Reduction::Mean => "ReduceMean",
@@ -155,11 +155,12 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
     }
 
     fn softmax(&mut self, x: ValueId) -> ValueId {
-        let encoding = if self.work.encoding_of(x).is_fixed() { Encoding::FRACTION } else { Encoding::Half };
+        let encoding =
+            if self.work.encoding_of(x).is_fixed() { TensorEncoding::FRACTION } else { TensorEncoding::Half };
         self.work.act_like(Compute::Softmax, x, encoding)
     }
 
-    fn l2_normalize(&mut self, x: ValueId, target: Encoding) -> ValueId {
+    fn l2_normalize(&mut self, x: ValueId, target: TensorEncoding) -> ValueId {
         self.work.act_like(Compute::L2Norm, x, target)
     }
 
@@ -230,7 +231,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         Ok(self.work.reshape(result, shape))
     }
 
-    fn rms_norm(&mut self, norm: RmsNorm, target: Encoding) -> Result<ValueId, Error> {
+    fn rms_norm(&mut self, norm: RmsNorm, target: TensorEncoding) -> Result<ValueId, Error> {
         let RmsNorm { x, width, eps, weight } = norm;
         let gamma = match weight {
             Some((tensor, offset)) => self.constant(tensor, target, offset)?,
@@ -251,7 +252,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         // For f16 the library accepts rows and heads as separate axes, but computes most such
         // extents wrongly.
         let shape = match target {
-            Encoding::Half => vec![apart.iter().product::<u64>() / width, width],
+            TensorEncoding::Half => vec![apart.iter().product::<u64>() / width, width],
             _ => apart.clone(),
         };
         let groups = self.work.reshape(groups, &shape);
@@ -263,7 +264,7 @@ impl<'s, 'w> npu::Lowering<'s, 'w> for Importer<'s, 'w> {
         })
     }
 
-    fn rotate(&mut self, rotation: Rotation, target: Encoding) -> Result<ValueId, Error> {
+    fn rotate(&mut self, rotation: Rotation, target: TensorEncoding) -> Result<ValueId, Error> {
         let Rotation { x, head, cos, sin, .. } = rotation;
         let [x, cos, sin] = [self.value(x)?, self.value(cos)?, self.value(sin)?];
         let count = self.work.draft.shape(x).get(1).map_or(1, |all| all / head);

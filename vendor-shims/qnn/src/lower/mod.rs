@@ -9,8 +9,9 @@
 //!
 //! Reading order: [`check`], [`Variants`], then the stages of an entry, which
 //! `shardwright-shim-npu` has read: `import` and `attention` (conversion to the processor's
-//! operations), `tidy` (rewriting), `leaving` (splitting outputs), `sixteen_rows` (workaround for
-//! wrong results), `emit` (conversion to the compiler's graph). `parts` limits the graph's size.
+//! operations), `tidy` (rewriting), `output_split` (splitting outputs), `sixteen_rows`
+//! (workaround for wrong results), `emit` (conversion to the compiler's graph). `parts` limits the
+//! graph's size.
 
 mod attention;
 mod check;
@@ -18,7 +19,7 @@ mod draft;
 mod emit;
 mod encoding;
 mod import;
-mod leaving;
+mod output_split;
 mod parts;
 mod sixteen_rows;
 mod tidy;
@@ -74,7 +75,7 @@ pub fn lower<'w>(entry: EntryView<'w>, soc: &Soc, variants: &Variants) -> Result
     parts::check(&source, variants)?;
     let (mut draft, broadcast_mask) = import::import(&source, variants)?;
     tidy::tidy(&mut draft);
-    leaving::leave(&mut draft, variants.leaving);
+    output_split::leave(&mut draft, variants.leaving);
     sixteen_rows::split(&mut draft);
     let lowered = emit::emit(&source, draft)?;
     Ok(Lowered { broadcast_mask, ..lowered })

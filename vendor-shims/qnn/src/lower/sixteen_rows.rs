@@ -13,15 +13,15 @@
 
 use shardwright_shim_npu::{Encoding as _, ValueId};
 
-use super::draft::{Act, ActKind, Compute, Draft};
-use super::encoding::Encoding;
+use super::draft::{Act, ActKind, Compute, GraphDraft};
+use super::encoding::TensorEncoding;
 
 /// The number of rows that is wrong, and the number of blocks that is correct.
 const ROWS: u64 = 16;
 const BLOCKS: u64 = 2;
 
 /// Reshapes the operand of each such operation to `[1, 2, 8, columns]`.
-pub(super) fn split(draft: &mut Draft<'_>) {
+pub(super) fn split(draft: &mut GraphDraft<'_>) {
     for act in std::mem::take(&mut draft.nodes) {
         let Some((operand, encoding, result)) = wrong(draft, &act) else {
             draft.nodes.push(act);
@@ -39,13 +39,13 @@ pub(super) fn split(draft: &mut Draft<'_>) {
 
 /// Returns the operand of an operation that is computed wrongly, with its encoding and the encoding
 /// of the result.
-fn wrong(draft: &Draft<'_>, act: &Act) -> Option<(ValueId, Encoding, Encoding)> {
+fn wrong(draft: &GraphDraft<'_>, act: &Act) -> Option<(ValueId, TensorEncoding, TensorEncoding)> {
     let operand = *act.inputs.first()?;
     let (encoding, result) = (draft.encoding(operand)?, draft.encoding(act.output)?);
     let rows: u64 = draft.shape(operand).iter().rev().skip(1).product();
     let is_wrong = match &act.kind {
         ActKind::Compute(Compute::Unary("Tanh")) => encoding.is_fixed(),
-        ActKind::Compute(Compute::Convert) => encoding == Encoding::Half && result.is_fixed(),
+        ActKind::Compute(Compute::Convert) => encoding == TensorEncoding::Half && result.is_fixed(),
         _ => false,
     };
     (is_wrong && rows == ROWS).then_some((operand, encoding, result))
@@ -59,8 +59,8 @@ mod tests {
 
     /// Splits an operation and returns the kinds of the resulting operations, with the extents of
     /// their results.
-    fn after(rows: &[u64], kind: Compute, encoding: Encoding) -> Vec<(ActKind, Vec<u64>)> {
-        let mut draft = Draft::default();
+    fn after(rows: &[u64], kind: Compute, encoding: TensorEncoding) -> Vec<(ActKind, Vec<u64>)> {
+        let mut draft = GraphDraft::default();
         let shape = [rows, &[600]].concat();
         let x = draft.value("in", shape.clone(), ValueKind::Input(encoding));
         let y = draft.act(kind, &[x], (shape, encoding), "y", None);
@@ -80,12 +80,15 @@ mod tests {
                 (tanh.clone().into(), blocks),
                 (ActKind::Reshape, whole.clone()),
             ];
-            assert_eq!(after(rows, tanh.clone(), Encoding::FRACTION), expected);
-            assert_eq!(after(rows, tanh.clone(), Encoding::Half), [(tanh.clone().into(), whole.clone())]);
-            assert_eq!(after(rows, gelu.clone(), Encoding::FRACTION), [(gelu.clone().into(), whole)]);
+            assert_eq!(after(rows, tanh.clone(), TensorEncoding::FRACTION), expected);
+            assert_eq!(
+                after(rows, tanh.clone(), TensorEncoding::Half),
+                [(tanh.clone().into(), whole.clone())]
+            );
+            assert_eq!(after(rows, gelu.clone(), TensorEncoding::FRACTION), [(gelu.clone().into(), whole)]);
         }
         for rows in [&[15][..], &[2, 16], &[]] {
-            assert_eq!(after(rows, tanh.clone(), Encoding::FRACTION).len(), 1);
+            assert_eq!(after(rows, tanh.clone(), TensorEncoding::FRACTION).len(), 1);
         }
     }
 }

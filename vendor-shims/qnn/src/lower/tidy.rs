@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use shardwright_shim_npu::draft::moves_only_ones;
 use shardwright_shim_npu::{ValueId, ValueKind};
 
-use super::draft::{Act, ActKind, Compute, Draft};
-use super::encoding::Encoding;
+use super::draft::{Act, ActKind, Compute, GraphDraft};
+use super::encoding::TensorEncoding;
 
 /// Maximum number of rounds of rewriting. Each round moves a reshape past at least one operation or
 /// removes it, and chains are short.
@@ -16,19 +16,19 @@ const MAX_ROUNDS: usize = 64;
 /// Key of equal results: operation and operands, with extents and encoding of the result.
 type Same = (ActKind, Vec<ValueId>, Vec<u64>, (u8, u32, i32));
 
-fn key(encoding: Option<Encoding>) -> (u8, u32, i32) {
+fn key(encoding: Option<TensorEncoding>) -> (u8, u32, i32) {
     match encoding {
         None => (0, 0, 0),
-        Some(Encoding::Single) => (1, 0, 0),
-        Some(Encoding::Half) => (2, 0, 0),
-        Some(Encoding::Index) => (3, 0, 0),
-        Some(Encoding::Fixed16(affine)) => (4, affine.scale.to_bits(), affine.zero),
-        Some(Encoding::Fixed8(affine)) => (5, affine.scale.to_bits(), affine.zero),
+        Some(TensorEncoding::Single) => (1, 0, 0),
+        Some(TensorEncoding::Half) => (2, 0, 0),
+        Some(TensorEncoding::Index) => (3, 0, 0),
+        Some(TensorEncoding::Fixed16(affine)) => (4, affine.scale.to_bits(), affine.zero),
+        Some(TensorEncoding::Fixed8(affine)) => (5, affine.scale.to_bits(), affine.zero),
     }
 }
 
 /// Rewrites until the draft does not change any more, then drops unread results.
-pub(super) fn tidy(draft: &mut Draft<'_>) {
+pub(super) fn tidy(draft: &mut GraphDraft<'_>) {
     for _ in 0..MAX_ROUNDS {
         if !round(draft) {
             break;
@@ -66,7 +66,7 @@ impl Round {
     }
 }
 
-fn round(draft: &mut Draft<'_>) -> bool {
+fn round(draft: &mut GraphDraft<'_>) -> bool {
     let count = draft.values.len();
     let mut round = Round {
         alias: (0..count).map(ValueId).collect(),
@@ -141,7 +141,7 @@ fn round(draft: &mut Draft<'_>) -> bool {
 
 /// Returns the operands of a shape-independent operation as they would be if the reshapes before it
 /// were moved after it.
-fn before_reshape(draft: &Draft<'_>, round: &Round, act: &Act) -> Option<Vec<ValueId>> {
+fn before_reshape(draft: &GraphDraft<'_>, round: &Round, act: &Act) -> Option<Vec<ValueId>> {
     let first = act.inputs[0];
     let last = |value: ValueId| draft.shape(value).last().copied();
     let ActKind::Compute(kind) = &act.kind else { return None };
@@ -150,7 +150,7 @@ fn before_reshape(draft: &Draft<'_>, round: &Round, act: &Act) -> Option<Vec<Val
         kind if kind.is_along_last() => {
             let source = round.reshaped(first)?;
             // An f16 norm keeps its operand as rows, even with one row: see the import.
-            let is_half = draft.encoding(act.output) == Some(Encoding::Half);
+            let is_half = draft.encoding(act.output) == Some(TensorEncoding::Half);
             let ranks = if is_half && matches!(kind, Compute::RmsNorm(_)) { 2..=2 } else { 1..=4 };
             let fits = last(source) == last(first) && ranks.contains(&draft.shape(source).len());
             fits.then(|| [&[source], &act.inputs[1..]].concat())
@@ -176,12 +176,12 @@ fn before_reshape(draft: &Draft<'_>, round: &Round, act: &Act) -> Option<Vec<Val
 }
 
 /// Applies the operation to the operands of its reshapes, then reshapes the result.
-fn sink(draft: &mut Draft<'_>, round: &mut Round, act: Act, inputs: &[ValueId]) {
+fn sink(draft: &mut GraphDraft<'_>, round: &mut Round, act: Act, inputs: &[ValueId]) {
     let computed = |value: &&ValueId| !matches!(draft.values[value.0].kind, ValueKind::Constant(_));
     let Some(shape) = inputs.iter().find(computed).map(|value| draft.shape(*value).to_vec()) else {
         return round.push(act);
     };
-    let encoding = draft.encoding(act.output).unwrap_or(Encoding::Half);
+    let encoding = draft.encoding(act.output).unwrap_or(TensorEncoding::Half);
     let name = draft.values[act.output.0].name.clone();
     let inner = draft.value(name, shape, ValueKind::Computed(encoding));
     round.alias.push(inner);
@@ -202,23 +202,28 @@ mod tests {
 
     use super::*;
 
-    fn input(draft: &mut Draft<'_>, shape: &[u64]) -> ValueId {
-        let value = draft.value("in", shape.to_vec(), ValueKind::Input(Encoding::Half));
+    fn input(draft: &mut GraphDraft<'_>, shape: &[u64]) -> ValueId {
+        let value = draft.value("in", shape.to_vec(), ValueKind::Input(TensorEncoding::Half));
         draft.inputs.push(value);
         value
     }
 
-    fn act(draft: &mut Draft<'_>, kind: impl Into<ActKind>, inputs: &[ValueId], shape: &[u64]) -> ValueId {
-        draft.act(kind, inputs, (shape.to_vec(), Encoding::Half), "act", None)
+    fn act(
+        draft: &mut GraphDraft<'_>,
+        kind: impl Into<ActKind>,
+        inputs: &[ValueId],
+        shape: &[u64],
+    ) -> ValueId {
+        draft.act(kind, inputs, (shape.to_vec(), TensorEncoding::Half), "act", None)
     }
 
-    fn kinds(draft: &Draft<'_>) -> Vec<ActKind> {
+    fn kinds(draft: &GraphDraft<'_>) -> Vec<ActKind> {
         draft.nodes.iter().map(|act| act.kind.clone()).collect()
     }
 
     #[test]
     fn operations_that_move_nothing_are_removed() {
-        let mut draft = Draft::default();
+        let mut draft = GraphDraft::default();
         let x = input(&mut draft, &[6, 4]);
         let a = act(&mut draft, ActKind::Reshape, &[x], &[1, 6, 2, 2]);
         let b = act(&mut draft, ActKind::Transpose(vec![0, 2, 1, 3]), &[a], &[1, 2, 6, 2]);
@@ -233,7 +238,7 @@ mod tests {
 
     #[test]
     fn moving_the_axis_of_one_row_is_a_reshape() {
-        let mut draft = Draft::default();
+        let mut draft = GraphDraft::default();
         let x = input(&mut draft, &[1, 1, 8, 4]);
         let a = act(&mut draft, ActKind::Transpose(vec![0, 2, 1, 3]), &[x], &[1, 8, 1, 4]);
         draft.outputs.push(a);
@@ -243,7 +248,7 @@ mod tests {
 
     #[test]
     fn reshapes_sink_past_shape_independent_operations_and_merge() {
-        let mut draft = Draft::default();
+        let mut draft = GraphDraft::default();
         let x = input(&mut draft, &[6, 4]);
         let y = input(&mut draft, &[6, 4]);
         let [a, b] = [x, y].map(|x| act(&mut draft, ActKind::Reshape, &[x], &[1, 6, 4]));
@@ -264,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_softmax_over_other_groups_stays_where_it_is() {
-        let mut draft = Draft::default();
+        let mut draft = GraphDraft::default();
         let x = input(&mut draft, &[6, 4]);
         let a = act(&mut draft, ActKind::Reshape, &[x], &[12, 2]);
         let out = act(&mut draft, Compute::Softmax, &[a], &[12, 2]);
@@ -277,10 +282,10 @@ mod tests {
     fn a_norm_of_floats_keeps_its_rows() {
         let norm = Compute::RmsNorm(0);
         for (encoding, wanted) in [
-            (Encoding::Half, vec![ActKind::Reshape, norm.clone().into()]),
-            (Encoding::FRACTION, vec![norm.clone().into(), ActKind::Reshape]),
+            (TensorEncoding::Half, vec![ActKind::Reshape, norm.clone().into()]),
+            (TensorEncoding::FRACTION, vec![norm.clone().into(), ActKind::Reshape]),
         ] {
-            let mut draft = Draft::default();
+            let mut draft = GraphDraft::default();
             let x = draft.value("in", vec![1, 12, 4, 8], ValueKind::Input(encoding));
             draft.inputs.push(x);
             let rows = draft.act(ActKind::Reshape, &[x], (vec![48, 8], encoding), "rows", None);
@@ -293,7 +298,7 @@ mod tests {
 
     #[test]
     fn equal_operations_run_once_and_unread_ones_not_at_all() {
-        let mut draft = Draft::default();
+        let mut draft = GraphDraft::default();
         let x = input(&mut draft, &[6, 4]);
         let a = act(&mut draft, Compute::Unary("Gelu"), &[x], &[6, 4]);
         let b = act(&mut draft, Compute::Unary("Gelu"), &[x], &[6, 4]);

@@ -12,7 +12,7 @@ use shardwright_shim_npu::constant::{
 use shardwright_shim_npu::encoding::dtype_name;
 
 use super::draft::{Constant, Content};
-use super::encoding::Encoding;
+use super::encoding::TensorEncoding;
 use crate::graph::{DataType, QnnEncoding, ScaleOffset, StaticData};
 
 /// Block length of the only block format that is computed correctly.
@@ -53,7 +53,7 @@ pub(super) enum MatrixLayout {
 
 /// Returns the form of a matrix that is multiplied with activations encoded as `x`, or the reason
 /// for refusing such a product. Scales are checked if they are available.
-pub(super) fn matrix_form(weight: &WeightView<'_>, x: Encoding) -> Result<MatrixForm, String> {
+pub(super) fn matrix_form(weight: &WeightView<'_>, x: TensorEncoding) -> Result<MatrixForm, String> {
     let name = weight.name();
     let kind = dtype_name(weight.dtype());
     if weight.shape().len() != 2 {
@@ -61,7 +61,7 @@ pub(super) fn matrix_form(weight: &WeightView<'_>, x: Encoding) -> Result<Matrix
     }
     if weight.dtype() == raw::SW_DTYPE_F16 {
         return match x {
-            Encoding::Half => Ok(MatrixForm::Half),
+            TensorEncoding::Half => Ok(MatrixForm::Half),
             _ => Err(format!(
                 "weight `{name}` is f16, which the compiler does not validate with {}",
                 x.describe()
@@ -315,13 +315,13 @@ fn constant<'w>(
 /// activations of `family`: u16 or f16.
 pub(super) fn small<'w>(
     weight: WeightView<'w>,
-    family: Encoding,
+    family: TensorEncoding,
     offset: f32,
 ) -> Result<Constant<'w>, String> {
     let values = small_values(&weight)?;
     let dims = weight.shape().to_vec();
     let mut name = weight.name().to_owned();
-    let is_half = family == Encoding::Half;
+    let is_half = family == TensorEncoding::Half;
     let as_stored =
         offset == 0.0 && weight.dtype() == if is_half { raw::SW_DTYPE_F16 } else { raw::SW_DTYPE_U16 };
     if !as_stored {
@@ -332,7 +332,7 @@ pub(super) fn small<'w>(
     }
     let Some(values) = values else {
         let data = StaticData::Stand { seed: seed(&name) };
-        let encoding = if is_half { Encoding::Half } else { Encoding::covering(0.0, 2.0) };
+        let encoding = if is_half { TensorEncoding::Half } else { TensorEncoding::covering(0.0, 2.0) };
         return Ok(constant(name, dims, encoding.dtype(), encoding.qnn(), data));
     };
     if as_stored {
@@ -349,15 +349,20 @@ pub(super) fn small<'w>(
 }
 
 /// Encodes values as a constant that matches activations of `family`: u16 over their range, or f16.
-pub(super) fn encoded<'w>(name: String, dims: Vec<u64>, values: &[f32], family: Encoding) -> Constant<'w> {
-    if family == Encoding::Half {
+pub(super) fn encoded<'w>(
+    name: String,
+    dims: Vec<u64>,
+    values: &[f32],
+    family: TensorEncoding,
+) -> Constant<'w> {
+    if family == TensorEncoding::Half {
         let data = StaticData::Bytes(Cow::Owned(halves(values)));
         return constant(name, dims, DataType::Float16, QnnEncoding::None, data);
     }
     let ends = values.iter().fold((0.0f32, 0.0f32), |(low, high), value| (low.min(*value), high.max(*value)));
-    let encoding = Encoding::covering(ends.0, ends.1);
+    let encoding = TensorEncoding::covering(ends.0, ends.1);
     let stored: Vec<u8> = match encoding {
-        Encoding::Fixed16(affine) => values
+        TensorEncoding::Fixed16(affine) => values
             .iter()
             .map(|value| (value / affine.scale).round_ties_even() + affine.zero as f32)
             .flat_map(|stored| (stored.clamp(0.0, f32::from(u16::MAX)) as u16).to_le_bytes())
@@ -370,10 +375,10 @@ pub(super) fn encoded<'w>(name: String, dims: Vec<u64>, values: &[f32], family: 
 
 /// Creates a constant with the same number for every value. It is exact in u16, where it is stored
 /// as a power of two times the scale. In f16 it is rounded.
-pub(super) fn scalar<'w>(value: f32, extent: u64, family: Encoding) -> Constant<'w> {
+pub(super) fn scalar<'w>(value: f32, extent: u64, family: TensorEncoding) -> Constant<'w> {
     let dims = vec![extent];
     let count = extent as usize;
-    if family == Encoding::Half {
+    if family == TensorEncoding::Half {
         let name = format!("constant.f16.{extent}.{value}");
         return encoded(name, dims, &vec![value; count], family);
     }
@@ -415,7 +420,7 @@ mod tests {
     #[test]
     fn numbers_are_exact_in_sixteen_bits() {
         for value in [1.0f32, 0.1, 30.0, -2.5, 1e-6, 0.0] {
-            let constant = scalar(value, 2, Encoding::FRACTION);
+            let constant = scalar(value, 2, TensorEncoding::FRACTION);
             let (QnnEncoding::PerTensor(encoding), StaticData::Bytes(bytes)) =
                 (constant.content.encoding, constant.content.data)
             else {

@@ -3,7 +3,7 @@
 
 use crate::chips;
 use crate::layers::Layer;
-use crate::tables::{Encoding, Tables, over};
+use crate::tables::{TableEncoding, Tables, over};
 use crate::vendor::driver;
 use shardwright_shim_abi::raw::{SW_DTYPE_I8, SW_DTYPE_U8, SW_ROLE_HIDDEN, SW_ROLE_STATE, SW_ROLE_TAP};
 use shardwright_shim_abi::{EntryView, Error, ErrorClass, Verdict};
@@ -87,7 +87,7 @@ fn an_operation_that_older_processors_lack_is_refused_with_its_node() {
         t
     };
     let (wide, narrow) =
-        (product(over(-5.0, 5.0)), product(Encoding::integers(SW_DTYPE_U8, 5.0 / 127.0, 128)));
+        (product(over(-5.0, 5.0)), product(TableEncoding::integers(SW_DTYPE_U8, 5.0 / 127.0, 128)));
     let rule = Variants::default();
     let error = compiled(&driver, "sm8450", 8, wide.view(), &rule).expect_err("16 by 16 bits before v73");
     assert_eq!(error.class, ErrorClass::UnsupportedOp, "{error:?}");

@@ -12,7 +12,7 @@ use shardwright_shim_qnn::lower::{KeyRows, Product, Variants};
 
 use super::layers::Layer;
 use super::shapes::{lowered, sound};
-use super::tables::{Encoding, Random, Tables};
+use super::tables::{Random, TableEncoding, Tables};
 use super::vendor::{device, run};
 
 /// Bound relative to the root mean square of a result. The largest observed value is 0.004.
@@ -57,7 +57,7 @@ fn plain(graph: &QnnGraph<'_>, inputs: &[Vec<f64>]) -> Values {
         assert_eq!(tensor.dtype, DataType::Float16, "{}", tensor.name);
         let values = match &tensor.kind {
             TensorKind::Input => arguments.next().expect("an input").clone(),
-            TensorKind::Static(StaticData::Bytes(bytes)) => Encoding::F16.decode(bytes),
+            TensorKind::Static(StaticData::Bytes(bytes)) => TableEncoding::F16.decode(bytes),
             TensorKind::Static(_) => panic!("{} is not stored as it is", tensor.name),
             TensorKind::Native | TensorKind::Output => continue,
         };
@@ -184,7 +184,7 @@ fn inputs(tables: &Tables) -> Vec<Vec<u8>> {
             SW_ROLE_ROTARY_COS | SW_ROLE_ROTARY_SIN => random.values(count, -1.0, 1.0),
             _ => random.values(count, -2.0, 2.0),
         };
-        Encoding::F16.encode(&values)
+        TableEncoding::F16.encode(&values)
     };
     tables.inputs.iter().map(port).collect()
 }
@@ -204,7 +204,7 @@ fn examine(soc: u32, extents: &[(u64, u64)], forms: fn(&Tables) -> Vec<Variants>
     for &(rows, kv_heads) in extents {
         let tables = Layer::small(rows, kv_heads).tables(false).halved();
         let inputs = inputs(&tables);
-        let decoded: Vec<Vec<f64>> = inputs.iter().map(|bytes| Encoding::F16.decode(bytes)).collect();
+        let decoded: Vec<Vec<f64>> = inputs.iter().map(|bytes| TableEncoding::F16.decode(bytes)).collect();
         for variants in forms(&tables) {
             let graph = lowered(&tables, &variants).graph;
             sound(&graph);
@@ -213,7 +213,7 @@ fn examine(soc: u32, extents: &[(u64, u64)], forms: fn(&Tables) -> Vec<Variants>
             let of = (0..).map(TensorIndex).zip(&graph.tensors);
             let outputs = of.filter(|(_, tensor)| tensor.kind == TensorKind::Output);
             for ((index, tensor), found) in outputs.zip(&found) {
-                let error = relative(&Encoding::F16.decode(found), &right[&index]);
+                let error = relative(&TableEncoding::F16.decode(found), &right[&index]);
                 let shown = format!("{} of {rows} rows, {kv_heads} heads of keys", tensor.name);
                 assert!(error <= BOUND, "{shown}: {error:.1e} on chip {soc}, {variants:?}");
                 worst = worst.max(error);

@@ -4,7 +4,7 @@
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_testing::integers;
 
-use super::tables::{Attribute, Encoding, Random, Scales, Tables, Weight, bits_of, over, random_matrix};
+use super::tables::{Attribute, Random, Scales, TableEncoding, Tables, Weight, bits_of, over, random_matrix};
 
 /// Extents of a layer.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +78,7 @@ struct Builder {
     tables: Tables,
 }
 
-const A: Encoding = Encoding::integers(SW_DTYPE_U16, 8.0 / 32_768.0, 32_768);
+const A: TableEncoding = TableEncoding::integers(SW_DTYPE_U16, 8.0 / 32_768.0, 32_768);
 
 impl Builder {
     fn matrix(&mut self, name: &str, shape: [u64; 2]) -> Weight {
@@ -125,7 +125,7 @@ impl Builder {
         self.tables.norm(name, x, Some(weight), width, over(-5.0, 5.0))
     }
 
-    fn rotate(&mut self, name: &str, x: u32, tables: [u32; 2], store: Encoding) -> u32 {
+    fn rotate(&mut self, name: &str, x: u32, tables: [u32; 2], store: TableEncoding) -> u32 {
         let shape = self.tables.shape(x);
         let attributes = vec![Attribute::Integer("head_dim", self.layer.head_dim as i64)];
         self.tables.node(name, SW_OP_ROTATE, &[x, tables[0], tables[1]], (&shape, store), attributes)
@@ -144,7 +144,7 @@ impl Builder {
             rows, hidden, heads, kv_heads, head_dim, feed_forward, per_layer, context, own_keys, ..
         } = self.layer;
         let key_width = kv_heads * head_dim;
-        let state = Encoding::integers(SW_DTYPE_U8, 5.0 / 127.0, 128);
+        let state = TableEncoding::integers(SW_DTYPE_U8, 5.0 / 127.0, 128);
         let unit = over(-1.0, 1.0);
         let t = &mut self.tables;
         let h = t.input("hidden", SW_ROLE_HIDDEN, &[rows, hidden], A);

@@ -13,20 +13,20 @@ use shardwright_shim_qnn::soc::Soc;
 use shardwright_shim_testing::Port;
 
 use super::shapes::{soc, sound};
-use super::tables::{Attribute, Encoding, Random, Scales, Tables, Weight, bits_of, random_matrix};
+use super::tables::{Attribute, Random, Scales, TableEncoding, Tables, Weight, bits_of, random_matrix};
 
 /// The chips are read once, because reading a profile leaks it.
 static SM8750: LazyLock<Soc> = LazyLock::new(|| soc("sm8750"));
 static SM8850: LazyLock<Soc> = LazyLock::new(|| soc("sm8850"));
 
 const EXTENTS: [u64; 6] = [1, 1, 2, 4, 32, 64];
-const STORES: [Encoding; 6] = [
-    Encoding::integers(SW_DTYPE_U16, 0.001, 30_000),
-    Encoding::integers(SW_DTYPE_U16, 0.001, 30_000),
-    Encoding::integers(SW_DTYPE_U8, 0.1, 128),
-    Encoding::integers(SW_DTYPE_U8, 0.1, 3),
-    Encoding::F16,
-    Encoding::F32,
+const STORES: [TableEncoding; 6] = [
+    TableEncoding::integers(SW_DTYPE_U16, 0.001, 30_000),
+    TableEncoding::integers(SW_DTYPE_U16, 0.001, 30_000),
+    TableEncoding::integers(SW_DTYPE_U8, 0.1, 128),
+    TableEncoding::integers(SW_DTYPE_U8, 0.1, 3),
+    TableEncoding::F16,
+    TableEncoding::F32,
 ];
 /// Most inputs of a matrix with values. A reshape can give an operation up to 2³⁰ inputs.
 const MOST_INPUTS: u64 = 1 << 16;

@@ -11,7 +11,7 @@ use shardwright_shim_qnn::session::Device;
 use shardwright_shim_testing::{Bound, evaluate, integers};
 
 use super::shapes::lowered;
-use super::tables::{Attribute, Encoding, Random, Tables, Weight, over, over8, random_matrix};
+use super::tables::{Attribute, Random, TableEncoding, Tables, Weight, over, over8, random_matrix};
 use super::vendor::{device, run};
 
 /// An entry of a few operations.
@@ -77,8 +77,8 @@ impl Trial {
 
 const FAMILIES: [(&str, bool); 2] = [("a16", false), ("f16", true)];
 
-fn store(half: bool, low: f32, high: f32) -> Encoding {
-    if half { Encoding::F16 } else { over(low, high) }
+fn store(half: bool, low: f32, high: f32) -> TableEncoding {
+    if half { TableEncoding::F16 } else { over(low, high) }
 }
 
 /// Creates a trial with one input, one operation and one output of the same extents.
@@ -86,8 +86,8 @@ fn single(
     name: impl Into<String>,
     op: u32,
     shape: &[u64],
-    (from, range): (Encoding, (f64, f64)),
-    to: Encoding,
+    (from, range): (TableEncoding, (f64, f64)),
+    to: TableEncoding,
     attributes: Vec<Attribute>,
     steps: f64,
 ) -> Trial {
@@ -104,7 +104,7 @@ fn pointwise() -> Vec<Trial> {
     for (family, half) in FAMILIES {
         let shape: &[u64] = &[5, 96];
         let s = |low, high| store(half, low, high);
-        let mut add = |name: &str, op, from: (Encoding, (f64, f64)), to, attributes, steps| {
+        let mut add = |name: &str, op, from: (TableEncoding, (f64, f64)), to, attributes, steps| {
             trials.push(single(format!("{name} {family}"), op, shape, from, to, attributes, steps));
         };
         let wide = (s(-6.0, 6.0), (-6.0, 6.0));
@@ -183,7 +183,7 @@ fn of_towers() -> Vec<Trial> {
                 true => Weight::encoded(
                     "w",
                     &[outputs, columns],
-                    Encoding::F16,
+                    TableEncoding::F16,
                     &Random(5).values(outputs * columns, -0.2, 0.2),
                 ),
                 false => random_matrix("w", [outputs, columns], SW_DTYPE_I8, &mut Random(5)),
@@ -299,7 +299,7 @@ fn matrix_products() -> Vec<Trial> {
                         "f16" if half => Weight::encoded(
                             "w",
                             &[outputs, inputs],
-                            Encoding::F16,
+                            TableEncoding::F16,
                             &random.values(count, -0.2, 0.2),
                         ),
                         "f16" => continue,
@@ -364,9 +364,9 @@ fn products_of_activations() -> Vec<Trial> {
     for (name, second, half, steps) in [
         ("a16 a16", over(-2.0, 3.0), false, 24.0),
         ("a16 u8", over8(-2.0, 3.0), false, 8.0),
-        ("a16 u8 middle", Encoding::integers(SW_DTYPE_U8, 3.0 / 127.0, 128), false, 8.0),
-        ("a16 u8 off", Encoding::integers(SW_DTYPE_U8, 3.0 / 127.0, 127), false, 8.0),
-        ("f16", Encoding::F16, true, 60.0),
+        ("a16 u8 middle", TableEncoding::integers(SW_DTYPE_U8, 3.0 / 127.0, 128), false, 8.0),
+        ("a16 u8 off", TableEncoding::integers(SW_DTYPE_U8, 3.0 / 127.0, 127), false, 8.0),
+        ("f16", TableEncoding::F16, true, 60.0),
     ] {
         for transposed in [true, false] {
             for (heads, kv, rows) in [(8u64, 1u64, 1u64), (8, 1, 7), (2, 2, 7), (1, 1, 7)] {
@@ -441,7 +441,7 @@ fn binaries() -> Vec<Trial> {
 
 fn movements() -> Vec<Trial> {
     let mut trials = Vec::new();
-    for (name, s) in [("u16", over(-3.0, 3.0)), ("u8", over8(-3.0, 3.0)), ("f16", Encoding::F16)] {
+    for (name, s) in [("u16", over(-3.0, 3.0)), ("u8", over8(-3.0, 3.0)), ("f16", TableEncoding::F16)] {
         let mut add = |what: &str, shapes: &[&[u64]], build: fn(&mut Tables, &[u32]) -> u32| {
             let mut tables = Tables::new("trial", 5);
             let inputs: Vec<u32> = shapes
@@ -484,8 +484,8 @@ fn conversions() -> Vec<Trial> {
         ("other u16", over(-1.0, 1.5)),
         ("u8", over8(-3.0, 3.0)),
         ("other u8", over8(-2.0, 3.5)),
-        ("f16", Encoding::F16),
-        ("f32", Encoding::F32),
+        ("f16", TableEncoding::F16),
+        ("f32", TableEncoding::F32),
     ];
     let mut trials = Vec::new();
     for (from_name, from) in stores {
@@ -494,7 +494,7 @@ fn conversions() -> Vec<Trial> {
                 continue;
             }
             let name = format!("convert {from_name} to {to_name}");
-            let steps = if to == Encoding::F32 { 1100.0 } else { 1.01 };
+            let steps = if to == TableEncoding::F32 { 1100.0 } else { 1.01 };
             trials.push(single(name, SW_OP_CONVERT, &[5, 96], (from, (-3.0, 3.0)), to, vec![], steps));
         }
     }
@@ -572,9 +572,9 @@ fn norms_before_products() -> Vec<Trial> {
         for product in [Product::FullyConnected, Product::Convolution, Product::MatMul] {
             let mut random = Random(rows);
             let mut tables = Tables::new("trial", rows);
-            let x = tables.input("x", SW_ROLE_HIDDEN, &[rows, 256], Encoding::F16);
-            let gain = Weight::encoded("gain", &[256], Encoding::F16, &random.values(256, 0.5, 1.5));
-            let norm = tables.norm("norm", x, Some(gain), 256, Encoding::F16);
+            let x = tables.input("x", SW_ROLE_HIDDEN, &[rows, 256], TableEncoding::F16);
+            let gain = Weight::encoded("gain", &[256], TableEncoding::F16, &random.values(256, 0.5, 1.5));
+            let norm = tables.norm("norm", x, Some(gain), 256, TableEncoding::F16);
             let integers = tables.unary("integers", SW_OP_CONVERT, norm, over(-4.0, 4.0), vec![]);
             let matrix = random_matrix("w", [64, 256], SW_DTYPE_I8, &mut random);
             let y = tables.linear("y", integers, matrix, over(-8.0, 8.0));

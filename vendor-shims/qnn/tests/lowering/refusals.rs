@@ -6,12 +6,12 @@ use shardwright_shim_qnn::lower::{MAX_PARTS, Variants, check, lower};
 
 use super::layers::Layer;
 use super::shapes::soc;
-use super::tables::{Attribute, Encoding, Random, Scales, Tables, Weight, bits_of, over, random_matrix};
+use super::tables::{Attribute, Random, Scales, TableEncoding, Tables, Weight, bits_of, over, random_matrix};
 
-const A: Encoding = Encoding::integers(SW_DTYPE_U16, 0.001, 30_000);
+const A: TableEncoding = TableEncoding::integers(SW_DTYPE_U16, 0.001, 30_000);
 
 /// Builds an entry with one operation on an input.
-fn one(op: u32, shape: &[u64], from: Encoding, to: Encoding, attributes: Vec<Attribute>) -> Tables {
+fn one(op: u32, shape: &[u64], from: TableEncoding, to: TableEncoding, attributes: Vec<Attribute>) -> Tables {
     let mut tables = Tables::new("trial", 1);
     let x = tables.input("x", SW_ROLE_HIDDEN, shape, from);
     let y = tables.unary("y", op, x, to, attributes);
@@ -19,10 +19,10 @@ fn one(op: u32, shape: &[u64], from: Encoding, to: Encoding, attributes: Vec<Att
     tables
 }
 
-fn product(weight: Weight, from: Encoding) -> Tables {
+fn product(weight: Weight, from: TableEncoding) -> Tables {
     let mut tables = Tables::new("trial", 5);
     let x = tables.input("x", SW_ROLE_HIDDEN, &[5, weight.shape()[1]], from);
-    let to = if from == Encoding::F16 { Encoding::F16 } else { A };
+    let to = if from == TableEncoding::F16 { TableEncoding::F16 } else { A };
     let y = tables.linear("y", x, weight, to);
     tables.output("y", SW_ROLE_HIDDEN, y);
     tables
@@ -51,10 +51,13 @@ fn reasons_name_shape_type_and_encoding() {
     let with_zero = Scales { zero_point: 3, ..whole(0.1) };
     let uneven: Vec<f32> = (0..8).map(|block| if block % 2 == 0 { 1.0 } else { 1.37 }).collect();
     let cases: Vec<(Tables, &str)> = vec![
-        (one(SW_OP_GELU, &[1, 8], Encoding::F32, Encoding::F32, vec![]), "`x` is f32"),
-        (one(SW_OP_GELU, &[1, 8], Encoding::integers(SW_DTYPE_I16, 0.1, 0), A, vec![]), "i16 activations"),
-        (one(SW_OP_GELU, &[1, 8], Encoding::I32, A, vec![]), "`x` is i32"),
-        (one(SW_OP_GELU, &[1, 8], A, Encoding::F16, vec![]), "mixed with f16"),
+        (one(SW_OP_GELU, &[1, 8], TableEncoding::F32, TableEncoding::F32, vec![]), "`x` is f32"),
+        (
+            one(SW_OP_GELU, &[1, 8], TableEncoding::integers(SW_DTYPE_I16, 0.1, 0), A, vec![]),
+            "i16 activations",
+        ),
+        (one(SW_OP_GELU, &[1, 8], TableEncoding::I32, A, vec![]), "`x` is i32"),
+        (one(SW_OP_GELU, &[1, 8], A, TableEncoding::F16, vec![]), "mixed with f16"),
         (one(SW_OP_GELU, &[1, 1, 1, 1, 1, 8], A, A, vec![]), "rank 6"),
         (one(SW_OP_SQRT, &[1, 8], A, A, vec![]), "the library's root"),
         (one(SW_OP_ROUND, &[1, 8], A, A, vec![]), "no rounding"),
@@ -67,7 +70,7 @@ fn reasons_name_shape_type_and_encoding() {
             "keep their encoding",
         ),
         (one(SW_OP_TRANSPOSE, &[1, 8], A, A, vec![Attribute::Integers("perm", vec![1, 1])]), "not an order"),
-        (one(SW_OP_CONVERT, &[1, 8], Encoding::I32, A, vec![]), "`x` is i32"),
+        (one(SW_OP_CONVERT, &[1, 8], TableEncoding::I32, A, vec![]), "`x` is i32"),
         (one(SW_OP_ROPE, &[1, 8], A, A, vec![]), "tables from positions"),
         (one(SW_OP_ATTENTION, &[1, 8], A, A, vec![]), "a mask from positions"),
         (one(SW_OP_STATE_UPDATE, &[1, 8], A, A, vec![]), "cannot write into its inputs"),
@@ -77,17 +80,17 @@ fn reasons_name_shape_type_and_encoding() {
         (product(integers(SW_DTYPE_I4, Scales::blocks(16, vec![0.1; 16])), A), "blocks of 16"),
         (product(integers(SW_DTYPE_I4, Scales::blocks(32, uneven)), A), "not multiples 1 to 16"),
         (
-            product(integers(SW_DTYPE_I4, Scales::blocks(32, vec![0.1; 8])), Encoding::F16),
+            product(integers(SW_DTYPE_I4, Scales::blocks(32, vec![0.1; 8])), TableEncoding::F16),
             "in blocks with f16",
         ),
         (product(integers(SW_DTYPE_I2, Scales::blocks(32, vec![0.1; 8])), A), "i2 in blocks"),
         (product(integers(SW_DTYPE_I2, whole(0.1)), A), "i2 with one scale"),
-        (product(integers(SW_DTYPE_I8, whole(0.1)), Encoding::F16), "i8 with one scale"),
+        (product(integers(SW_DTYPE_I8, whole(0.1)), TableEncoding::F16), "i8 with one scale"),
         (product(integers(SW_DTYPE_I8, with_zero), A), "zero points"),
         (product(integers(SW_DTYPE_I8, along(1, 64)), A), "along axis 1"),
         (product(integers(SW_DTYPE_I8, whole(-0.1)), A), "one of its scales"),
-        (product(Weight::encoded("w", &[4, 64], Encoding::F16, &[0.5; 256]), A), "f16"),
-        (product(Weight::encoded("w", &[4, 64], Encoding::F32, &[0.5; 256]), A), "`w` is f32"),
+        (product(Weight::encoded("w", &[4, 64], TableEncoding::F16, &[0.5; 256]), A), "f16"),
+        (product(Weight::encoded("w", &[4, 64], TableEncoding::F32, &[0.5; 256]), A), "`w` is f32"),
         (product(Weight::encoded("w", &[4, 64], over(-1.0, 1.0), &[0.5; 256]), A), "`w` is u16"),
     ];
     for (tables, expected) in cases {
@@ -197,7 +200,7 @@ fn weights_that_are_not_made_are_judged_by_kind_and_shape() {
 fn ports_and_tables_that_contradict_themselves_are_errors() {
     let variants = Variants::default();
     let mut positions = one(SW_OP_GELU, &[1, 8], A, A, vec![]);
-    positions.input("positions", SW_ROLE_POSITIONS, &[1], Encoding::I32);
+    positions.input("positions", SW_ROLE_POSITIONS, &[1], TableEncoding::I32);
     let refused = lower(positions.view(), &soc("sm8850"), &variants).expect_err("a port");
     assert_eq!((refused.class, refused.detail_of("port")), (ErrorClass::UnsupportedOp, Some("positions")));
 

@@ -8,22 +8,22 @@ use shardwright_shim_abi::raw::*;
 use shardwright_shim_testing::{Builder, integers};
 
 pub use shardwright_shim_testing::encoding::bits_of;
-pub use shardwright_shim_testing::{Attribute, Encoding, Random, Scales, Weight};
+pub use shardwright_shim_testing::{Attribute, Random, Scales, TableEncoding, Weight};
 
 /// Returns u16 over an interval, as calibration produces it.
-pub fn over(low: f32, high: f32) -> Encoding {
+pub fn over(low: f32, high: f32) -> TableEncoding {
     affine(SW_DTYPE_U16, low, high, 65_535.0)
 }
 
 /// Returns u8 over an interval.
-pub fn over8(low: f32, high: f32) -> Encoding {
+pub fn over8(low: f32, high: f32) -> TableEncoding {
     affine(SW_DTYPE_U8, low, high, 255.0)
 }
 
-fn affine(dtype: u32, low: f32, high: f32, steps: f32) -> Encoding {
+fn affine(dtype: u32, low: f32, high: f32, steps: f32) -> TableEncoding {
     let (low, high) = (low.min(0.0), high.max(0.0));
     let scale = ((high - low) / steps).max(f32::MIN_POSITIVE);
-    Encoding::integers(dtype, scale, (-low / scale).round() as i32)
+    TableEncoding::integers(dtype, scale, (-low / scale).round() as i32)
 }
 
 /// Creates a matrix with a scale per output. Its integers use the whole range of the type.
@@ -58,12 +58,12 @@ impl Tables {
         Tables(Builder { layer: 3, ..Builder::new(name, SW_ENTRY_DECODE, rows, 512) })
     }
 
-    pub fn input(&mut self, name: &str, role: u32, shape: &[u64], store: Encoding) -> u32 {
+    pub fn input(&mut self, name: &str, role: u32, shape: &[u64], store: TableEncoding) -> u32 {
         self.0.input_as(name, role, shape, store)
     }
 
     pub fn constant(&mut self, weight: Weight) -> u32 {
-        let tensor = self.0.tensor(weight.name(), Encoding::plain(weight.raw.dtype), weight.shape());
+        let tensor = self.0.tensor(weight.name(), TableEncoding::plain(weight.raw.dtype), weight.shape());
         self.0.constants.push((tensor, weight));
         tensor
     }
@@ -73,14 +73,14 @@ impl Tables {
         name: &str,
         op: u32,
         inputs: &[u32],
-        (shape, store): (&[u64], Encoding),
+        (shape, store): (&[u64], TableEncoding),
         attributes: Vec<Attribute>,
     ) -> u32 {
         self.named(name, store, |tables| tables.node(op, inputs, shape, attributes))
     }
 
     /// Adds an operation, and names it and its result.
-    fn named(&mut self, name: &str, store: Encoding, add: impl FnOnce(&mut Builder) -> u32) -> u32 {
+    fn named(&mut self, name: &str, store: TableEncoding, add: impl FnOnce(&mut Builder) -> u32) -> u32 {
         self.0.encoding = store;
         let output = add(&mut self.0);
         self.0.name_last(name);
@@ -95,22 +95,36 @@ impl Tables {
     }
 
     /// Adds an elementwise operation with one operand.
-    pub fn unary(&mut self, name: &str, op: u32, x: u32, store: Encoding, attributes: Vec<Attribute>) -> u32 {
+    pub fn unary(
+        &mut self,
+        name: &str,
+        op: u32,
+        x: u32,
+        store: TableEncoding,
+        attributes: Vec<Attribute>,
+    ) -> u32 {
         self.named(name, store, |tables| tables.unary(op, x, attributes))
     }
 
-    pub fn binary(&mut self, name: &str, op: u32, a: u32, b: u32, store: Encoding) -> u32 {
+    pub fn binary(&mut self, name: &str, op: u32, a: u32, b: u32, store: TableEncoding) -> u32 {
         self.named(name, store, |tables| tables.binary(op, a, b))
     }
 
-    pub fn linear(&mut self, name: &str, x: u32, weight: Weight, store: Encoding) -> u32 {
+    pub fn linear(&mut self, name: &str, x: u32, weight: Weight, store: TableEncoding) -> u32 {
         let mut shape = self.0.shape(x);
         *shape.last_mut().expect("a matrix") = weight.shape()[0];
         let weight = self.constant(weight);
         self.node(name, SW_OP_LINEAR, &[x, weight], (&shape, store), vec![])
     }
 
-    pub fn norm(&mut self, name: &str, x: u32, weight: Option<Weight>, width: u64, store: Encoding) -> u32 {
+    pub fn norm(
+        &mut self,
+        name: &str,
+        x: u32,
+        weight: Option<Weight>,
+        width: u64,
+        store: TableEncoding,
+    ) -> u32 {
         let weight = weight.map(|weight| self.constant(weight));
         let output = self.named(name, store, |tables| tables.norm(x, None, width, 0.0));
         self.0.nodes.last_mut().expect("a node").inputs.extend(weight);
@@ -133,18 +147,18 @@ impl Tables {
         self.moved(name, parts[0], |tables| tables.concat(parts, axis))
     }
 
-    pub fn mat_mul(&mut self, name: &str, a: u32, b: u32, transpose_b: bool, store: Encoding) -> u32 {
+    pub fn mat_mul(&mut self, name: &str, a: u32, b: u32, transpose_b: bool, store: TableEncoding) -> u32 {
         self.named(name, store, |tables| tables.mat_mul(a, b, transpose_b))
     }
 
     /// Returns the tables with every activation and every constant in f16.
     pub fn halved(mut self) -> Tables {
         for tensor in &mut self.0.tensors {
-            tensor.encoding = Encoding::F16;
+            tensor.encoding = TableEncoding::F16;
         }
         for (_, weight) in &mut self.0.constants {
             let values: Vec<f64> = weight.values.iter().map(|value| f64::from(*value)).collect();
-            *weight = Weight::encoded(weight.name(), weight.shape(), Encoding::F16, &values);
+            *weight = Weight::encoded(weight.name(), weight.shape(), TableEncoding::F16, &values);
         }
         self
     }

@@ -2,7 +2,7 @@
 
 use shardwright_shim_abi::raw::*;
 
-use crate::{Builder, Encoding, Host, Layer, Weight, a16, host, library, on, values};
+use crate::{Builder, Host, Layer, TableEncoding, Weight, a16, host, library, on, values};
 
 #[test]
 fn cycles_follow_the_work_and_say_where_they_are_from() {
@@ -37,7 +37,7 @@ fn a_conversion_at_the_end_is_left_out_and_said() {
         b.encoding = a16(8.0);
         let mut y = b.linear(x, &weight);
         if is_float {
-            b.encoding = Encoding::F32;
+            b.encoding = TableEncoding::F32;
             y = b.unary(SW_OP_CONVERT, y, vec![]);
         }
         b.output("logits", SW_ROLE_LOGITS, y);
@@ -53,8 +53,8 @@ fn what_has_no_cost_is_named() {
     let Some(host) = host("sm8850") else { return };
     let weight = Weight::matrix("w", [1024, 512], &values(1024 * 512, 1, 0.1), 8).without_bytes();
     let mut b = Builder::new("decode_1@8", SW_ENTRY_DECODE, 1, 8);
-    let x = b.input_as("hidden", SW_ROLE_HIDDEN, &[1, 512], Encoding::F16);
-    b.encoding = Encoding::F16;
+    let x = b.input_as("hidden", SW_ROLE_HIDDEN, &[1, 512], TableEncoding::F16);
+    b.encoding = TableEncoding::F16;
     let y = b.linear(x, &weight);
     let y = b.unary(SW_OP_GELU, y, vec![]);
     b.output("tap", SW_ROLE_TAP, y);

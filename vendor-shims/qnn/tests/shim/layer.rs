@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use shardwright_shim_abi::raw::*;
 use shardwright_shim_testing::{Bound, evaluate};
 
-use crate::{Builder, Encoding, Loaded, Weight, a16, values};
+use crate::{Builder, Loaded, TableEncoding, Weight, a16, values};
 
-pub const HIDDEN: Encoding = a16(8.0);
-pub const INNER: Encoding = a16(16.0);
+pub const HIDDEN: TableEncoding = a16(8.0);
+pub const INNER: TableEncoding = a16(16.0);
 
 /// Weights are the same at every call.
 pub struct Layer {

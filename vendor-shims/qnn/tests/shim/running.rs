@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use shardwright_shim_abi::raw::*;
 
 use crate::layer::{Layer, run};
-use crate::{Builder, Encoding, cosine, host, library, on, values};
+use crate::{Builder, TableEncoding, cosine, host, library, on, values};
 
 #[test]
 fn a_layer_is_compiled_simulated_and_right() {
@@ -29,8 +29,8 @@ fn a_layer_is_compiled_simulated_and_right() {
 fn rows_beyond_the_valid_ones_are_not_seen() {
     let Some(host) = host("sm8850.simulated") else { return };
     let mut b = Builder::new("encode_4", SW_ENTRY_ENCODE, 4, 4);
-    let x = b.input_as("hidden", SW_ROLE_HIDDEN, &[4, 64], Encoding::F16);
-    b.encoding = Encoding::F16;
+    let x = b.input_as("hidden", SW_ROLE_HIDDEN, &[4, 64], TableEncoding::F16);
+    b.encoding = TableEncoding::F16;
     let scores = b.mat_mul(x, x, true);
     b.output("tap", SW_ROLE_TAP, scores);
     let entry = b.build();
@@ -39,10 +39,10 @@ fn rows_beyond_the_valid_ones_are_not_seen() {
     let mut loaded = host.load(&compiled.artefact, &[]).expect("loaded");
     let mut x = values(4 * 64, 5, 1.0);
     x[2 * 64..].fill(f32::NAN);
-    let mut bound = HashMap::from([("hidden".to_owned(), Encoding::F16.encode_f32(&x))]);
+    let mut bound = HashMap::from([("hidden".to_owned(), TableEncoding::F16.encode_f32(&x))]);
     for _ in 0..2 {
         loaded.run("encode_4", 2, &mut bound).expect("run");
-        let scores = Encoding::F16.decode_f32(&bound["tap"]);
+        let scores = TableEncoding::F16.decode_f32(&bound["tap"]);
         let exact: f32 = x[..64].iter().zip(&x[64..128]).map(|(a, b)| a * b).sum();
         assert!(
             (scores[1] - exact).abs() < 0.02 && scores[2] == 0.0 && scores[3] == 0.0,
@@ -50,7 +50,7 @@ fn rows_beyond_the_valid_ones_are_not_seen() {
         );
     }
     // Bound memory is unchanged.
-    assert!(Encoding::F16.decode_f32(&bound["hidden"])[3 * 64].is_nan());
+    assert!(TableEncoding::F16.decode_f32(&bound["hidden"])[3 * 64].is_nan());
 }
 
 /// The simulation has one fast memory. Before the workaround, a graph that had to yield it became

@@ -17,7 +17,7 @@ use shardwright_measure::{median, percentile, range};
 
 use super::cases::{ROUNDED, USUAL_CONTEXT};
 use super::{PAIRS_VARIABLE, THREADS, Workshop, folder, llama, pairs, processor};
-use crate::bench::chat::{self, Failure, Reply};
+use crate::bench::chat::{self, ChatFailure, Reply};
 use crate::bench::served::Served;
 use crate::error::Error;
 use crate::models;
@@ -135,21 +135,21 @@ impl Servers {
     fn run(&self, side: Side, clients: usize, each: usize, prompts: &[String]) -> Result<Run, Error> {
         let log = self.folder.join(format!("{side:?}-server.log").to_lowercase());
         let server = Served::start(&log, |port| self.command(side, port, clients))?;
-        let ask = |prompt: usize| -> Result<(usize, Reply), Failure> {
+        let ask = |prompt: usize| -> Result<(usize, Reply), ChatFailure> {
             let text = prompts.get(prompt).map_or("Hello.", String::as_str);
             chat::ask(server.address, &request(text)).map(|reply| (prompt, reply))
         };
         // The first request of a process is slower. Its prompt is the one after all others.
-        let failed = |failure: Failure| server.fault(&failure.to_string());
+        let failed = |failure: ChatFailure| server.fault(&failure.to_string());
         ask(clients * each).map_err(failed)?;
         let start = Instant::now();
-        let client = |client: usize| -> Result<Vec<(usize, Reply)>, Failure> {
+        let client = |client: usize| -> Result<Vec<(usize, Reply)>, ChatFailure> {
             (0..each).map(|request| ask(client * each + request)).collect()
         };
-        let answered: Result<Vec<_>, Failure> = thread::scope(|scope| {
+        let answered: Result<Vec<_>, ChatFailure> = thread::scope(|scope| {
             let client = &client;
             let threads: Vec<_> = (0..clients).map(|number| scope.spawn(move || client(number))).collect();
-            let panicked = |_| Err(Failure::Lost("a client panicked".to_owned()));
+            let panicked = |_| Err(ChatFailure::Lost("a client panicked".to_owned()));
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
         });
         let seconds = start.elapsed().as_secs_f64();

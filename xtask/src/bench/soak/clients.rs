@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::Tally;
-use crate::bench::chat::{self, Failure, Reply};
+use crate::bench::chat::{self, ChatFailure, Reply};
 use crate::bench::http;
 
 const PROMPTS: [&str; 12] = [
@@ -78,7 +78,7 @@ pub struct Clients {
 
 impl Clients {
     /// Requests the reply of each case, one after the other.
-    pub fn new(address: SocketAddr, model: &str) -> Result<Clients, Failure> {
+    pub fn new(address: SocketAddr, model: &str) -> Result<Clients, ChatFailure> {
         let mut clients = Clients { address, model: model.to_owned(), expected: Vec::new() };
         for case in 0..CASES {
             let reply = chat::ask(address, &clients.body(case, true))?;
@@ -95,7 +95,7 @@ impl Clients {
             let refused = match self.attempt(kind, index) {
                 Ok(None) => return tally.done(kind),
                 Ok(Some(wrong)) => return tally.wrong(format!("request {index} ({kind:?}): {wrong}")),
-                Err(Failure::Lost(problem)) => {
+                Err(ChatFailure::Lost(problem)) => {
                     return tally.lost(format!("request {index} ({kind:?}): {problem}"));
                 }
                 Err(refused) => refused,
@@ -112,7 +112,7 @@ impl Clients {
     }
 
     /// Sends a request once. Returns a wrong answer.
-    fn attempt(&self, kind: Kind, index: usize) -> Result<Option<String>, Failure> {
+    fn attempt(&self, kind: Kind, index: usize) -> Result<Option<String>, ChatFailure> {
         // Each kind has all cases in turn.
         let case = (7 * (index / 10) + 5 * (index % 10)) % CASES;
         match kind {
@@ -153,7 +153,7 @@ impl Clients {
     }
 
     /// Sends and reads a few bytes at a time.
-    fn slowly(&self, case: usize) -> Result<Reply, Failure> {
+    fn slowly(&self, case: usize) -> Result<Reply, ChatFailure> {
         let (body, start) = (self.body(case, true).to_string(), Instant::now());
         let head = http::head(self.address, "POST", chat::PATH, JSON, body.len());
         let mut stream = http::connect(self.address)?;
@@ -166,7 +166,7 @@ impl Clients {
     }
 
     /// Leaves at once, or after the first lines of the stream.
-    fn cancelled(&self, case: usize, at_once: bool) -> Result<Option<String>, Failure> {
+    fn cancelled(&self, case: usize, at_once: bool) -> Result<Option<String>, ChatFailure> {
         let mut request = self.body(case, true);
         request["max_tokens"] = json!(200);
         let stream = http::post(self.address, chat::PATH, request.to_string().as_bytes())?;
@@ -182,7 +182,7 @@ impl Clients {
     }
 
     /// Sends a request that the server must refuse, and checks the refusal.
-    fn malformed(&self, number: usize) -> Result<Option<String>, Failure> {
+    fn malformed(&self, number: usize) -> Result<Option<String>, ChatFailure> {
         let faults = self.faults();
         let Fault { request, status: expected } = &faults[number % faults.len()];
         let mut stream = http::connect(self.address)?;
@@ -198,7 +198,7 @@ impl Clients {
             Ok((status, text))
         });
         match (answer, expected) {
-            (Ok((status, text)), _) if status >= 500 => Err(Failure::Refused { status, text }),
+            (Ok((status, text)), _) if status >= 500 => Err(ChatFailure::Refused { status, text }),
             (Ok((status, text)), Some(expected)) if status == *expected && text.contains("\"error\"") => {
                 Ok(None)
             }

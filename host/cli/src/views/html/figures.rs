@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use minijinja::{Value, context};
 use shardwright::PlanReport;
-use shardwright_build::{LossReport, Ranged, units};
+use shardwright_build::{IntervalText, LossReport, units};
 
 use super::{all_layers, loss, millinats};
 use crate::views::plan::rests_on;
@@ -36,10 +36,10 @@ pub fn cards(report: &PlanReport) -> Vec<(String, String, String)> {
     }
     for entry in &totals.times {
         let name = format!("time of {}", entry.entry);
-        card(&name, Ranged::time(&entry.time).to_string(), &rests_on(entry));
+        card(&name, IntervalText::time(&entry.time).to_string(), &rests_on(entry));
     }
     if let Some(loading) = &report.forecast.loading {
-        card("loading", Ranged::time(&loading.time()).to_string(), loading.provenance.name());
+        card("loading", IntervalText::time(&loading.time()).to_string(), loading.provenance.name());
     }
     if let Some(measured) = &report.measured {
         let error = millinats(measured.error_micronats);

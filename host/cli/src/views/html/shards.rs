@@ -7,7 +7,7 @@ use minijinja::{Value, context};
 use shardwright::PlanReport;
 use shardwright_build::units::{self, apart, quantity};
 use shardwright_build::{
-    BoundaryReport, EntryReport, LayerReport, LimitUse, Ranged, ReasonReport, ShardReport,
+    BoundaryReport, EntryReport, IntervalText, LayerReport, LimitUse, ReasonReport, ShardReport,
 };
 
 use super::formats::Formats;
@@ -102,7 +102,7 @@ fn layer(
 /// Returns the time of an entry point and its basis.
 fn time(entry: &EntryReport) -> (String, String) {
     let source = forecast::source(entry.time.provenance.name(), entry.uncosted_ops);
-    (Ranged::time(&entry.time).to_string(), source)
+    (IntervalText::time(&entry.time).to_string(), source)
 }
 
 fn facts(report: &PlanReport, shard: &ShardReport) -> Vec<(&'static str, String)> {

@@ -2,7 +2,7 @@
 
 use minijinja::{Value, context};
 use shardwright::{PlanReport, TimeCost};
-use shardwright_build::{LayerReport, Ranged};
+use shardwright_build::{IntervalText, LayerReport};
 
 use super::{all_layers, main_entry, millinats, part};
 use crate::views::bytes;
@@ -84,5 +84,5 @@ fn time(layer: &LayerReport, entry: Option<&str>) -> Option<TimeCost> {
 }
 
 fn shown(time: Option<TimeCost>) -> String {
-    time.map_or_else(|| "not used".to_owned(), |time| Ranged::time(&time).to_string())
+    time.map_or_else(|| "not used".to_owned(), |time| IntervalText::time(&time).to_string())
 }

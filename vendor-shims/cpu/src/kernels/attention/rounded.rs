@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::block::{self, FEW_QUERIES, slot};
 use super::weights::{NEGLIGIBLE, divide};
 use super::{Block, Heads, Operands, Visible, join, last_first, rows_per_thread};
-use crate::kernels::encoding::{Element, Encoding, Stored, nearest_at, round, widen};
+use crate::kernels::encoding::{Element, ElementEncoding, Stored, nearest_at, round, widen};
 use crate::kernels::math::{exp, softcap};
 use crate::pool::{Pool, SharedOutput};
 use crate::simd::{LANES, Level, Simd, dispatch};
@@ -46,8 +46,8 @@ pub enum Products {
 }
 
 impl Products {
-    const fn encoding(self) -> Encoding {
-        Encoding::plain(match self {
+    const fn encoding(self) -> ElementEncoding {
+        ElementEncoding::plain(match self {
             Products::F32 => Element::F32,
             Products::Bf16 => Element::Bf16,
             Products::F16 => Element::F16,
@@ -363,13 +363,13 @@ dispatch! {
     /// Widens and rounds `count` rows of `d` values from position `start` on. The row of a position
     /// is written at its place in its block.
     fn widen_at => widen_rows(
-        stored: Stored<'_>, to: Encoding, positions: (u64, usize), state: (usize, usize), d: usize, out: &mut [f32],
+        stored: Stored<'_>, to: ElementEncoding, positions: (u64, usize), state: (usize, usize), d: usize, out: &mut [f32],
     )
 }
 dispatch! {
     /// Turns the scores of a query into weights. The first and the end of the visible keys are in
     /// `lanes`. Returns the largest score and the sum of the weights.
-    fn weigh_at => weigh_block(heads: Heads, to: Encoding, lanes: [f32; 2], scores: &mut [f32]) -> [f32; TOTALS]
+    fn weigh_at => weigh_block(heads: Heads, to: ElementEncoding, lanes: [f32; 2], scores: &mut [f32]) -> [f32; TOTALS]
 }
 dispatch! {
     /// Adds totals and results of a block to those of the blocks before it.
@@ -384,7 +384,7 @@ dispatch! {
 fn widen_rows<S: Simd>(
     s: S,
     stored: Stored<'_>,
-    to: Encoding,
+    to: ElementEncoding,
     (start, count): (u64, usize),
     (capacity, stride): (usize, usize),
     d: usize,
@@ -416,7 +416,7 @@ const NUMBERS: [f32; LANES] = {
 fn weigh_block<S: Simd>(
     s: S,
     heads: Heads,
-    to: Encoding,
+    to: ElementEncoding,
     [first, end]: [f32; 2],
     scores: &mut [f32],
 ) -> [f32; TOTALS] {

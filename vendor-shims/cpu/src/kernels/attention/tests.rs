@@ -1,5 +1,5 @@
 use super::*;
-use crate::kernels::encoding::{Element, Encoding, StoredMut, decode, encode};
+use crate::kernels::encoding::{Element, ElementEncoding, StoredMut, decode, encode};
 use crate::simd::Level;
 use proptest::prelude::*;
 use shardwright_shim_testing::bits;
@@ -9,7 +9,7 @@ fn values(count: usize, seed: u64) -> Vec<f32> {
 }
 
 /// Returns the stored elements of the values in an encoding, and the values they decode to.
-fn encoded(encoding: Encoding, values: &[f32]) -> (Vec<u32>, Vec<f32>) {
+fn encoded(encoding: ElementEncoding, values: &[f32]) -> (Vec<u32>, Vec<f32>) {
     let mut stored = vec![0u32; values.len()];
     let pool = Pool::eager(1);
     // SAFETY: plain bytes.
@@ -24,7 +24,7 @@ fn encoded(encoding: Encoding, values: &[f32]) -> (Vec<u32>, Vec<f32>) {
 }
 
 /// Wraps the elements that [`encoded`] returned.
-fn bytes(encoding: Encoding, stored: &[u32]) -> Stored<'_> {
+fn bytes(encoding: ElementEncoding, stored: &[u32]) -> Stored<'_> {
     let length = stored.len() * encoding.element.bytes();
     // SAFETY: plain bytes, four for each element.
     Stored::new(encoding, unsafe { std::slice::from_raw_parts(stored.as_ptr().cast(), length) }).unwrap()
@@ -119,7 +119,7 @@ proptest! {
             (Element::U16, 1e-4, 31_000), (Element::U8, 0.01, 120), (Element::F16, 1.0, 0), (Element::I16, 1e-4, 0),
             (Element::Bf16, 1.0, 0), (Element::I8, 0.01, 5),
         ] {
-            let encoding = Encoding { element, scale, zero_point };
+            let encoding = ElementEncoding { element, scale, zero_point };
             let (stored_k, near_k) = encoded(encoding, &k);
             let (stored_v, near_v) = encoded(encoding, &v);
             let near = Operands { q: &q, k: Stored::values(&near_k), v: Stored::values(&near_v), ..operands };
@@ -155,22 +155,27 @@ fn run_rounded(
 }
 
 /// Returns the encoding of operands, and the largest relative error of a rounded weight.
-fn rounding(products: Products) -> (Encoding, f64) {
+fn rounding(products: Products) -> (ElementEncoding, f64) {
     match products {
-        Products::F32 => (Encoding::F32, 0.0),
-        Products::Bf16 => (Encoding::plain(Element::Bf16), 1.0 / 256.0),
-        Products::F16 => (Encoding::plain(Element::F16), 1.0 / 2048.0),
+        Products::F32 => (ElementEncoding::F32, 0.0),
+        Products::Bf16 => (ElementEncoding::plain(Element::Bf16), 1.0 / 256.0),
+        Products::F16 => (ElementEncoding::plain(Element::F16), 1.0 / 2048.0),
     }
 }
 
-fn nearest_values(encoding: Encoding, values: &[f32]) -> Vec<f32> {
+fn nearest_values(encoding: ElementEncoding, values: &[f32]) -> Vec<f32> {
     let mut near = values.to_vec();
     crate::kernels::encoding::nearest(Level::Scalar, &Pool::eager(1), encoding, values.len(), &mut near);
     near
 }
 
 /// Computes the definition in f64, from operands that are already rounded.
-fn exact_rounded(heads: Heads, encoding: Encoding, operands: Operands<'_>, visible: &[Visible]) -> Vec<f64> {
+fn exact_rounded(
+    heads: Heads,
+    encoding: ElementEncoding,
+    operands: Operands<'_>,
+    visible: &[Visible],
+) -> Vec<f64> {
     let (d, group) = (heads.head_dim, heads.heads / heads.kv_heads);
     let (k, v) = (operands.k.direct().unwrap(), operands.v.direct().unwrap());
     let mut out = Vec::new();
@@ -262,7 +267,7 @@ proptest! {
         prop_assert_eq!(bits(&got), bits(&expected));
         for element in [Element::F16, Element::Bf16, Element::I8] {
             let scale = if element == Element::I8 { 0.01 } else { 1.0 };
-            let state = Encoding { element, scale, zero_point: 0 };
+            let state = ElementEncoding { element, scale, zero_point: 0 };
             let (stored_k, decoded_k) = encoded(state, &k);
             let (stored_v, decoded_v) = encoded(state, &v);
             let decoded = Operands { k: Stored::values(&decoded_k), v: Stored::values(&decoded_v), ..operands };
