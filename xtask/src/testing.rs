@@ -33,11 +33,16 @@ struct Tool {
     lacking: &'static str,
 }
 
-const TOOLS: [Tool; 2] = [
+const TOOLS: [Tool; 3] = [
     Tool {
         name: "cc",
         probe: &["-include", "stdint.h", "-fsyntax-only", "-x", "c", "/dev/null"],
-        lacking: "shim.h and the C shim are not compiled (Debian: apt-get install gcc libc6-dev)",
+        lacking: "shim.h, the C shim and the programs of bindings/c are not compiled (Debian: apt-get install gcc libc6-dev)",
+    },
+    Tool {
+        name: "c++",
+        probe: &["-include", "memory", "-fsyntax-only", "-x", "c++", "/dev/null"],
+        lacking: "the example in C++ of bindings/c is not compiled (Debian: apt-get install g++)",
     },
     Tool {
         name: "git",

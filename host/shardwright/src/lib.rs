@@ -105,7 +105,7 @@ pub use reopening::{Chains, Reopen};
 pub use report::ModelReport;
 pub use search::{SearchPath, user_cache_directory};
 pub use session::saved::{RestoreReason, Restored, SavedSession};
-pub use session::{Reply, Session};
+pub use session::{DetachedReply, Reply, ReplyRequest, Session};
 pub use shardwright_bundle::{Hashed, PackReport, is_bundle};
 #[cfg(feature = "constraint")]
 pub use shardwright_constraint::{Constraint, Grammar};

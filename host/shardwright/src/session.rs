@@ -2,23 +2,24 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use shardwright_runtime::{
-    BeforeStep, CancelHandle, Chain, DoneReason, Generation, GenerationEvent, GenerationOptions,
-    GenerationStatistics, PlacementRecord, Prompt, Speculation, TokenLikelihood,
+    BeforeStep, CancelHandle, Chain, Generation, GenerationOptions, PlacementRecord, Prompt, Speculation,
 };
 use shardwright_text::{
-    CallFormat, Message, RenderOptions, ThoughtTokens, Tokenizer, ToolCall, ToolChoice, ToolDefinition,
+    CallFormat, Message, RenderOptions, ThoughtTokens, Tokenizer, ToolChoice, ToolDefinition,
 };
 
 use crate::policy::NextChainMaker;
 use crate::reopening::{Reopen, Reopened};
 use crate::text_side::TextSide;
 use crate::towers::Towers;
-use crate::{Error, ErrorKind, Result, Role, Turn, TurnPart};
+use crate::{Error, ErrorKind, Result, Turn};
 use conversation::Soft;
+pub use reply::{DetachedReply, Reply, ReplyRequest};
 
 #[cfg(feature = "constraint")]
 mod constrained;
 mod conversation;
+mod reply;
 pub(crate) mod saved;
 mod tools;
 
@@ -93,8 +94,13 @@ impl Session {
     /// Unlike in [`Session::chat`], special tokens that `text` spells out are encoded as such.
     /// Earlier text is forgotten, but a prefix that it shares with the new text is not run again.
     pub fn complete(&mut self, text: &str) -> Result<Reply<'_>> {
+        let reply = self.begin_text(text)?;
+        Ok(Reply::new(self, reply))
+    }
+
+    fn begin_text(&mut self, text: &str) -> Result<DetachedReply> {
         let ids = self.text.encode_text_until(text, &self.inner.cancel_handle())?;
-        self.complete_ids(ids)
+        self.begin_ids(ids)
     }
 
     /// Starts a continuation of token ids.
@@ -104,6 +110,11 @@ impl Session {
     /// [`ErrorKind::Argument`] for an id beyond the vocabulary, and the errors of
     /// [`complete`](Self::complete).
     pub fn complete_ids(&mut self, ids: Vec<u32>) -> Result<Reply<'_>> {
+        let reply = self.begin_ids(ids)?;
+        Ok(Reply::new(self, reply))
+    }
+
+    fn begin_ids(&mut self, ids: Vec<u32>) -> Result<DetachedReply> {
         let vocabulary = self.inner.chain().description().structure.vocabulary;
         if let Some(id) = ids.iter().find(|id| u64::from(**id) >= vocabulary) {
             let what = format!("token {id} is not one of the {vocabulary} tokens of the vocabulary");
@@ -111,7 +122,7 @@ impl Session {
         }
         self.forget_turns();
         let generation = self.reply(ids.into(), false)?;
-        Ok(Reply::new(self, generation, None))
+        Ok(DetachedReply::new(generation, None))
     }
 
     fn reply(&self, prompt: Prompt, chat: bool) -> Result<Generation> {
@@ -182,6 +193,8 @@ impl Session {
     /// # Errors
     ///
     /// [`ErrorKind::Unsupported`] if the template reads neither `enable_thinking` nor `thinking`.
+    ///
+    /// [`GenerationEvent::ThoughtDelta`]: crate::GenerationEvent::ThoughtDelta
     pub fn set_thinking(&mut self, on: bool) -> Result<()> {
         let switch = SWITCHES.into_iter().find(|name| self.template_takes(name));
         let switch = switch.ok_or_else(|| {
@@ -201,6 +214,8 @@ impl Session {
     /// while memory is short. Messages, tokens, rows of pictures and sounds, and all settings stay.
     /// The next reply allocates the memory again and runs the history again, with the same tokens.
     /// [`GenerationStatistics::recomputed_tokens`] counts them.
+    ///
+    /// [`GenerationStatistics::recomputed_tokens`]: crate::GenerationStatistics::recomputed_tokens
     pub fn release(&mut self) {
         self.inner.release();
     }
@@ -321,147 +336,4 @@ fn misplaced() -> Error {
     let what = "the chat template does not have a placeholder for each picture and sound, in order";
     Error::new(ErrorKind::Unsupported, what)
         .with_help("use the template that the checkpoint was published with")
-}
-
-/// A reply in progress: an iterator over its events. Dropping it ends the reply.
-pub struct Reply<'s> {
-    session: &'s mut Session,
-    generation: Generation,
-    /// The reply so far, in order.
-    parts: Vec<TurnPart>,
-    thoughts: String,
-    calls: Vec<ToolCall>,
-    /// In a conversation: what happens if the reply fails.
-    chat: Option<OnFailure>,
-    ended: Ended,
-    statistics: Option<GenerationStatistics>,
-}
-
-/// What happens to the turns of a conversation if the reply to them fails, or is stopped before it
-/// has any text or call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OnFailure {
-    /// The last turn is removed, and the rows of its pictures and sounds beyond the first `rows`.
-    RemovesTurn { rows: usize },
-    /// All turns stay.
-    KeepsTurns,
-}
-
-/// The state of a reply.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    /// Stopped early.
-    Early,
-    /// Ended by itself, with or without text.
-    Done,
-    Failed,
-}
-
-impl<'s> Reply<'s> {
-    fn new(session: &'s mut Session, generation: Generation, chat: Option<OnFailure>) -> Self {
-        let (parts, thoughts, calls) = (Vec::new(), String::new(), Vec::new());
-        Reply { session, generation, parts, thoughts, calls, chat, ended: Ended::Early, statistics: None }
-    }
-}
-
-impl Reply<'_> {
-    /// Runs the reply to its end and returns the whole answer, without thoughts.
-    pub fn text(mut self) -> Result<String> {
-        for event in self.by_ref() {
-            event?;
-        }
-        Ok(self.said())
-    }
-
-    /// Returns the text so far.
-    fn said(&self) -> String {
-        let texts = self.parts.iter().filter_map(|part| match part {
-            TurnPart::Text(text) => Some(text.as_str()),
-            _ => None,
-        });
-        texts.collect()
-    }
-
-    /// Adds text to the turn of the reply.
-    fn say(&mut self, text: &str) {
-        match self.parts.last_mut() {
-            Some(TurnPart::Text(said)) => said.push_str(text),
-            _ => self.parts.push(TurnPart::Text(text.to_owned())),
-        }
-    }
-
-    /// Returns the complete calls so far.
-    pub fn calls(&self) -> &[ToolCall] {
-        &self.calls
-    }
-
-    /// Returns the thoughts so far.
-    pub fn thoughts(&self) -> &str {
-        &self.thoughts
-    }
-
-    /// Frees the memory of the session between two events, as [`Session::release`] does. The next
-    /// event allocates it again.
-    pub fn release(&mut self) {
-        self.session.release();
-    }
-
-    /// Returns the likelihoods of the tokens that were chosen since the last call, if
-    /// [`GenerationOptions::likelihoods`] requests them. There is one for each
-    /// [`GenerationEvent::Token`], in the same order, possibly before that event.
-    pub fn take_likelihoods(&mut self) -> Vec<TokenLikelihood> {
-        self.generation.take_likelihoods()
-    }
-
-    /// Returns counts and times so far.
-    pub fn statistics(&self) -> GenerationStatistics {
-        self.statistics.unwrap_or(*self.generation.statistics())
-    }
-}
-
-impl Iterator for Reply<'_> {
-    type Item = Result<GenerationEvent>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let event = self.generation.next(&mut self.session.inner)?;
-        match &event {
-            Ok(GenerationEvent::TextDelta { text }) => self.say(text),
-            Ok(GenerationEvent::ToolCall { call, .. }) => {
-                self.calls.push(call.clone());
-                self.parts.push(TurnPart::ToolCall(call.clone()));
-            }
-            Ok(GenerationEvent::ThoughtDelta { text }) => self.thoughts.push_str(text),
-            Ok(GenerationEvent::Done { statistics, reason }) => {
-                self.statistics = Some(*statistics);
-                if !matches!(reason, DoneReason::Cancelled | DoneReason::Deadline) {
-                    self.ended = Ended::Done;
-                }
-            }
-            Ok(
-                GenerationEvent::Token { .. }
-                | GenerationEvent::ToolCallBegin { .. }
-                | GenerationEvent::ToolCallArguments { .. }
-                | GenerationEvent::ToolCallDropped { .. }
-                | GenerationEvent::DraftDropped { .. },
-            ) => {}
-            Err(_) => self.ended = Ended::Failed,
-        }
-        Some(event.map_err(Error::from))
-    }
-}
-
-impl Drop for Reply<'_> {
-    fn drop(&mut self) {
-        let Some(failure) = self.chat else { return };
-        let is_empty = self.parts.is_empty();
-        if self.ended == Ended::Failed || (self.ended == Ended::Early && is_empty) {
-            self.session.undo(failure);
-            return;
-        }
-        let mut parts = std::mem::take(&mut self.parts);
-        if !self.thoughts.is_empty() {
-            parts.insert(0, TurnPart::Thought(std::mem::take(&mut self.thoughts)));
-        }
-        self.session.push_turn(Turn { role: Role::Assistant, parts });
-    }
 }

@@ -1,10 +1,12 @@
 //! Opens a library, finds its entry function, and checks the table before any member of it is used.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void};
 use std::fs::File;
 use std::io::{self, Read};
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use sha2::{Digest, Sha256};
 use shardwright_files::hex;
@@ -61,9 +63,14 @@ pub fn log_line(level: u32, worker: &str, message: &str) {
     }
 }
 
-/// Opens the library permanently and calls its entry function. With a SHA-256 from its manifest,
-/// the hashed file itself is opened, if the system allows that, even if another file has replaced
-/// it at the path.
+/// Results of the libraries that were opened, by the addresses of their entry functions. A library
+/// is never unloaded, so an address belongs to one library. A process that opens many models would
+/// otherwise compare layouts and keep a table again for each of them.
+static OPENED: Mutex<BTreeMap<usize, (Table, LayoutCheck)>> = Mutex::new(BTreeMap::new());
+
+/// Opens the library permanently and calls its entry function, once for each library. With a
+/// SHA-256 from its manifest, the hashed file itself is opened, if the system allows that, even if
+/// another file has replaced it at the path.
 pub(crate) fn open(path: &Path, expected: Option<&str>) -> Result<(Table, LayoutCheck), LoadError> {
     let place = match expected {
         Some(expected) => hashed(path, expected)?,
@@ -83,14 +90,21 @@ pub(crate) fn open(path: &Path, expected: Option<&str>) -> Result<(Table, Layout
     // SAFETY: as above.
     let library = unsafe { libloading::Library::new(&place) }.map_err(refused)?;
     // Never unloaded: tables, refusals and running threads of the shim point into it.
-    let library: &'static libloading::Library = Box::leak(Box::new(library));
+    let library = ManuallyDrop::new(library);
     // SAFETY: the contract specifies this type of the symbol.
     let entry = unsafe { library.get::<SwEntryFunction>(SW_ENTRY_SYMBOL.to_bytes_with_nul()) };
     let entry = *entry.map_err(|_| {
         LoadError::new("not-a-shim", path, "not a shim: it does not export `shardwright_shim_entry`")
     })?;
+    // Locked until the result is known, so that threads that open one library keep one table.
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = opened.get(&(entry as usize)) {
+        return Ok(known.clone());
+    }
     let layout = layout::compare(path, &place)?;
-    Ok((enter(path, entry)?, layout))
+    let found = (enter(path, entry)?, layout);
+    opened.insert(entry as usize, found.clone());
+    Ok(found)
 }
 
 /// Returns the loader's message, for example about an undefined symbol or a missing library. Only
@@ -125,9 +139,20 @@ fn hashed(path: &Path, expected: &str) -> Result<PathBuf, LoadError> {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
         use std::os::fd::{AsRawFd, IntoRawFd};
+        use std::os::unix::fs::MetadataExt;
+        /// Descriptors that stay open, by device, inode and hash of their files. An open file keeps
+        /// its inode, so an equal one is the same file.
+        static KEPT: Mutex<BTreeMap<(u64, u64, String), PathBuf>> = Mutex::new(BTreeMap::new());
+        let status = file.metadata().map_err(failed)?;
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (status.dev(), status.ino(), found);
+        if let Some(place) = kept.get(&key) {
+            return Ok(place.clone());
+        }
         let place = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         if place.exists() {
             let _kept_open = file.into_raw_fd();
+            kept.insert(key, place.clone());
             return Ok(place);
         }
     }

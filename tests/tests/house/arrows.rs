@@ -31,6 +31,9 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardwright-serve",
         ],
     ),
+    // Bindings to other languages: the public crate alone, and the types of the core alone.
+    ("shardwright-bindings-core", &["shardwright"]),
+    ("shardwright-bindings-c", &["shardwright-bindings-core"]),
     // Serves models over HTTP. The program decides how they are opened.
     ("shardwright-serve", &["shardwright-vocabulary", "shardwright"]),
     // Lays a bundle out for a channel. Loads no model.

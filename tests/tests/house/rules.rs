@@ -168,6 +168,7 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
     ("host/bundle/", "asking the system who writes a file"),
     ("host/runtime/", "mapping the tables that rows are gathered from"),
     ("host/planning/", "deserialising a planner pack whose signature was verified"),
+    ("bindings/c/", "the C interface for applications"),
     ("planner/", "the exports wit-bindgen generates"),
     ("plugins/", "the exports wit-bindgen generates"),
 ];

@@ -7,7 +7,8 @@ use shardwright_runtime::{Prompt, SoftRows};
 use shardwright_text::{Message, PartTokens};
 use shardwright_vocabulary::{Part, Watch};
 
-use super::{OnFailure, Reply, Session, misplaced};
+use super::reply::{DetachedReply, OnFailure, Reply};
+use super::{Session, misplaced};
 use crate::parts::{Prepared, Sense, prepare};
 use crate::turns::{called, checked};
 use crate::{ChatPart, Error, ErrorKind, Result, Role, Turn, TurnPart};
@@ -62,6 +63,15 @@ impl Session {
         parts: impl IntoIterator<Item = ChatPart>,
         watch: &mut dyn Watch,
     ) -> Result<Reply<'_>> {
+        let reply = self.begin_parts(parts, watch)?;
+        Ok(Reply::new(self, reply))
+    }
+
+    pub(super) fn begin_parts(
+        &mut self,
+        parts: impl IntoIterator<Item = ChatPart>,
+        watch: &mut dyn Watch,
+    ) -> Result<DetachedReply> {
         let (start, known) = (Instant::now(), self.soft.len());
         self.push_turn(Turn::new(Role::User, parts));
         match self.rows_after(self.turns.len() - 1, watch) {
@@ -93,6 +103,11 @@ impl Session {
     ///
     /// The errors of [`reply_to`](Self::reply_to).
     pub fn reply_to_watched(&mut self, turns: Vec<Turn>, watch: &mut dyn Watch) -> Result<Reply<'_>> {
+        let reply = self.begin_turns(turns, watch)?;
+        Ok(Reply::new(self, reply))
+    }
+
+    pub(super) fn begin_turns(&mut self, turns: Vec<Turn>, watch: &mut dyn Watch) -> Result<DetachedReply> {
         let turns = checked(turns)?;
         expect_question(&turns)?;
         let start = Instant::now();
@@ -112,7 +127,7 @@ impl Session {
             Ok(self.reply(prompt, true)?.after_parts(took))
         });
         match started {
-            Ok(generation) => Ok(Reply::new(self, generation, Some(OnFailure::KeepsTurns))),
+            Ok(generation) => Ok(DetachedReply::new(generation, Some(OnFailure::KeepsTurns))),
             Err(error) => {
                 (self.turns, self.messages, self.soft) = before;
                 Err(error)
@@ -143,6 +158,11 @@ impl Session {
     /// [`ErrorKind::Argument`] if there are no turns or the last one is the model's, and the errors
     /// of [`chat`](Self::chat).
     pub fn answer(&mut self) -> Result<Reply<'_>> {
+        let reply = self.begin_answer()?;
+        Ok(Reply::new(self, reply))
+    }
+
+    pub(super) fn begin_answer(&mut self) -> Result<DetachedReply> {
         expect_question(&self.turns)?;
         self.start(Duration::ZERO, OnFailure::KeepsTurns)
     }
@@ -196,9 +216,9 @@ impl Session {
 
     /// Starts the reply to the turns. If it does not start, `failure` applies. `took` is the time
     /// spent on pictures and sounds.
-    fn start(&mut self, took: Duration, failure: OnFailure) -> Result<Reply<'_>> {
+    fn start(&mut self, took: Duration, failure: OnFailure) -> Result<DetachedReply> {
         match self.conversation(&self.soft).and_then(|prompt| self.reply(prompt, true)) {
-            Ok(generation) => Ok(Reply::new(self, generation.after_parts(took), Some(failure))),
+            Ok(generation) => Ok(DetachedReply::new(generation.after_parts(took), Some(failure))),
             Err(error) => {
                 self.undo(failure);
                 Err(error)
