@@ -261,3 +261,19 @@ fn pack_of(name: &str) -> String {
 
 /// List of the digests of the packs that ship with the program, relative to the root.
 const DIGESTS: &str = "plugins/packs.sha256";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_page_has_the_cost_of_a_first_build() {
+        let page = include_str!("../../README.md").replace('\n', " ");
+        let Cost { minutes, megabytes, .. } = Scope::Demo.cost(Profile::Dev).expect("it was measured");
+        let words = format!(
+            "A first build takes about {minutes} minutes on two cores and {:.1} GB of disk.",
+            f64::from(megabytes) / 1000.0
+        );
+        assert!(page.contains(&words), "no `{words}`");
+    }
+}

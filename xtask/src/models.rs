@@ -252,3 +252,17 @@ fn pip(command: &str) -> Command {
     pip.args(["-m", "pip", "--disable-pip-version-check", command, "--quiet", "--no-cache-dir"]);
     pip
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_page_has_size_and_licence_of_the_file_that_answers() {
+        let page = include_str!("../../README.md").replace('\n', " ");
+        let model = MODELS.iter().find(|model| model.name == "smollm2-135m").expect("the model");
+        let megabytes = (model.bytes + 500_000) / 1_000_000;
+        let words = format!("GGUF file ({megabytes} MB, {}) with pip", model.licence);
+        assert!(page.contains(&words), "no `{words}`");
+    }
+}

@@ -7,7 +7,7 @@ use shardwright_build::PlanReport;
 use shardwright_bundle::{Bundle, is_bundle};
 use shardwright_files::read_named;
 use shardwright_trust::Trust;
-use shardwright_vocabulary::{Error, ErrorKind, Result};
+use shardwright_vocabulary::{Error, ErrorKind, Result, UniqueKeys};
 
 mod difference;
 mod facts;
@@ -68,7 +68,8 @@ fn read(path: &Path, trust: &Trust) -> Result<PlanReport> {
         true => recorded(path, trust)?,
         false => read_named(path, REPORT_BYTES_MAX)?,
     };
-    serde_json::from_slice(&bytes).map_err(|error| {
+    let unique = serde_json::from_slice::<UniqueKeys>(&bytes);
+    unique.and_then(|UniqueKeys| serde_json::from_slice(&bytes)).map_err(|error| {
         Error::new(ErrorKind::Invalid, format!("{}: not a plan of this version: {error}", path.display()))
             .with_help("create one with `shardwright plan CHECKPOINT --format json`")
     })

@@ -7,9 +7,9 @@
 use std::fmt;
 use std::path::Path;
 
-use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use shardwright_graph::WeightBytes;
-use shardwright_vocabulary::{DType, Error, Result};
+use shardwright_vocabulary::{DType, Error, Result, UniqueKeys};
 
 use crate::weight_file::{Content, Mapped, StoredTensor, StoredType, WeightFile};
 use crate::{json, limits};
@@ -181,6 +181,9 @@ fn check(path: &Path, entries: Vec<(String, Entry)>, data: u64, available: u64) 
     Ok(tensors)
 }
 
+/// Key of a header that describes the file. Its texts are not used.
+const METADATA: &str = "__metadata__";
+
 /// The header's tensors in file order, including duplicates.
 struct Header(Vec<(String, Entry)>);
 
@@ -207,10 +210,13 @@ impl<'de> Deserialize<'de> for Header {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
-                let mut entries = Vec::new();
+                let (mut entries, mut has_metadata) = (Vec::new(), false);
                 while let Some(name) = map.next_key::<String>()? {
-                    if name == "__metadata__" {
-                        map.next_value::<IgnoredAny>()?;
+                    if name == METADATA {
+                        if std::mem::replace(&mut has_metadata, true) {
+                            return Err(A::Error::custom(format!("a second key `{METADATA}`")));
+                        }
+                        map.next_value::<UniqueKeys>()?;
                         continue;
                     }
                     if entries.len() == limits::TENSORS {
@@ -325,6 +331,28 @@ mod tests {
                 })
             };
             assert_eq!(plain(ours), plain(theirs), "{}", stored.name);
+        }
+    }
+
+    #[test]
+    fn a_second_key_of_a_header_is_named() {
+        let tensor = r#"{"dtype": "U8", "shape": [], "data_offsets": [0, 1]}"#;
+        let text = r#"{"format": "pt"}"#;
+        let sound = format!(r#"{{"__metadata__": {text}, "a": {tensor}}}"#);
+        open(file(sound.as_bytes(), &[7]).path()).unwrap();
+        for (header, words) in [
+            (format!(r#"{{"a": {tensor}, "a": {tensor}}}"#), "a second tensor `a`"),
+            (
+                format!(r#"{{"__metadata__": {text}, "a": {tensor}, "__metadata__": {text}}}"#),
+                "`__metadata__`",
+            ),
+            (sound.replace(text, r#"{"format": "pt", "format": "np"}"#), "a second key `format`"),
+            (sound.replace("\"shape\": []", "\"shape\": [], \"shape\": []"), "duplicate field `shape`"),
+        ] {
+            let file = file(header.as_bytes(), &[7]);
+            let error = open(file.path()).map(drop).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains(&file.path().display().to_string()) && text.contains(words), "{text}");
         }
     }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use shardwright_trust::{Kind, Trust};
 use shardwright_vocabulary::{
-    At, Error, Flag, FormatTuple, Limit, Overhead, Provenance, Result, TargetKind, overhead_names,
+    At, Error, Flag, FormatTuple, Limit, Overhead, Provenance, Result, TargetKind, UniqueKeys, overhead_names,
 };
 
 use crate::request::time_fault;
@@ -498,8 +498,9 @@ fn read_trusting(path: &Path, trust: &Trust) -> Result<FoundProfile> {
 
 fn parse(bytes: &[u8], source: &ProfileSource) -> Result<Profile> {
     // The parser's message ends with line and column.
-    let profile: Profile =
-        serde_json::from_slice(bytes).map_err(|error| invalid(source, error.to_string()))?;
+    let refused = |error: serde_json::Error| invalid(source, error.to_string());
+    let UniqueKeys = serde_json::from_slice(bytes).map_err(refused)?;
+    let profile: Profile = serde_json::from_slice(bytes).map_err(refused)?;
     match fault(&profile) {
         None => Ok(profile),
         Some(reason) => Err(invalid(source, reason)),

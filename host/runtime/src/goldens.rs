@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
-use shardwright_vocabulary::Pass;
+use shardwright_vocabulary::{Pass, UniqueKeys};
 
 use self::golden_vector::GoldenVector;
 use self::sample::Sample;
@@ -257,6 +257,7 @@ impl Goldens {
     ///
     /// Returns a description of the fault in the file.
     pub fn read(bytes: &[u8]) -> Result<Goldens, String> {
+        let UniqueKeys = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let Versioned { goldens } = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if goldens != VERSION {
             return Err(format!("expected version {VERSION}, got {goldens}"));
@@ -412,6 +413,8 @@ mod tests {
             (tower(&vector(65)), "1 to 16 complete vectors"),
             (r#"{"goldens":2}"#.to_owned(), "missing field"),
             (String::new(), "EOF"),
+            (with(r#""ids":[2]"#), "a second key `ids`"),
+            (with(r#""rows":[],"vectors":[],"towers":{"clip":[],"clip":[]}"#), "a second key `clip`"),
         ] {
             let error = Goldens::read(wrong.as_bytes()).unwrap_err();
             assert!(error.contains(word), "{wrong}: {error}");

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use shardwright_files::{Links, open, read_from};
 use shardwright_shim_abi::{raw, version_text};
 use shardwright_trust::{Kind, Trust, unbound};
-use shardwright_vocabulary::{AndroidNeeds, ErrorKind, NeededLibrary, ShimNeeds};
+use shardwright_vocabulary::{AndroidNeeds, ErrorKind, NeededLibrary, ShimNeeds, UniqueKeys};
 
 use crate::LoadError;
 
@@ -151,7 +151,9 @@ impl Manifest {
     /// Checks the text of a manifest. `path` is for messages.
     pub fn parse(path: &Path, text: &[u8]) -> Result<Manifest, LoadError> {
         let invalid = |reason: String| invalid(path, &reason);
-        let manifest: Manifest = serde_json::from_slice(text).map_err(|error| invalid(error.to_string()))?;
+        let unique = serde_json::from_slice::<UniqueKeys>(text);
+        let read = unique.and_then(|UniqueKeys| serde_json::from_slice::<Manifest>(text));
+        let manifest = read.map_err(|error| invalid(error.to_string()))?;
         manifest.check().map_err(invalid)?;
         check_range(path, manifest.versions().ok_or_else(|| invalid("invalid versions".to_owned()))?)?;
         Ok(manifest)
@@ -364,6 +366,27 @@ mod tests {
                 }
                 other => panic!("{expected}: {other:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn a_second_key_is_named() {
+        let sound = r#"{"manifest": 1, "name": "cpu", "vendor": "us", "abi": {"min": "0.1", "max": "0.1"},
+            "library": "shim_cpu", "options": {"a": "1"}, "android": {"variables": {"A": "x"}}}"#;
+        let parse = |text: &str| Manifest::parse(Path::new("x.shim.json"), text.as_bytes());
+        parse(sound).unwrap();
+        for (once, twice, key) in [
+            (r#""a": "1""#, r#""a": "0", "a": "1""#, "a"),
+            (r#""A": "x""#, r#""A": "x", "A": "y""#, "A"),
+            (r#""max": "0.1""#, r#""max": "0.1", "max": "0.1""#, "max"),
+        ] {
+            let error = parse(&sound.replacen(once, twice, 1)).unwrap_err();
+            assert_eq!(error.reason(), "manifest-invalid");
+            let text = error.to_string();
+            assert!(
+                text.contains("x.shim.json") && text.contains(&format!("a second key `{key}`")),
+                "{text}"
+            );
         }
     }
 

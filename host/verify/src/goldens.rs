@@ -10,11 +10,12 @@
 use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
+use serde::Deserialize as _;
 
 use shardwright_checkpoints::unseen_text;
 use shardwright_files::read_named;
 use shardwright_models::Checkpoint;
-use shardwright_vocabulary::{Error, ErrorKind, Pass, Result};
+use shardwright_vocabulary::{Error, ErrorKind, Pass, Result, UniqueKeys};
 
 use crate::recorded_rows::{KINDS, Kind, PlacedRows, Placing, RecordedFeatures, RecordedPart};
 use crate::trace::Given;
@@ -25,6 +26,9 @@ const GOLDEN_BYTES_MAX: u64 = 4 << 30;
 
 /// Largest JSON file next to them, in bytes: lists of texts with their ids.
 const LIST_BYTES_MAX: u64 = 256 << 20;
+
+/// Bytes of the length before the header of a safetensors file.
+const HEADER_LENGTH_BYTES: usize = 8;
 
 /// A dense f32 array, row-major.
 #[derive(Clone, Debug, PartialEq)]
@@ -157,8 +161,13 @@ impl File {
     }
 
     fn tensors(&self) -> Result<SafeTensors<'_>> {
-        SafeTensors::deserialize(&self.bytes)
-            .map_err(|error| Error::new(ErrorKind::Invalid, format!("{}: {error}", self.path.display())))
+        let invalid = |error: &dyn std::fmt::Display| invalid(&self.path, error);
+        let tensors = SafeTensors::deserialize(&self.bytes).map_err(|error| invalid(&error))?;
+        // This reader keeps the last of two tensors with one name. Its header follows the length.
+        let header = self.bytes.get(HEADER_LENGTH_BYTES..).unwrap_or_default();
+        UniqueKeys::deserialize(&mut serde_json::Deserializer::from_slice(header))
+            .map_err(|error| invalid(&error).with_help(UniqueKeys::HELP))?;
+        Ok(tensors)
     }
 
     fn fault(&self, tensor: &str, what: &str) -> Error {
@@ -321,14 +330,11 @@ fn read_evaluation(directory: &Path) -> Result<Option<Evaluation>> {
         .map_err(|_| file.fault("input_ids", "contains a number that is not a token id"))?;
 
     let path = directory.join("eval.json");
-    let invalid =
-        |what: &dyn std::fmt::Display| Error::new(ErrorKind::Invalid, format!("{}: {what}", path.display()));
-    let text = read_named(&path, LIST_BYTES_MAX)?;
-    let json: serde_json::Value = serde_json::from_slice(&text).map_err(|error| invalid(&error))?;
+    let json: serde_json::Value = read_json(&path)?;
     let nll = json
         .pointer("/results/all/nll")
         .and_then(serde_json::Value::as_f64)
-        .ok_or_else(|| invalid(&"results.all.nll is missing"))?;
+        .ok_or_else(|| invalid(&path, &"results.all.nll is missing"))?;
     Ok(Some(Evaluation { rows, nll }))
 }
 
@@ -357,9 +363,74 @@ pub(crate) fn read_list<T: serde::de::DeserializeOwned>(directory: &Path, name: 
     if !path.exists() {
         return Ok(Vec::new());
     }
-    let invalid = |error: &dyn std::fmt::Display| {
-        Error::new(ErrorKind::Invalid, format!("{}: {error}", path.display()))
-    };
-    let text = read_named(&path, LIST_BYTES_MAX)?;
-    serde_json::from_slice(&text).map_err(|error| invalid(&error))
+    read_json(&path)
+}
+
+/// Reads a JSON file in which no object has a key twice.
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = read_named(path, LIST_BYTES_MAX)?;
+    let UniqueKeys = serde_json::from_slice(&text).map_err(|error: serde_json::Error| {
+        let is_twice = error.is_data();
+        let error = invalid(path, &error);
+        if is_twice { error.with_help(UniqueKeys::HELP) } else { error }
+    })?;
+    serde_json::from_slice(&text).map_err(|error| invalid(path, &error))
+}
+
+/// Returns the error of a file with another content than recorded outputs.
+fn invalid(path: &Path, what: &dyn std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Invalid, format!("{}: {what}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_key_is_named_with_its_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        let refused = |error: Error, name: &str, key: &str| {
+            let text = error.to_string();
+            assert!(text.contains(name) && text.contains(&format!("a second key `{key}`")), "{text}");
+            assert_eq!((error.kind(), error.help()), (ErrorKind::Invalid, Some(UniqueKeys::HELP)));
+        };
+        let chat = r#"{"messages": [], "kw": {"a": 1}, "rendered": "", "ids": []}"#;
+        let read = |text: &str| {
+            std::fs::write(path("chat_goldens.json"), format!("[{text}]")).expect("written");
+            read_list::<ChatGolden>(folder.path(), "chat_goldens.json")
+        };
+        assert_eq!(read(chat).expect("a list").len(), 1);
+        for (once, twice, key) in [
+            ("{\"a\": 1}", "{\"a\": 1, \"a\": 2}", "a"),
+            ("[]", "[{\"role\": \"user\", \"role\": \"tool\"}]", "role"),
+            ("\"ids\"", "\"more\": 1, \"more\": 2, \"ids\"", "more"),
+        ] {
+            refused(read(&chat.replacen(once, twice, 1)).expect_err(key), "chat_goldens.json", key);
+        }
+        std::fs::write(path("eval.json"), r#"{"results": {"all": {"nll": 1.0, "nll": 2.0}}}"#)
+            .expect("written");
+        let error = read_json::<serde_json::Value>(&path("eval.json")).expect_err("two");
+        refused(error, "eval.json", "nll");
+    }
+
+    #[test]
+    fn a_second_tensor_is_named_with_its_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("goldens.safetensors");
+        let tensor = r#"{"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}"#;
+        let read = |header: &str| {
+            let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+            bytes.extend_from_slice(header.as_bytes());
+            bytes.push(7);
+            std::fs::write(&path, bytes).expect("written");
+            let file = File::read(path.clone())?;
+            file.tensors().map(|tensors| tensors.len())
+        };
+        assert_eq!(read(&format!(r#"{{"a": {tensor}}}"#)).expect("one"), 1);
+        let error = read(&format!(r#"{{"a": {tensor}, "a": {tensor}}}"#)).expect_err("two");
+        let text = error.to_string();
+        assert!(text.contains("goldens.safetensors") && text.contains("a second key `a`"), "{text}");
+        assert_eq!((error.kind(), error.help()), (ErrorKind::Invalid, Some(UniqueKeys::HELP)));
+    }
 }

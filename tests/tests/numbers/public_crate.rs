@@ -121,6 +121,7 @@ fn the_oldest_turns_are_forgotten_and_the_system_s_stays() {
         }
     };
     assert_eq!(full.kind(), ErrorKind::Context, "{full}");
+    assert!(full.help().is_some_and(|help| help.contains("forget the oldest turn")), "{full}");
     let turns = session.messages().len();
     assert!(turns >= 3 && turns % 2 == 1, "{:?}", roles(&session));
     assert!(session.forget_oldest_turn());

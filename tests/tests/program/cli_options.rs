@@ -79,6 +79,8 @@ fn an_option_is_refused_where_it_says_nothing() {
         ("verify MODEL --compilations 3", 2, &["--repair"]),
         // Paths that do not exist.
         ("plan MODEL --planners README.md", 3, &["--planners", "README.md"]),
+        ("plan MODEL --shims no/such", 3, &["--shims no/such: no such directory"]),
+        ("run MODEL --prompt x --profiles no/such", 3, &["--profiles no/such: no such directory"]),
         ("plan MODEL --calibration-text no/such/text", 3, &["no/such/text"]),
         // Options for other input.
         ("inspect MODEL --verify", 2, &["--verify"]),

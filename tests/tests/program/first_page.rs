@@ -400,11 +400,46 @@ fn the_table_of_alternatives_has_evidence_and_sources() {
     }
 }
 
+/// Measures the table with the command above it, in thorough runs.
+#[test]
+fn losses_of_formats_are_those_that_the_command_measures() {
+    if !cases(false, true) {
+        return;
+    }
+    let Some(models) = std::env::var_os("SHARDWRIGHT_MODELS").map(PathBuf::from) else {
+        return skipped("losses of formats: `cargo xtask vendor models` fetches the models");
+    };
+    let mut wrong = Vec::new();
+    for row in table(&section("What formats cost"), "weights/activations/KV cache") {
+        for (model, shown) in ["gemma3-270m", "smollm2-135m"].into_iter().zip(&row[1..]) {
+            let folder = models.join(model).join("folder");
+            let run = shardwright(["perplexity"]).argument(&folder).arguments(["--formats", &row[0]]);
+            let run = run.arguments(["--rounding", "nearest", "--text", "demo-model/README.md"]);
+            let report = run.argument("--against").argument(&folder).json();
+            let found = report["against"]["kl"]["mean"]["value"].as_f64().expect("a loss");
+            let figure: f64 = shown.replace(',', "").parse().expect("a figure");
+            // A unit of the last digit, or the spread of other processors.
+            let decimals = shown.split_once('.').map_or(0, |(_, decimals)| decimals.len());
+            let most = 0.1_f64.powi(i32::try_from(decimals).expect("few")).max(figure * 0.02);
+            if (found - figure).abs() > most {
+                wrong.push(format!("{model}, {}: {found}, the page has {shown}", row[0]));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 #[test]
 fn figures_of_speed_are_those_of_the_benchmarks() {
     let benchmarks = tree::read(Path::new("BENCHMARKS.md"));
     for row in table(&section("Speed"), "model") {
         let begins = format!("| {} | {} | {}", row[0], row[1], row[2]);
         assert!(benchmarks.lines().any(|line| line.starts_with(&begins)), "no row begins with {begins}");
+        let (_, formats) = row[0].split_once(", ").expect("formats");
+        let losses = match formats {
+            "int8 against Q8_0" => format!("int8 loses {} and Q8_0 {}.", row[3], row[4]),
+            _ => format!("Int4, rounded to the nearest, loses {}, and Q4_0 {}.", row[3], row[4]),
+        };
+        assert!(benchmarks.replace('\n', " ").contains(&losses), "no `{losses}`");
     }
 }

@@ -164,6 +164,7 @@ fn the_encoding_of_a_long_text_can_be_interrupted() {
     // This takes a minute.
     let text = words.repeat(15_000_000_usize.div_ceil(words.len()));
     is_ended_while_it_encodes(&["embed", EMBEDDING_FIXTURE], &text, "15");
+    is_ended_while_it_encodes(&["run", DEMO_MODEL, "--raw"], &text, "15");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("text");
     std::fs::write(&file, &text).expect("written");

@@ -151,11 +151,11 @@ const NOT_RUN: &[(&str, &str)] = &[
     (
         "cargo build --release --target aarch64-linux-android -p shardwright-worker \
          -p shardwright-shim-cpu-library -p shardwright-shim-neuron-library -p shardwright-shim-qnn-library",
-        "needs Android's NDK; `cargo xtask platforms` checks that these packages compile",
+        "needs Android's NDK; `cargo xtask platforms` checks that the worker and these shims compile",
     ),
     (
         "shardwright planner build my-planner -o my-planner.wasm",
-        "needs cargo: `howto_soc_and_planner` does it, and what it gives is used below",
+        "needs cargo: `howto_soc_and_planner` does it, and the built example replaces its result below",
     ),
 ];
 
@@ -400,6 +400,21 @@ fn every_page_with_commands_has_a_test() {
         pages().into_iter().filter(|(_, on_page)| runs(on_page)).map(|(page, _)| page).collect();
     if !found.is_empty() {
         assert_eq!(found, PAGES.iter().map(PathBuf::from).collect::<BTreeSet<_>>());
+    }
+}
+
+/// Words of pages that tell a reader to use a phone or Android's tools.
+const OF_PHONES: [&str; 3] = ["--adb", "bundletool", "aarch64-linux-android"];
+
+/// No test has a phone, so these pages state that their steps are untested there.
+#[test]
+fn pages_with_steps_for_phones_state_that_they_are_untested() {
+    let texts = PAGES.iter().map(|page| (page, tree::read(page.as_ref())));
+    let of_phones: Vec<_> =
+        texts.filter(|(_, text)| OF_PHONES.iter().any(|word| text.contains(word))).collect();
+    assert!(of_phones.len() > 1, "{of_phones:?}");
+    for (page, text) in of_phones {
+        assert!(text.replace('\n', " ").contains("untested on a phone"), "{page}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use shardwright_vocabulary::{At, Error, Result};
+use shardwright_vocabulary::{At, Error, Result, UniqueKeys};
 
 use super::Manifest;
 use crate::error::{FOREIGN, beyond, printable};
@@ -28,12 +28,15 @@ pub(crate) fn canonical(path: &Path, manifest: &Manifest) -> Result<(Vec<u8>, Di
 /// Parses and checks the bytes of `bundle.json`. `path` is for messages.
 pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<(Manifest, Digest)> {
     let (json, start, sum) = envelope::unseal(bytes).at(path.display())?;
-    let manifest: Manifest = serde_json::from_slice(json).map_err(|error| {
+    let refused = |error: serde_json::Error| {
         let offset = start + offset_of(json, error.line(), error.column());
         syntax(path, offset, cut(&error.to_string()))
-    })?;
+    };
+    let manifest: Manifest = serde_json::from_slice(json).map_err(refused)?;
     let canonical = to_json(path, &manifest)?;
     if canonical != json {
+        // Maps keep the last of two equal keys, so only the spelling differs.
+        let UniqueKeys = serde_json::from_slice(json).map_err(refused)?;
         let equal = canonical.iter().zip(json).take_while(|(one, other)| one == other).count();
         return Err(syntax(path, start + equal, "not in canonical spelling"));
     }

@@ -598,7 +598,6 @@ fn there_is_one_spelling() {
             "\"model\":{\"name\":\"demo\",\"family\":\"gemma4\"",
             "\"model\":{\"family\":\"gemma4\",\"name\":\"demo\"",
         ),
-        other("\"context\":64", "\"context\":1,\"context\":64"),
         other("\"ops\":400", "\"ops\":4e2"),
         // Values that the graph crate's types would accept.
         other("\"kind\":\"ring\"", "\"kind\":\"ring\",\"more\":1"),
@@ -614,6 +613,25 @@ fn there_is_one_spelling() {
         assert_eq!(error.to_string(), format!("{PATH}: offset {}: not in canonical spelling", start + equal));
         assert!(error.kind() == ErrorKind::Invalid && error.help().is_some());
     }
+}
+
+#[test]
+fn a_second_key_in_a_map_is_named_with_its_offset() {
+    let json = json_of(&sample());
+    let (key, twice) = ("\"context\":64", "\"context\":1,\"context\":64");
+    assert!(json.contains(key));
+    let changed = json.replacen(key, twice, 1);
+    // A parser accepts it.
+    serde_json::from_str::<Manifest>(&changed).unwrap();
+    let bytes = sealed(&changed);
+    let error = read(&bytes).unwrap_err();
+    assert!(error.kind() == ErrorKind::Invalid && error.help().is_some());
+    assert_eq!(error.message(), "a second key `context`");
+    let start = bytes.len() - changed.len() - 2;
+    let second = start + changed.find(twice).unwrap() + twice.rfind("\"context\"").unwrap();
+    let place = error.place().unwrap().strip_prefix(&format!("{PATH}: offset ")).unwrap();
+    let place = place.parse::<usize>().unwrap();
+    assert!((second..second + "\"context\":".len()).contains(&place), "{place}, {second}");
 }
 
 #[test]

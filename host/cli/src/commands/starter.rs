@@ -212,6 +212,14 @@ mod tests {
     }
 
     #[test]
+    fn readmes_of_shims_name_the_option_that_contains_their_faults() {
+        let page = include_str!("../../../../vendor-shims/README.md");
+        for readme in [SHIM_IN_C_README, SHIM_IN_RUST_README, page] {
+            assert!(readme.contains("`--isolation process`"), "{readme}");
+        }
+    }
+
+    #[test]
     fn crates_that_are_copied_inherit_nothing() {
         let manifests: Vec<&(&str, &str)> =
             SHIM_IN_RUST.iter().chain(PLANNER).filter(|(path, _)| path.ends_with("Cargo.toml")).collect();

@@ -14,7 +14,7 @@ use shardwright_planning::registry::PlannerEntry;
 use shardwright_planning::request::RecordedRequest;
 use shardwright_planning::sandbox::{LogLevel, LogLine};
 use shardwright_trust::TrustOptions;
-use shardwright_vocabulary::{At, Error, ErrorKind, Result};
+use shardwright_vocabulary::{At, Error, ErrorKind, Result, UniqueKeys};
 
 use super::{found, load};
 
@@ -175,6 +175,7 @@ fn read_request(path: &Path) -> Result<RecordedRequest> {
     let wrong = |what: &dyn std::fmt::Display| {
         Error::new(ErrorKind::Invalid, format!("{}: {what}", path.display())).with_help(RECORD)
     };
+    let UniqueKeys = serde_json::from_slice(&bytes).map_err(|error| wrong(&error))?;
     let recorded: RecordedRequest = serde_json::from_slice(&bytes).map_err(|error| wrong(&error))?;
     recorded.request.validate().map_err(|fault| wrong(&fault))?;
     Ok(recorded)
@@ -197,6 +198,7 @@ mod tests {
         let request = requests::recorded().expect("a request");
         let recorded = RecordedRequest { request, planner: Some("even".to_owned()) };
         let sound = recorded.canonical_bytes();
+        let twice = String::from_utf8_lossy(&sound).replacen("\"kinds\"", "\"kinds\":[],\"kinds\"", 1);
         assert_eq!(read(&sound).expect("it is sound"), recorded);
         let mut unsound = recorded.request;
         unsound.targets.clear();
@@ -206,6 +208,7 @@ mod tests {
             (&b"[".repeat(1 << 20), "request.json: "),
             (&sound[..1000], "EOF"),
             (&sound.repeat(2), "trailing"),
+            (twice.as_bytes(), "a second key `kinds`"),
             (&unsound.canonical_bytes(), "request: no targets"),
         ] {
             let error = read(bytes).expect_err(says);

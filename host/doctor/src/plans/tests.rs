@@ -299,6 +299,11 @@ fn files_that_are_no_plans_are_refused_by_name() {
         (written("list.json", b"[]"), ErrorKind::Invalid, "not a plan"),
         (written("deep.json", "[".repeat(1 << 20).as_bytes()), ErrorKind::Invalid, "not a plan"),
         (written("bytes.json", b"\xff\xfe"), ErrorKind::Invalid, "not a plan"),
+        (
+            written("twice.json", br#"{"model":"a","more":{"b":1,"b":2}}"#),
+            ErrorKind::Invalid,
+            "a second key `b`",
+        ),
         (written("older.json", older.to_string().as_bytes()), ErrorKind::Invalid, "by_layer"),
         (long, ErrorKind::Invalid, "which is the limit"),
         (folder.path().join("none.json"), ErrorKind::Missing, "none.json"),

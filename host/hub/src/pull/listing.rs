@@ -5,7 +5,7 @@ use std::io::Read;
 use serde::Deserialize;
 use serde_json::Value;
 use shardwright_files::hex;
-use shardwright_vocabulary::Result;
+use shardwright_vocabulary::{Result, UniqueKeys};
 
 use super::PullWatch;
 use super::blob::Hash;
@@ -104,7 +104,9 @@ pub(super) fn fetch(client: &Client, id: &HubId, watch: &dyn PullWatch) -> Resul
     if bytes.len() as u64 > BYTES {
         return Err(refused(format!("the list has more than {BYTES} bytes")));
     }
-    let model: Model = serde_json::from_slice(&bytes).map_err(|error| refused(error.to_string()))?;
+    let unlike = |error: serde_json::Error| refused(error.to_string());
+    let UniqueKeys = serde_json::from_slice(&bytes).map_err(unlike)?;
+    let model: Model = serde_json::from_slice(&bytes).map_err(unlike)?;
     if !is_commit(&model.sha) {
         return Err(refused(format!("`sha` is not a commit: {:.60?}", model.sha)));
     }

@@ -99,6 +99,8 @@ fn lists_that_are_none_are_refused() {
         let error = answer(Reply::new(200, json!({ "sha": commit, "siblings": [] }).to_string()));
         is_list(&error, "`sha` is not a commit");
     }
+    let twice = format!(r#"{{"sha":"{COMMIT}","cardData":{{"license":"mit","license":"other"}}}}"#);
+    is_list(&answer(Reply::new(200, twice)), "a second key `license`");
     // A commit other than the requested one.
     let (hub, cache) = (Hub::serve(gguf(100), |_, _| None), cache());
     let error = pull(&settings(&hub, cache.path()), &format!("a/b@{}", "0".repeat(40))).expect_err("a lie");

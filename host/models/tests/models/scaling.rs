@@ -2,7 +2,7 @@
 //! are refused by name.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use shardwright_graph::{Op, Rope};
@@ -16,11 +16,16 @@ fn fixture() -> PathBuf {
 
 /// Opens the fixture `llama3` with changed settings.
 fn opened(change: impl FnOnce(&mut Value)) -> Result<Checkpoint> {
+    opened_of(&fixture(), change)
+}
+
+/// Opens a fixture with changed settings.
+fn opened_of(fixture: &Path, change: impl FnOnce(&mut Value)) -> Result<Checkpoint> {
     let folder = TempDir::new().unwrap();
-    let mut config = serde_json::from_slice(&fs::read(fixture().join("config.json")).unwrap()).unwrap();
+    let mut config = serde_json::from_slice(&fs::read(fixture.join("config.json")).unwrap()).unwrap();
     change(&mut config);
     fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    fs::copy(fixture().join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+    fs::copy(fixture.join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
     Checkpoint::open(folder.path())
 }
 
@@ -171,6 +176,25 @@ fn yarn_divides_pairs_as_transformers_does() {
             config["rope_parameters"] = parameters.clone();
         });
         assert_eq!(rope(&newer.unwrap()), older);
+    }
+}
+
+/// Files of Qwen 3 have both spellings. The older one applies, as in transformers.
+#[test]
+fn the_older_spelling_applies_next_to_the_newer_one_in_qwen3() {
+    let qwen3 = fixture().with_file_name("qwen3");
+    let plain = rope(&Checkpoint::open(&qwen3).unwrap());
+    for scaling in [
+        json!({ "rope_type": "linear", "factor": 4.0 }),
+        json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512 }),
+    ] {
+        let older = rope(&opened_of(&qwen3, |config| config["rope_scaling"] = scaling.clone()).unwrap());
+        let both = opened_of(&qwen3, |config| {
+            config["rope_scaling"] = scaling.clone();
+            config["rope_parameters"] = json!({ "rope_type": "default", "rope_theta": config["rope_theta"] });
+        });
+        assert_eq!(rope(&both.unwrap()), older, "{scaling}");
+        assert!(older != plain, "{scaling} is ignored");
     }
 }
 

@@ -378,6 +378,7 @@ fn bad_files_are_named_with_line_and_reason() {
         ("syntax", "{".to_owned()),
         ("syntax", String::new()),
         ("syntax", with(r#""schema": 1"#, r#""schema": 1, "colour": "red""#)),
+        ("syntax", with(r#""schema": 1"#, r#""schema": 1, "schema": 1"#)),
         ("syntax", with(r#""npu""#, r#""abacus""#)),
         ("syntax", list("limits", r#"{"name": "ops", "value": -1, "provenance": "user"}"#, 1)),
         ("syntax", list("limits", r#"{"name": "ops", "value": 1, "provenance": "rumour"}"#, 1)),
@@ -421,6 +422,19 @@ fn bad_files_are_named_with_line_and_reason() {
     let file = file.path().join("file");
     let error = ProfileRegistry::new().with_directory(&file).list().unwrap_err();
     assert_eq!((error.kind(), error.place()), (ErrorKind::Missing, file.to_str()));
+}
+
+#[test]
+fn a_second_key_is_named_at_any_depth() {
+    for (member, key) in [
+        (r#""kind": "npu""#, "kind"),
+        (r#""limits": [{"name": "ops", "value": 1, "value": 2, "provenance": "user"}]"#, "value"),
+    ] {
+        let error = with_member(member).unwrap_err();
+        assert!(error.message().contains(&format!("a second key `{key}` at line ")), "{error}");
+        assert!(error.place().is_some_and(|place| place.contains("chip.json")), "{error}");
+        assert!(error.help().is_some());
+    }
 }
 
 #[test]

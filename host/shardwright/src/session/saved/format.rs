@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use shardwright_bundle::Digest;
 use shardwright_runtime::SavedStates;
-use shardwright_vocabulary::{Error, Result};
+use shardwright_vocabulary::{Error, Result, UniqueKeys};
 
 /// First bytes of a file.
 pub(super) const MAGIC: [u8; 8] = *b"SWSAVED\0";
@@ -34,10 +34,10 @@ const PREFIX_BYTES: usize = 16;
 const HASH_BYTES: u64 = 32;
 
 /// Most bytes of the head. It lists pictures, sounds and states, some hundred bytes each.
-const HEAD_BYTES_MAX: usize = 4 << 20;
+pub(super) const HEAD_BYTES_MAX: usize = 4 << 20;
 
 /// Most bytes of turns as JSON. Many small parts need a hundred times their bytes in memory.
-const TURNS_BYTES_MAX: u64 = 16 << 20;
+pub(super) const TURNS_BYTES_MAX: u64 = 16 << 20;
 
 /// The head of a file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -223,7 +223,10 @@ impl<R: Read> Reader<R> {
 
     pub(super) fn turns<T: serde::de::DeserializeOwned>(&mut self, head: &Head) -> Result<T> {
         let bytes = self.exact(head.turns_bytes)?;
-        serde_json::from_slice(&bytes).map_err(|error| damaged(format!("the turns: {error}")))
+        // Arguments of calls are a map, which keeps the last of two equal keys.
+        let unique = serde_json::from_slice::<UniqueKeys>(&bytes);
+        let turns = unique.and_then(|UniqueKeys| serde_json::from_slice(&bytes));
+        turns.map_err(|error| damaged(format!("the turns: {error}")))
     }
 
     pub(super) fn rows(&mut self, part: &PartHead, width: u64) -> Result<Vec<f32>> {

@@ -144,6 +144,26 @@ fn damage_is_found() {
 }
 
 #[test]
+fn the_page_about_security_has_the_limits() {
+    use super::format::{HEAD_BYTES_MAX, TURNS_BYTES_MAX};
+
+    let page = include_str!("../../../../../docs/security.md").replace('\n', " ");
+    let (head, turns) = (HEAD_BYTES_MAX >> 20, TURNS_BYTES_MAX >> 20);
+    assert!(page.contains(&format!("The head has at most {head} MiB and the turns {turns} MiB")));
+}
+
+#[test]
+fn a_second_key_in_a_calls_arguments_is_refused() {
+    let call = |arguments: &str| {
+        let part = format!(r#"{{"tool-call":{{"id":"c1","name":"add","arguments":{arguments}}}}}"#);
+        let turns = format!(r#"[{{"role":"assistant","parts":[{part}]}}]"#);
+        file_with(&head(turns.len() as u64), turns.as_bytes(), &[0.5; 6])
+    };
+    assert_eq!(read(&call(r#"{"a":1}"#)).unwrap(), (1, 6));
+    refused(&call(r#"{"a":1,"a":2}"#), ErrorKind::Invalid, "the turns: a second key `a`");
+}
+
+#[test]
 fn turns_and_parts_must_fit_together() {
     let user = |part: Value| json!([{ "role": "user", "parts": [part] }]);
     refused(&file_of(json!({})), ErrorKind::Invalid, "the turns: ");
