@@ -47,6 +47,18 @@ pub struct Learned {
     pub reasons: Vec<Reason>,
 }
 
+/// Solves, or after refusals solves again with everything learned from them.
+///
+/// # Errors
+///
+/// The errors of [`solve`], or of [`revise`] with a history that is not empty.
+pub fn plan(request: &Request, history: &[Attempt], settings: &Settings) -> Result<Plan, Refusal> {
+    if history.is_empty() {
+        return Ok(solve(request, settings)?.into_plan(request));
+    }
+    revise(request, history, settings)
+}
+
 /// Solves again with everything learned from the history. Never returns a plan of the history.
 ///
 /// # Errors

@@ -127,9 +127,16 @@ pub fn usually(
     if goals.size_bytes().or(goals.memory_bytes()).is_none() {
         return within_usual(request, &bounded, (&settings, &wary), usual, plan);
     }
+    // A plan that is likely to keep goals for times comes before the usual loss.
+    let is_timed = goals.token_microseconds().or(goals.first_token_microseconds()).is_some();
     // Finding the least loss needs little fuel. Proving that no plan is within a bound needs much.
     let weighed = with(Goals { least_loss: true, ..goals.clone() });
-    let least = match plan(&weighed, &settings) {
+    let likely = Settings { only_likely: is_timed, ..settings.clone() };
+    let (only_likely, least) = match plan(&weighed, &likely) {
+        Err(_) if is_timed => (false, plan(&weighed, &settings)),
+        least => (is_timed, least),
+    };
+    let least = match least {
         Ok(least) => least,
         Err(refusal) => return unweighed(request, &settings, (usual, refusal), plan),
     };
@@ -141,7 +148,7 @@ pub fn usually(
         return Ok(bounded_by(least, usual, &not_met(most, micronats)));
     }
     // The remaining loss may be used for any gain.
-    let wary = Settings { gain_within_goal: settings.gain_within_goal, ..wary };
+    let wary = Settings { gain_within_goal: settings.gain_within_goal, only_likely, ..wary };
     match plan(&bounded, &wary) {
         Ok(plan) => Ok(bounded_by(plan, usual, "")),
         Err(_) if micronats <= most => {

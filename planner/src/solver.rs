@@ -54,20 +54,25 @@ use crate::table::{
     CostTable, Interval, Prefix, RangeCost, call_of, prefill_runs, unit_kinds, unit_kinds_at,
 };
 use crate::{
-    BuildTime, Cause, Entry, EntryKind, Flag, Format, Goals, Plan, PrefillPart, Reason, Refusal, RefusalKind,
-    Request, Segment, Sensitivity, SoftcapPlace, Speculation, ValueSensitivity,
+    BuildTime, Entry, EntryKind, Flag, Format, Plan, PrefillPart, Reason, Refusal, RefusalKind, Request,
+    Segment, Sensitivity, SoftcapPlace, Speculation, ValueSensitivity,
 };
 
+mod bounded;
 mod bounds;
 mod budget;
 mod decided;
 mod diagnose;
 mod explain;
 mod fallback;
+mod freer;
 mod goals;
+mod goals_last;
 mod mix;
+mod moved;
 mod preferences;
 mod prefills;
+mod reach;
 mod relief;
 mod remainder;
 mod search;
@@ -79,6 +84,7 @@ mod tests;
 use bounds::TargetBounds;
 pub use budget::Budget;
 use goals::{GoalBounds, Stage, stages};
+pub use goals_last::goals_last;
 pub use mix::{MixBound, Trade};
 pub use preferences::{Barred, Goal, WantedFormat, offered};
 pub use remainder::Gap;
@@ -97,6 +103,9 @@ pub const LEAST_SAVED: u64 = 50;
 /// each other. It is larger than the extra cost of a finer format of the same width, and smaller
 /// than the saving of half the width.
 pub const GAIN: u32 = 25;
+
+/// Comparisons that cost as much as the preparation of a unit of a choice.
+const PREPARED: u64 = 4;
 
 /// Effort of the search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -325,106 +334,11 @@ pub struct Solution {
 /// `state-not-shareable`, `over-memory`, `over-size`, `over-quality`, `too-slow`, and `exhausted`
 /// if every solution is forbidden.
 pub fn solve(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
-    let is_time = |bound: &crate::Goal| {
-        matches!(bound, crate::Goal::TokenMicroseconds(_) | crate::Goal::FirstTokenMicroseconds(_))
-    };
-    let (times, others): (Vec<_>, Vec<_>) = request.goals.bounds.iter().copied().partition(is_time);
-    let is_tried = settings.effort == Effort::Thorough && !settings.budget.is_spent();
-    if times.is_empty() || others.is_empty() || !is_tried {
-        return solve_bounded(request, settings);
+    if let Some(found) = freer::solve(request, settings)? {
+        return Ok(found);
     }
-    // Without goals for times the search is easier, and its plan often keeps them.
-    let freer = Request { goals: Goals { bounds: others, ..request.goals.clone() }, ..request.clone() };
-    let found = solve_bounded(&freer, &Settings { budget: settings.budget.third(), ..settings.clone() });
-    let likely = GoalBounds::new(&request.goals, Stage::default());
-    let keeps = |found: &Solution| {
-        let within = |bound: Option<u64>, time: Interval| {
-            bound.is_none_or(|most| time.likely.saturating_mul(1000) <= most)
-        };
-        within(likely.token, found.time) && within(likely.first_token, found.first_token)
-    };
-    // Without bounds, the freer search has only one stage.
-    let stages = stages(request, settings)?;
-    match found {
-        Ok(found) if keeps(&found) && stages.contains(&found.stage) => {
-            let decided = decided::compare(request, settings, &found)?;
-            Ok(Solution { decided, settings: settings.clone(), ..found })
-        }
-        _ => solve_bounded(request, settings),
-    }
-}
-
-/// Finds the optimum with all goals in one search.
-fn solve_bounded(request: &Request, settings: &Settings) -> Result<Solution, Refusal> {
-    let goals = &request.goals;
-    let bytes = goals.size_bytes().or(goals.memory_bytes());
-    let stated = bytes.is_some() && !goals.least_loss && !settings.loss_is_usual;
-    let Some(most) = goals.quality_micronats().filter(|_| stated && settings.effort == Effort::Thorough)
-    else {
-        return solve_once(request, settings, (&stages(request, settings)?, None));
-    };
-    // Finding the least loss needs few comparisons. Proving that no plan is within a bound needs
-    // many.
-    let mut goals = Goals { least_loss: true, ..goals.clone() };
-    goals.bounds.retain(|bound| !matches!(bound, crate::Goal::QualityMicronats(_)));
-    let weighed = Request { goals, ..request.clone() };
-    let order = [&[Goal::Loss][..], &settings.order].concat();
-    let here = Settings { falls_back: false, ..settings.clone() };
-    let anywhere = Settings { order, ..here.clone() };
-    // A later stage may have a plan that loses less, and so may one that moves more layers.
-    let stages = stages(request, settings)?;
-    let (mut least, mut nearest, mut is_open) = (None, None, false);
-    'stages: for (place, stage) in stages.iter().enumerate() {
-        for alone in [&here, &anywhere] {
-            let Some(found) = fallback::solve(&weighed, alone, *stage)? else { continue };
-            let lost = fallback::lost(&weighed, &found);
-            nearest = Some(nearest.unwrap_or(lost).min(lost));
-            if lost <= most {
-                // Plans of later stages are worse.
-                least = Some((found, alone, &stages[..=place]));
-                break 'stages;
-            }
-            // Without other targets, the order makes no difference.
-            if stage.stays || alone.order.first() == Some(&Goal::Loss) {
-                is_open |= found.gap.is_some_and(|gap| gap.goal == Goal::Loss && gap.least <= most);
-                break;
-            }
-        }
-    }
-    let Some((least, alone, stages)) = least else {
-        return solve_once(request, settings, (if is_open { &stages } else { &[] }, nearest));
-    };
-    let because = match solve_once(request, settings, (stages, nearest)) {
-        Err(refusal) if refusal.kind == RefusalKind::InvalidRequest => return Err(refusal),
-        Ok(found) if !least.is_better_placed(&found) => return Ok(found),
-        _ if settings.falls_back && request.goals.size_bytes().is_some() => {
-            "the search found no faster plan within the goals that moves no more layers, and keeps no room \
-             for fallbacks"
-        }
-        _ => "the search found no faster plan within the goals that moves no more layers",
-    };
-    let note = Reason {
-        shard: None,
-        choice: "the least loss".to_owned(),
-        because: because.to_owned(),
-        cause: Cause::Goal("quality".to_owned()),
-    };
-    let decided = decided::compare(&weighed, alone, &least)?;
-    Ok(Solution { decided, note: Some(note), settings: settings.clone(), ..least })
-}
-
-/// Finds the solution of the first of these stages that has one. `lost` is the least known loss of
-/// a plan without a goal for it.
-fn solve_once(
-    request: &Request,
-    settings: &Settings,
-    (stages, lost): (&[Stage], Option<u64>),
-) -> Result<Solution, Refusal> {
-    let Some(found) = speculation::solve(request, settings, stages)? else {
-        return Err(tables::no_solution(request, settings, lost));
-    };
-    let decided = decided::compare(request, settings, &found)?;
-    Ok(Solution { decided, ..found })
+    bounded::solve(request, settings, &stages(request, settings)?)?
+        .map_err(|lost| tables::no_solution(request, settings, lost))
 }
 
 /// Finds a solution in one stage. `None` if there is none.
@@ -459,6 +373,9 @@ pub fn loss_of(request: &Request, plan: &Plan) -> Option<u64> {
 /// Finds the optimum of a stage without reserving a part of a size goal for fallbacks.
 fn solve_whole(request: &Request, settings: &Settings, stage: Stage) -> Result<Option<Solution>, Refusal> {
     let plain = tables::solve(request, settings, stage)?;
+    if stage.moved.is_some() {
+        return Ok(plain);
+    }
     let relieving = relief::candidates(request, plain.as_ref());
     if relieving.is_empty() || plain.is_some() && settings.budget.is_spent() {
         return Ok(plain);
@@ -551,6 +468,9 @@ struct Part {
     last_reader: Vec<u32>,
     most_shards: Option<u32>,
     choices: Vec<Choice>,
+    /// For each unit, the least and the largest rank of the targets that it may be on. If empty, it
+    /// may be on any.
+    ranks: Vec<(u64, u64)>,
 }
 
 /// A target that a component may use, with a format tuple for each unit. The tuples agree in
@@ -750,6 +670,7 @@ impl<'request> Problem<'request> {
                     }
                 }
             }
+            settings.budget.spend(PREPARED * (choices.len() * kinds.len()) as u64);
             parts.push(Part {
                 component: index,
                 units: kinds.len(),
@@ -758,6 +679,7 @@ impl<'request> Problem<'request> {
                 last_reader,
                 most_shards,
                 choices,
+                ranks: Vec::new(),
             });
         }
         // Independent of the stage, so that plans of all stages are compared alike.
@@ -768,7 +690,15 @@ impl<'request> Problem<'request> {
         let intervals = intervals(request, &entries);
         let ranks = if is_simple { (0..request.targets.len() as u64).collect() } else { ranks(&intervals) };
         if relaxed.stage.stays {
-            parts.iter_mut().for_each(|part| part.stay(&ranks));
+            let mut before = 0;
+            for part in &mut parts {
+                let moves = relaxed
+                    .stage
+                    .moved
+                    .map(|(first, end)| first.saturating_sub(before)..end.saturating_sub(before));
+                part.stay(&ranks, moves.unwrap_or_default());
+                before += part.units;
+            }
         }
         // The first target, which runs most layers, decides which quantity is balanced.
         let first = intervals.first().copied().flatten().filter(|_| !is_simple);
@@ -1025,21 +955,34 @@ impl<'request> Problem<'request> {
 }
 
 impl Part {
-    /// Keeps every unit on the targets of the first rank that supports it.
-    fn stay(&mut self, ranks: &[u64]) {
+    /// Keeps every unit on the targets of the first rank that supports it. Units in a range whose
+    /// donors and readers are in it too must be on the other targets that support them.
+    fn stay(&mut self, ranks: &[u64], moves: std::ops::Range<usize>) {
         let rank = |choice: &Choice| ranks.get(choice.target as usize).copied().unwrap_or(u64::MAX);
-        let least = |unit: usize| {
+        let donors = self.donors.iter().map(|donor| donor.map(|own| own as usize));
+        let moves = moved::closed(&donors.collect::<Vec<_>>(), moves);
+        let allowed = |(unit, moves): (usize, &bool)| {
             let able = self.choices.iter().filter(|choice| choice.cost_of_unit(unit).is_some());
-            able.map(rank).min().unwrap_or(u64::MAX)
+            let able = able.map(rank);
+            let first = able.clone().min().unwrap_or(u64::MAX);
+            match able.filter(|rank| *moves && *rank > first).min() {
+                Some(second) => (second, u64::MAX),
+                None => (0, first),
+            }
         };
-        let least: Vec<u64> = (0..self.units).map(least).collect();
+        self.ranks = moves.iter().enumerate().map(allowed).collect();
         for choice in &mut self.choices {
             let (own, mut more) = (rank(choice), 0);
-            for (unwanted, least) in choice.unwanted[1..].iter_mut().zip(&least) {
-                more += u32::from(own > *least);
+            for (unwanted, (least, most)) in choice.unwanted[1..].iter_mut().zip(&self.ranks) {
+                more += u32::from(!(*least..=*most).contains(&own));
                 *unwanted += more;
             }
         }
+    }
+
+    /// Returns whether a unit may be on a target of this rank.
+    fn may_be_on(&self, rank: u64, unit: usize) -> bool {
+        self.ranks.get(unit).is_none_or(|(least, most)| (*least..=*most).contains(&rank))
     }
 
     /// Returns units as the segment of a plan: a range of layers, or 0..0 for the whole component.

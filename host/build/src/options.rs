@@ -533,6 +533,18 @@ impl PlanOptions {
         (options, taken)
     }
 
+    /// Returns the options without goals.
+    pub(crate) fn without_goals(&self) -> PlanOptions {
+        PlanOptions {
+            quality_micronats: None,
+            memory_bytes: None,
+            size_bytes: None,
+            token_microseconds: None,
+            first_token_microseconds: None,
+            ..self.clone()
+        }
+    }
+
     /// Returns whether a goal limits bytes or times.
     pub(crate) fn bounds_cost(&self) -> bool {
         let bounds =

@@ -87,7 +87,8 @@ impl Preparation {
         let graph = source.graph();
         let weighed = Weighed::of(graph, stored_formats(graph), source.making(), source.download());
         let rounded = rounded_by_default(graph, &chosen.chip.profile, &chosen.options);
-        let requested = CompletedRequest::of(source, &chosen, &offers, wanted, &mut notices, watch)?;
+        let mut requested = CompletedRequest::of(source, &chosen, &offers, wanted, &mut notices, watch)?;
+        requested.request.usual_formats = candidates.usual_formats(&requested.request.formats);
 
         let Notices { lasting, mut passing } = notices;
         passing.extend(session.load_notices().map(Notice::note));

@@ -228,6 +228,7 @@ pub(crate) fn make_keyed_request(
         kinds,
         targets: offers.iter().map(|offer| offer.summary.clone()).collect(),
         formats: formats.tuples().to_vec(),
+        usual_formats: Vec::new(),
         entries: menu.entries.clone(),
         costs,
         sensitivities: Vec::new(),

@@ -462,6 +462,16 @@ pub(crate) fn host_lessons(lessons: Vec<wit::Lesson>) -> Vec<own::Lesson> {
     lessons.into_iter().map(lesson).collect()
 }
 
+/// Name of the extension of a request with its usual formats: their indices, separated by commas.
+const USUAL_FORMATS: &str = "usual-formats";
+
+/// Returns the extension of a request whose formats are others than without goals.
+fn usual_formats(request: &Request) -> Option<wit::Extension> {
+    let indices: Vec<String> = request.usual_formats.iter().map(u32::to_string).collect();
+    let (name, value) = (USUAL_FORMATS.to_owned(), indices.join(","));
+    (!indices.is_empty()).then_some(wit::Extension { name, value })
+}
+
 /// Returns the name of a component's pass: every step, or the input of its tower.
 fn runs_for(component: &str) -> &'static str {
     ComponentKind::from_name(component).map_or(Pass::Step, ComponentKind::pass).name()
@@ -563,7 +573,7 @@ impl From<&Request> for wit::Request {
                 .iter()
                 .map(|option| (option.name.clone(), option.value.clone()))
                 .collect(),
-            extensions: vec![],
+            extensions: usual_formats(request).into_iter().collect(),
         }
     }
 }

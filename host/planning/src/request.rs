@@ -391,6 +391,10 @@ pub struct Request {
     pub targets: Vec<TargetSummary>,
     /// Format tuples in order of preference.
     pub formats: Vec<FormatTuple>,
+    /// Indices of the tuples that the request would have without goals, in order of preference.
+    /// Empty if these are all tuples in the same order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub usual_formats: Vec<u32>,
     /// Entry points that the cost table covers.
     pub entries: Vec<EntryName>,
     /// The cost table: kind × target × formats × entry. A missing row means that the target does

@@ -460,7 +460,7 @@ impl Solution {
 }
 
 /// Describes how a time keeps its goal.
-fn keeps(time: Interval, name: &str, goal: u64) -> String {
+pub(super) fn keeps(time: Interval, name: &str, goal: u64) -> String {
     let how = match time {
         Interval { high, .. } if high <= goal => "within",
         Interval { likely, .. } if likely <= goal => "likely within",

@@ -10,7 +10,10 @@ use super::{
     Losses, Placement, Problem, Relaxed, Settings, Solution, Stage, entry_sets, has_two_bits, search,
 };
 use crate::table::{CostTable, Prefix, unit_kinds};
-use crate::{Cause, Component, Fallback, Format, GatheredTable, Goal, Reason, Refusal, Request, names};
+use crate::{
+    Cause, Component, Entry, Fallback, Format, GatheredTable, Goal, Plan, Reason, Refusal, Request, Shard,
+    names,
+};
 
 /// Maximum loss of the first chain, in millionths of a nat per token, to leave room for others.
 /// Equals the loss goal named `small`.
@@ -22,6 +25,14 @@ pub(super) struct Least {
     target: u32,
     formats: u32,
     bytes: u64,
+}
+
+impl Least {
+    /// Explains the reserved part of the size goal.
+    fn because(&self, request: &Request) -> String {
+        let (bytes, formats) = (names::bytes(self.bytes), request.formats_name(self.formats));
+        format!("{bytes} of the size goal are reserved, its minimum in {formats}")
+    }
 }
 
 /// The part of a size goal that is reserved.
@@ -47,6 +58,61 @@ impl Reserve {
     }
 }
 
+/// Returns the reserve of all fallbacks of a plan with a size goal.
+pub(super) fn reserve(request: &Request, settings: &Settings) -> Reserve {
+    let mut kept = if settings.falls_back { least_of_each(request, settings) } else { Vec::new() };
+    kept.retain(|chain| chain.target != FIRST);
+    Reserve { kept, ..Reserve::default() }
+}
+
+/// Returns a plan that was made without a size goal with fallbacks for which `left` bytes have
+/// room, or `None` if there is no room for all of them. Hedges are kept. `entries` are the entry
+/// points of the plan.
+pub(super) fn with_room(request: &Request, plan: Plan, entries: &[Entry], left: u64) -> Option<Plan> {
+    let all = least_of_each(request, &Settings::default());
+    let table = CostTable::new(request);
+    let used = distinct(plan.shards.iter().flat_map(Shard::formats));
+    let (mut held, mut reasons, mut fallback) = (0_u64, plan.reasons, Vec::new());
+    for chain in plan.fallback {
+        if !chain.limits.is_empty() {
+            fallback.push(chain);
+            continue;
+        }
+        let least = all.iter().find(|least| least.target == chain.target)?;
+        held = held.saturating_add(least.bytes);
+        let own = |formats: &u32| takes_whole(request, &table, (chain.target, *formats), entries);
+        let formats = distinct(used.iter().copied().filter(own).chain([least.formats]));
+        fallback.push(Fallback { formats, ..chain });
+        let name = &request.targets.get(least.target as usize)?.name;
+        let choice = format!("room for the fallback to `{name}`");
+        let cause = Cause::Goal("size".to_owned());
+        reasons.push(Reason { shard: None, choice, because: least.because(request), cause });
+    }
+    (held <= left).then_some(Plan { reasons, fallback, ..plan })
+}
+
+/// Returns the items in their order, each once.
+fn distinct(items: impl Iterator<Item = u32>) -> Vec<u32> {
+    let mut found = Vec::new();
+    for item in items {
+        if !found.contains(&item) {
+            found.push(item);
+        }
+    }
+    found
+}
+
+/// Returns whether a target supports all layers in a format tuple.
+fn takes_whole(
+    request: &Request,
+    table: &CostTable<'_>,
+    (target, formats): (u32, u32),
+    entries: &[Entry],
+) -> bool {
+    let mut kinds = request.model.components.iter().flat_map(unit_kinds);
+    kinds.all(|kind| table.illegal(request, kind, target, formats, entries).is_none())
+}
+
 /// Finds the optimum of a stage that leaves room for its fallbacks, as far as possible.
 pub(super) fn solve(
     request: &Request,
@@ -63,7 +129,7 @@ pub(super) fn solve(
     // A size goal below the minimum of tables and first chain is not searched, to save fuel.
     let smallest = |table: &GatheredTable| table.formats.iter().map(|format| format.bytes).min().unwrap_or(0);
     let tables = request.tables.iter().map(smallest).fold(0, u64::saturating_add);
-    let least = least_units(request, FIRST).saturating_add(tables);
+    let least = least_units(request, FIRST..FIRST + 1).saturating_add(tables);
     let (mut other, mut is_cut) = (None, false);
     for begin in without {
         if settings.budget.is_spent() {
@@ -137,14 +203,19 @@ fn least_of_each(request: &Request, settings: &Settings) -> Vec<Least> {
     whole.filter_map(least).collect()
 }
 
-/// Returns the minimum bytes of all layers that a target supports, each in any formats.
-fn least_units(request: &Request, target: u32) -> u64 {
+/// Returns the minimum bytes of all layers that one of these targets supports, each on any of them
+/// and in any formats.
+pub(super) fn least_units(request: &Request, targets: std::ops::Range<u32>) -> u64 {
     let table = CostTable::new(request);
     let sets = entry_sets(request).ok();
     let Some(entries) = sets.and_then(|sets| sets.into_iter().next()) else { return 0 };
     let component = |component: &Component| {
-        let prefix = |formats: u32| Prefix::new(request, &table, component, target, formats, &entries);
-        let each: Vec<Prefix> = indices(request.formats.len()).map(prefix).collect();
+        let prefix = |target: u32| {
+            let own = indices(request.formats.len());
+            own.map(|formats| Prefix::new(request, &table, component, target, formats, &entries)).collect()
+        };
+        let each: Vec<Prefix> =
+            targets.clone().flat_map(|target| -> Vec<Prefix> { prefix(target) }).collect();
         let unit = |unit: usize| {
             let bytes = each.iter().filter_map(|prefix| prefix.range(unit, unit + 1));
             bytes.map(|cost| cost.artefact_bytes).min().unwrap_or(0)
@@ -187,17 +258,10 @@ impl Solution {
     /// all formats in which it supports the model.
     pub(super) fn fallback(&self, request: &Request) -> Vec<Fallback> {
         let main = self.main(request);
-        let mut used: Vec<u32> = Vec::new();
-        for formats in self.shards.iter().flat_map(Placement::formats) {
-            if !used.contains(&formats) {
-                used.push(formats);
-            }
-        }
+        let used = distinct(self.shards.iter().flat_map(Placement::formats));
         let table = CostTable::new(request);
-        let whole = |target: u32, formats: u32| {
-            let mut kinds = request.model.components.iter().flat_map(unit_kinds);
-            kinds.all(|kind| table.illegal(request, kind, target, formats, &self.entries).is_none())
-        };
+        let whole =
+            |target: u32, formats: u32| takes_whole(request, &table, (target, formats), &self.entries);
         let counts = (request.weighs_losses() && !self.settings.loss_is_usual)
             || request.goals.size_bytes().is_some()
             || self.settings.formats.is_some()
@@ -219,10 +283,9 @@ impl Solution {
                 if is_cpu && !counts {
                     return Fallback { target, formats: Vec::new(), limits: Vec::new() };
                 }
-                let mut formats: Vec<u32> =
-                    used.iter().copied().filter(|&formats| whole(target, formats)).collect();
+                let own = used.iter().copied().filter(|&formats| whole(target, formats));
                 let least = self.reserve.kept.iter().find(|chain| chain.target == target);
-                formats.extend(least.map(|least| least.formats).filter(|least| !used.contains(least)));
+                let mut formats = distinct(own.chain(least.map(|least| least.formats)));
                 if formats.is_empty() && !is_cpu {
                     let all = indices(request.formats.len());
                     formats.extend(all.filter(|&formats| whole(target, formats)));
@@ -239,14 +302,7 @@ impl Solution {
         };
         let name = |chain: &Least| request.targets[chain.target as usize].name.clone();
         for chain in &self.reserve.kept {
-            push(
-                format!("room for the fallback to `{}`", name(chain)),
-                format!(
-                    "{} of the size goal are reserved, its minimum in {}",
-                    names::bytes(chain.bytes),
-                    request.formats_name(chain.formats)
-                ),
-            );
+            push(format!("room for the fallback to `{}`", name(chain)), chain.because(request));
         }
         for chain in &self.reserve.left_out {
             push(
@@ -263,7 +319,7 @@ impl Solution {
     }
 }
 
-fn indices(count: usize) -> std::ops::Range<u32> {
+pub(super) fn indices(count: usize) -> std::ops::Range<u32> {
     0..u32::try_from(count).unwrap_or(u32::MAX)
 }
 

@@ -9,6 +9,9 @@ use crate::{Goal, Goals, Refusal, Request};
 pub(super) struct Stage {
     /// Whether every layer stays on the targets of the first rank that supports it.
     pub(super) stays: bool,
+    /// First unit, and one past the last, that move to other targets while all others stay. The
+    /// units of all components are counted together.
+    pub(super) moved: Option<(usize, usize)>,
     /// Whether the lowest time keeps a bound, instead of the likely time.
     pub(super) by_low: bool,
 }
@@ -56,7 +59,7 @@ pub(super) fn stages(request: &Request, settings: &Settings) -> Result<Vec<Stage
         false => &[false],
     };
     let by_low: &[bool] = if is_timed && !settings.only_likely { &[false, true] } else { &[false] };
-    let of = |&stays: &bool| by_low.iter().map(move |&by_low| Stage { stays, by_low });
+    let of = |&stays: &bool| by_low.iter().map(move |&by_low| Stage { stays, by_low, moved: None });
     Ok(stays.iter().flat_map(of).collect())
 }
 

@@ -357,15 +357,33 @@ const FITTING_STEPS: u32 = 10;
 /// partly in several. Returns `None` if a unit has no candidates, or the goal cannot be met.
 pub(super) fn least(problem: &Problem<'_>, trade: Trade) -> Option<u64> {
     let mut units: Vec<Vec<Candidate>> = vec![Vec::new(); problem.units()];
-    at_every_place(problem, |first, own| {
-        for (unit, candidates) in units[first..].iter_mut().take(own.kinds.len()).enumerate() {
-            candidates.extend(own.candidates(unit, &problem.usable, trade));
-        }
+    at_every_place(problem, |first, unit, own| {
+        units[first + unit].extend(own.candidates(unit, &problem.usable, trade));
     });
+    least_within(&units, trade.bound(&problem.goals))
+}
+
+/// Returns amounts of each unit on all targets on which it may be, in all formats that it may have
+/// there: bytes, the nanoseconds that a goal for the time of a token bounds, and loss.
+pub(super) fn amounts(problem: &Problem<'_>) -> Vec<Vec<[u64; 3]>> {
+    let mut units: Vec<Vec<[u64; 3]>> = vec![Vec::new(); problem.units()];
+    at_every_place(problem, |first, unit, own| {
+        let of = |candidate: Candidate| {
+            let time = own.cost(own.kinds[unit], candidate.formats).time;
+            [candidate.spent, own.stage.of(time).saturating_mul(1000), candidate.value]
+        };
+        let candidates = own.candidates(unit, &problem.usable, Trade::BytesForLoss);
+        units[first + unit].extend(candidates.into_iter().map(of));
+    });
+    units
+}
+
+/// Returns a lower bound on the minimised quantity of units with these candidates within a budget.
+/// Returns `None` if a unit has no candidates, or the least spending exceeds the budget.
+pub(super) fn least_within(units: &[Vec<Candidate>], budget: u64) -> Option<u64> {
     if units.iter().any(Vec::is_empty) {
         return None;
     }
-    let budget = trade.bound(&problem.goals);
     let price = Price::of(units.iter().map(Vec::as_slice), budget)?;
     let together = units.iter().fold(0_u128, |sum, unit| sum.saturating_add(price.least(unit)));
     Some(price.bound(together, budget))
@@ -375,14 +393,13 @@ pub(super) fn least(problem: &Problem<'_>, trade: Trade) -> Option<u64> {
 /// objective. The other parts are zero.
 pub(super) fn least_before_costs(problem: &Problem<'_>, trade: Trade) -> Sums {
     let mut units: Vec<Option<Sums>> = vec![None; problem.units()];
-    at_every_place(problem, |first, own| {
+    at_every_place(problem, |first, unit, own| {
         let mut sums = Sums::default();
         sums[Goal::Targets as usize] = problem.ranks[own.target as usize];
         let sums = preferences::in_order(sums, &problem.settings.order);
-        for (unit, least) in units[first..].iter_mut().take(own.kinds.len()).enumerate() {
-            if !own.candidates(unit, &problem.usable, trade).is_empty() {
-                *least = Some(least.map_or(sums, |least| least.min(sums)));
-            }
+        if !own.candidates(unit, &problem.usable, trade).is_empty() {
+            let least = &mut units[first + unit];
+            *least = Some(least.map_or(sums, |least| least.min(sums)));
         }
     });
     let mut together = Sums::default();
@@ -392,9 +409,10 @@ pub(super) fn least_before_costs(problem: &Problem<'_>, trade: Trade) -> Sums {
     together
 }
 
-/// Calls `visit` with the units of each part, on every target and soft-cap place of its choices,
-/// and with the number of units before the part.
-fn at_every_place(problem: &Problem<'_>, mut visit: impl FnMut(usize, &Units<'_>)) {
+/// Calls `visit` with each unit of each part, on every target on which it may be and every soft-cap
+/// place: with the number of units before the part, the index of the unit, and the units of the
+/// part.
+fn at_every_place(problem: &Problem<'_>, mut visit: impl FnMut(usize, usize, &Units<'_>)) {
     let mut first = 0;
     for part in &problem.parts {
         let component = &problem.request.model.components[part.component as usize];
@@ -407,7 +425,9 @@ fn at_every_place(problem: &Problem<'_>, mut visit: impl FnMut(usize, &Units<'_>
             places.push(place);
             let kinds = unit_kinds_at(component, choice.softcap);
             let units = problem.units_of(part, &kinds, choice.target);
-            visit(first, &units);
+            let rank = problem.ranks[choice.target as usize];
+            let own = (0..part.units).filter(|unit| part.may_be_on(rank, *unit));
+            own.for_each(|unit| visit(first, unit, &units));
         }
         first += part.units;
     }

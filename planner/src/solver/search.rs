@@ -11,7 +11,8 @@ use crate::table::{CostTable, Interval, Prefix, RangeCost, call_of, runtime_of, 
 use crate::{Segment, SoftcapPlace};
 
 /// Maximum numbers of labels per cut point, tried in this order. A smaller number is tried if the
-/// search with more exceeds its share of the budget. The last and narrowest search is unlimited.
+/// search with more exceeds its share of the budget. The last and narrowest search may exceed it
+/// if no chain is known.
 const BEAMS: [usize; 3] = [LABELS_PER_CUT, 32, 4];
 
 /// Cost of extending a label by a shard, in comparisons.
@@ -197,7 +198,13 @@ pub(super) fn search(problem: &mut Problem<'_>) -> Option<Found> {
     if problem.settings.effort == Effort::Simple {
         return narrowing(problem, &[1], None);
     }
-    let Some(mut known) = mixed(problem, None) else {
+    let known = mixed(problem, None);
+    // If a range of units must move, other ranges are tried instead of more labels.
+    let is_brief = problem.relaxed.stage.moved.is_some();
+    if known.is_none() && is_brief {
+        return None;
+    }
+    let Some(mut known) = known else {
         let found = narrowing(problem, &BEAMS, None)?;
         let gap = Remainder::new(problem).gap(problem, &found.objective, found.beside(problem));
         return Some(Found { gap, ..found });
@@ -215,8 +222,9 @@ pub(super) fn search(problem: &mut Problem<'_>) -> Option<Found> {
         }
     }
     let bounds = (Remainder::new(problem), known.objective);
-    // A search with few labels may lose the known chain.
-    let mut found = narrowing(problem, &BEAMS, Some(&bounds)).unwrap_or(Found { exact: false, ..known });
+    // A search with few labels may lose the known chain, or exceed its share.
+    let beams = if is_brief || problem.settings.budget.is_spent() { &[][..] } else { &BEAMS };
+    let mut found = narrowing(problem, beams, Some(&bounds)).unwrap_or(Found { exact: false, ..known });
     found.gap = bounds.0.gap(problem, &found.objective, found.beside(problem));
     Some(found)
 }
@@ -224,13 +232,14 @@ pub(super) fn search(problem: &mut Problem<'_>) -> Option<Found> {
 /// Finds a chain of long shards, on one target if `only` is set. With a goal for losses, improves
 /// its formats and offers them to later searches.
 fn mixed(problem: &mut Problem<'_>, only: Option<u32>) -> Option<Found> {
-    let found = longest(problem, BEAMS[1], only)?;
+    let mut beams = BEAMS[1..].iter();
+    let (beam, found) = beams.find_map(|&beam| Some((beam, longest(problem, beam, only)?)))?;
     let mut mixed = found.clone().into_solution(problem);
     if mix::sketch(problem, &mut mixed).is_none() {
         return Some(found);
     }
     problem.offer(&mixed.shards);
-    let other = longest(problem, BEAMS[1], only).filter(|other| other.objective < found.objective);
+    let other = longest(problem, beam, only).filter(|other| other.objective < found.objective);
     Some(other.unwrap_or(found))
 }
 
@@ -251,16 +260,23 @@ pub(super) fn exists(problem: &Problem<'_>) -> bool {
 }
 
 /// Finds the best chain of shards that are each as long as their formats allow, on one target if
-/// `only` is set. Returns `None` if that exceeds its share of the budget.
+/// `only` is set. Returns `None` if that exceeds its share of the budget. A narrow search, which
+/// needs few comparisons, may exceed it.
 fn longest(problem: &Problem<'_>, beam: usize, only: Option<u32>) -> Option<Found> {
-    Search { longest: true, only, ..Search::new(problem, beam, None) }.run().ok().flatten()
+    let mut search = Search { longest: true, only, ..Search::new(problem, beam, None) };
+    if beam < BEAMS[1] {
+        search.most = u64::MAX;
+    }
+    search.run().ok().flatten()
 }
 
 /// Returns the result of the first search within its share, with these numbers of labels.
 fn narrowing(problem: &Problem<'_>, beams: &[usize], known: Option<&(Remainder, Sums)>) -> Option<Found> {
     for (position, &beam) in beams.iter().enumerate() {
         let mut search = Search::new(problem, beam, known);
-        search.is_limited = position + 1 < beams.len();
+        if known.is_none() && position + 1 == beams.len() {
+            search.most = search.share.saturating_add(problem.settings.budget.extra());
+        }
         if let Ok(found) = search.run() {
             return found;
         }
@@ -291,11 +307,10 @@ struct Exceeded;
 struct Search<'search, 'request> {
     problem: &'search Problem<'request>,
     beam: usize,
-    /// Whether comparisons are limited to a share of the budget.
-    is_limited: bool,
-    /// Comparisons so far, and their maximum.
+    /// Comparisons so far, their share of the budget, and their maximum.
     compared: u64,
     share: u64,
+    most: u64,
     /// Upper bound on the saving by joining a shard.
     joining: Sums,
     moving: Moving,
@@ -357,12 +372,15 @@ impl<'search, 'request> Search<'search, 'request> {
         beam: usize,
         known: Option<&'search (Remainder, Sums)>,
     ) -> Self {
+        let budget = &problem.settings.budget;
+        // A problem in which certain units move is searched by long shards alone.
+        let share = if problem.relaxed.stage.moved.is_some() { budget.share_of(2) } else { budget.share() };
         Search {
             problem,
             beam,
-            is_limited: true,
             compared: 0,
-            share: problem.settings.budget.share(),
+            share,
+            most: share,
             joining: problem.most_saved(),
             moving: moving(problem),
             shards_are_bounded: shards_are_bounded(problem),
@@ -378,15 +396,17 @@ impl<'search, 'request> Search<'search, 'request> {
 
     fn run(&mut self) -> Result<Option<Found>, Exceeded> {
         let found = self.chain();
-        // An unlimited search costs no more than a share, so that it does not end the others.
-        self.problem.settings.budget.spend(self.compared.min(self.share));
+        // A search beyond its share does not end the others.
+        let budget = &self.problem.settings.budget;
+        budget.spend(self.compared.min(self.share));
+        budget.spend_extra(self.compared.saturating_sub(self.share));
         found
     }
 
     /// Counts comparisons.
     fn compare(&mut self, comparisons: u64) -> Result<(), Exceeded> {
         self.compared = self.compared.saturating_add(comparisons);
-        if self.is_limited && self.compared > self.share { Err(Exceeded) } else { Ok(()) }
+        if self.compared > self.most { Err(Exceeded) } else { Ok(()) }
     }
 
     fn chain(&mut self) -> Result<Option<Found>, Exceeded> {

@@ -339,7 +339,7 @@ impl<'r> Candidate<'r> {
                 return Some(over_limit(&bound.limit.name, "all shards", *held, bound.value));
             }
         }
-        let memory = held.iter().copied().fold(own_bytes(self.draft, self.entry), u64::saturating_add);
+        let memory = held.iter().copied().fold(own_bytes(self.draft, self.entry.rows), u64::saturating_add);
         if let Some(most) = goals.memory_bytes().filter(|most| memory > *most) {
             return Some(over_goal("memory", memory, most));
         }
@@ -408,9 +408,16 @@ fn proposal(draft: &Draft, entry: Entry) -> u64 {
     tokens.saturating_mul(draft.token_time.likely).saturating_mul(1000)
 }
 
+/// Returns the bytes that the verifying of a plan needs in addition to its shards.
+pub(super) fn bytes(request: &Request, chosen: Option<&Speculation>) -> u64 {
+    let Some(chosen) = chosen else { return 0 };
+    let draft = request.drafts.iter().find(|draft| draft.name == chosen.draft);
+    draft.map_or(0, |draft| own_bytes(draft, chosen.rows))
+}
+
 /// Returns the bytes that verifying needs in addition to the shards.
-fn own_bytes(draft: &Draft, entry: Entry) -> u64 {
-    draft.row_bytes.saturating_mul(entry.rows.into()).saturating_add(draft.memory_bytes)
+fn own_bytes(draft: &Draft, rows: u32) -> u64 {
+    draft.row_bytes.saturating_mul(rows.into()).saturating_add(draft.memory_bytes)
 }
 
 fn without(solution: Solution, (because, cause): Obstacle) -> Solution {
@@ -476,7 +483,7 @@ fn with_both(request: &Request, draft: &Draft, entry: Entry) -> Request {
             ..cost.clone()
         }
     };
-    let own = own_bytes(draft, entry);
+    let own = own_bytes(draft, entry.rows);
     let goals = match request.goals.memory_bytes() {
         Some(most) => request.goals.with(Goal::MemoryBytes(most.saturating_sub(own))),
         None => request.goals.clone(),

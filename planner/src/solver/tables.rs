@@ -5,9 +5,11 @@ use std::borrow::Cow;
 
 use super::goals::{Stage, stages};
 use super::preferences::in_order;
+use super::reach::Reach;
 use super::search::{self, Sums};
 use super::{
-    Effort, Gap, Goal, Placement, Problem, Relaxed, Settings, Solution, Trade, diagnose, entry_sets, mix,
+    Effort, Gap, Goal, Placement, Problem, Relaxed, Settings, Solution, Trade, diagnose, entry_sets,
+    fallback, freer, mix,
 };
 use crate::{
     Cause, GatheredTable, Goal as Bound, Goals, Reason, Refusal, RefusalKind, Request, TableFormat, names,
@@ -32,7 +34,7 @@ pub(super) struct Tables {
 impl Tables {
     /// Returns the request with the rest of its goals after these tables, or `None` if they alone
     /// exceed a goal.
-    fn rest_of<'r>(&self, request: &'r Request) -> Option<Cow<'r, Request>> {
+    pub(super) fn rest_of<'r>(&self, request: &'r Request) -> Option<Cow<'r, Request>> {
         let goals = &request.goals;
         let holds = |goal: Option<u64>, own: u64| goal.is_none_or(|goal| own <= goal);
         let both = holds(goals.size_bytes(), self.bytes) && holds(goals.quality_micronats(), self.micronats);
@@ -41,7 +43,7 @@ impl Tables {
 
     /// Returns the request like [`rest_of`](Self::rest_of), with a rest of 0 for a goal that these
     /// tables exceed.
-    fn at_most_rest_of<'r>(&self, request: &'r Request) -> Cow<'r, Request> {
+    pub(super) fn at_most_rest_of<'r>(&self, request: &'r Request) -> Cow<'r, Request> {
         let mut goals = request.goals.clone();
         for bound in &mut goals.bounds {
             match bound {
@@ -91,6 +93,11 @@ impl Tables {
         Some(Gap { value: with(gap.value), least: with(gap.least), ..gap })
     }
 
+    /// Returns the bytes of all tables together.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Returns these tables' amount of a quantity that a goal limits.
     pub(super) fn part_of(&self, kind: RefusalKind) -> u64 {
         match kind {
@@ -127,7 +134,7 @@ impl Tables {
 /// last. If sizes do not count there is only one.
 ///
 /// Fails with `over-quality` if losses count and no loss of a table is known.
-fn sets(request: &Request) -> Result<Vec<Tables>, Refusal> {
+pub(super) fn sets(request: &Request) -> Result<Vec<Tables>, Refusal> {
     let mut sets = vec![Tables::default()];
     for table in &request.tables {
         let formats = candidates(request, table)?;
@@ -205,12 +212,14 @@ pub(super) fn solve(
     let mut best: Option<(Solved, usize)> = None;
     let mut gaps: Vec<Gap> = Vec::new();
     let (mut exact, mut found_with, mut is_cut) = (true, 0, false);
-    for (place, least) in in_turn(request, settings, stage, &sets)? {
+    let turn = in_turn(request, settings, stage, &sets)?;
+    let last = turn.iter().map(|(place, _)| *place).max().unwrap_or(0);
+    for (place, least) in turn {
         let set = &sets[place];
         if best.as_ref().zip(least).is_some_and(|((best, _), least)| best.merit < least) {
             continue;
         }
-        if settings.budget.is_spent() && (best.is_some() || place + 1 < sets.len()) {
+        if settings.budget.is_spent() && (best.is_some() || place != last) {
             is_cut = true;
             continue;
         }
@@ -269,17 +278,25 @@ fn in_turn(
     stage: Stage,
     sets: &[Tables],
 ) -> Result<Vec<(usize, Option<Sums>)>, Refusal> {
-    let plain = || (0..sets.len()).map(|place| (place, None)).collect();
+    let reach = match request.weighs_losses() && freer::bounds_bytes(request) {
+        true => Some(Reach::new(request, settings, stage)?),
+        false => None,
+    };
+    let is_allowed = |set: &Tables| {
+        reach.as_ref().is_none_or(|reach| reach.iter().any(|reach| reach.allows(request, set)))
+    };
+    let sets: Vec<(usize, &Tables)> = (0..).zip(sets).filter(|(_, set)| is_allowed(set)).collect();
+    let plain = || sets.iter().map(|(place, _)| (*place, None)).collect();
     let Some(trade) = Trade::of(request).filter(|trade| trade.goal() == Goal::Loss && sets.len() > 1) else {
         return Ok(plain());
     };
     let mut turn = Vec::with_capacity(sets.len());
-    for (place, set) in sets.iter().enumerate() {
+    for &(place, set) in &sets {
         // A set that cannot meet a goal is tried last.
         let mut least = [u64::MAX; Goal::ALL.len()];
         let Some(rest) = set.rest_of(request) else { continue };
         for entries in entry_sets(request)? {
-            let problem = Problem::new(&rest, settings, entries, within(stage))?;
+            let problem = Problem::new(&rest, settings, entries, unmixed(stage))?;
             if !problem.is_known_before_losses() {
                 return Ok(plain());
             }
@@ -293,6 +310,47 @@ fn in_turn(
     }
     turn.sort_by_key(|(place, least)| (*least, *place));
     Ok(turn)
+}
+
+/// Returns the bytes of the gathered tables in the formats with these positions in their lists.
+pub(super) fn bytes(request: &Request, formats: &[u32]) -> u64 {
+    let chosen = request.tables.iter().zip(formats);
+    let chosen = chosen.filter_map(|(table, format)| table.formats.get(*format as usize));
+    chosen.map(|format| format.bytes).fold(0, u64::saturating_add)
+}
+
+/// Returns a lower bound on the size of plans without a goal for it. These have the preferred
+/// tables.
+pub(super) fn least_bytes(request: &Request) -> u64 {
+    let tables = sets(request).ok().and_then(|sets| sets.into_iter().next());
+    let shards = fallback::least_units(request, fallback::indices(request.targets.len()));
+    tables.map_or(0, |tables| tables.bytes).saturating_add(shards)
+}
+
+/// Returns whether the first of two solutions is the better one: better placed, or equal there,
+/// with room for as many fallbacks, and faster than one that is not proven optimal.
+pub(super) fn is_better(
+    request: &Request,
+    settings: &Settings,
+    (own, other): (&Solution, &Solution),
+) -> Result<bool, Refusal> {
+    if own.is_better_placed(other) {
+        return Ok(true);
+    }
+    if other.is_better_placed(own) || other.exact || !own.reserve.is_as_wide(&other.reserve) {
+        return Ok(false);
+    }
+    let merit = |solution: &Solution| {
+        let problem = Problem::new(request, settings, solution.entries.clone(), unmixed(solution.stage))?;
+        Ok(Tables::default().merit(&problem, solution))
+    };
+    Ok(merit(own)? < merit(other)?)
+}
+
+/// Returns the constraints of a stage for a problem that is not searched, without the mixtures of
+/// formats, which cost most of its preparation.
+pub(super) fn unmixed(stage: Stage) -> Relaxed {
+    Relaxed { quality: true, ..within(stage) }
 }
 
 /// A solution with certain tables.

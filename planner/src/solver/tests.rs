@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::table::takes_part;
 use crate::testing::{RequestBuilder, call, refuse, set_time, weight_format};
-use crate::{Body, Cost, Goal as Bound, Plan, Provenance, Sensitivity, Support, TimeCost};
+use crate::{Body, Cost, Goal as Bound, Goals, Plan, Provenance, Sensitivity, Support, TimeCost};
 
 /// A part of a shard of a candidate chain.
 #[derive(Debug, Clone)]
@@ -644,7 +644,7 @@ fn compare(draw: &Draw) -> Result<(), TestCaseError> {
         let is_bounded = is_timed || request.goals.size_bytes().or(request.goals.memory_bytes()).is_some();
         (*stays || !(draw.usual && is_bounded)) && (is_timed || !by_low)
     });
-    let best = stages.map(|(stays, by_low)| Stage { stays, by_low }).find_map(in_stage);
+    let best = stages.map(|(stays, by_low)| Stage { stays, by_low, moved: None }).find_map(in_stage);
     match solve(&request, &settings) {
         Ok(solution) => {
             let own = pieces(&request, &solution);
@@ -1064,6 +1064,49 @@ fn a_quality_goal_with_a_size_goal_is_answered_by_the_least_loss() {
     let spent = Settings::default();
     spent.budget.spend(u64::MAX);
     assert!(solve(&request(2 * lost, 9000), &spent).is_ok());
+}
+
+/// A goal that the plan without it meets does not change the plan.
+#[test]
+fn goals_that_bind_nothing_change_no_plan() {
+    let request = |bounds: &[Bound]| {
+        let mut request = of_many_formats(12, 4, 400);
+        bounds.iter().for_each(|bound| request.goals.set(*bound));
+        request
+    };
+    let shards = |request: &Request, settings: &Settings| {
+        let found = solve(request, settings).unwrap();
+        (found.shards, found.tables)
+    };
+    let (plain, settings) = (request(&[]), Settings::default());
+    let free = shards(&plain, &settings);
+    let found = solve(&plain, &settings).unwrap();
+    let sum = |of: fn(&RangeCost) -> u64| found.shards.iter().map(|shard| of(&shard.cost)).sum::<u64>();
+    let (size, memory) = (sum(|cost| cost.artefact_bytes), sum(RangeCost::context_bytes));
+    let token = Bound::TokenMicroseconds(found.time.likely);
+    for bounds in [
+        &[Bound::SizeBytes(size)][..],
+        &[Bound::MemoryBytes(memory)],
+        &[Bound::SizeBytes(size), Bound::MemoryBytes(memory)],
+        &[Bound::SizeBytes(size), token],
+    ] {
+        let request = request(bounds);
+        assert_eq!(shards(&request, &settings), free, "{bounds:?}");
+    }
+}
+
+/// Units that share states move together.
+#[test]
+fn a_range_without_a_donor_or_a_reader_does_not_move() {
+    let donors = [None, None, None, Some(1), Some(1), None];
+    let of = |first: usize, end: usize| {
+        let inside = moved::closed(&donors, first..end);
+        (0..6).filter(|unit| inside[*unit]).collect::<Vec<usize>>()
+    };
+    assert_eq!(of(0, 4), [0, 2]);
+    assert_eq!(of(0, 5), [0, 1, 2, 3, 4]);
+    assert_eq!(of(2, 6), [2, 5]);
+    assert_eq!(of(1, 6), [1, 2, 3, 4, 5]);
 }
 
 /// A plan that loses less may keep a goal for times by its lowest time alone.

@@ -8,7 +8,7 @@
 //! **Not its job.** It knows no vendor and no SoC: a chip's peculiarities are in its profile, and
 //! rules for the chips of a vendor are in planners of their own.
 
-use shardwright_planner::solver::{Settings, solve};
+use shardwright_planner::solver::{Budget, Settings, goals_last};
 use shardwright_planner::{Attempt, Description, Plan, Planner, Refusal, Request, learn, options};
 
 /// The built-in planner.
@@ -28,20 +28,18 @@ impl Planner for Generic {
     }
 
     fn make_plan(request: &Request) -> Result<Plan, Refusal> {
-        plan(request, |request, settings| Ok(solve(request, settings)?.into_plan(request)))
+        goals_last(request, &[], plan)
     }
 
     fn revise(request: &Request, _previous: &Plan, history: &[Attempt]) -> Result<Plan, Refusal> {
-        plan(request, |request, settings| learn::revise(request, history, settings))
+        goals_last(request, history, plan)
     }
 }
 
 /// Plans with settings from the options of a request.
-fn plan(
-    request: &Request,
-    plan: impl Fn(&Request, &Settings) -> Result<Plan, Refusal>,
-) -> Result<Plan, Refusal> {
-    options::usually(request, options::settings(request, &[])?, plan)
+fn plan(request: &Request, history: &[Attempt], budget: Budget) -> Result<Plan, Refusal> {
+    let settings = Settings { budget, ..options::settings(request, &[])? };
+    options::usually(request, settings, |request, settings| learn::plan(request, history, settings))
 }
 
 #[cfg(test)]
@@ -49,8 +47,8 @@ mod tests {
     use shardwright_planner::options::{SPECULATION, USUAL_QUALITY};
     use shardwright_planner::testing::{RequestBuilder, refuse, set_time};
     use shardwright_planner::{
-        BuildTime, Cause, EntryKind, ErrorClass, Feedback, Goal as Bound, Provenance, Reason, RefusalKind,
-        RoleFormat, Sensitivity, SoftcapPlace,
+        BuildTime, Cause, EntryKind, ErrorClass, Extension, Feedback, Goal as Bound, Provenance, Reason,
+        RefusalKind, RoleFormat, Sensitivity, Shard, SoftcapPlace,
     };
 
     use super::*;
@@ -159,6 +157,92 @@ mod tests {
         }
         let role = plan(("weights.decoder.0-2.mouth", "w4-per-channel"), false).unwrap_err();
         assert!(role.message.contains("a role after the layers: attention-input"), "{role:?}");
+    }
+
+    /// Returns a request in three formats, of which each is faster and smaller than the one before.
+    /// Without goals, the host would offer only the formats in `usual`.
+    fn with_formats_for_goals(usual: &str, bounds: &[Bound]) -> Request {
+        let mut request = RequestBuilder::decoder(6)
+            .formats("w8-per-channel", 1, 4)
+            .formats("w4-per-channel", 1, 8)
+            .build();
+        for cost in &mut request.costs {
+            set_time(cost, 4000 >> (2 * cost.formats));
+        }
+        let (name, value) = ("usual-formats".to_owned(), usual.to_owned());
+        request.extensions.push(Extension { name, value });
+        bounds.iter().for_each(|bound| request.goals.set(*bound));
+        request
+    }
+
+    fn formats(plan: &Plan) -> Vec<u32> {
+        let mut formats: Vec<u32> = plan.shards.iter().flat_map(Shard::formats).collect();
+        formats.dedup();
+        formats
+    }
+
+    #[test]
+    fn goals_that_bind_nothing_change_no_plan() {
+        const AMPLE: u64 = 1_000_000;
+        let kept = "the plan without goals for bytes and times";
+        let said = |plan: &Plan| plan.reasons.iter().find(|own| own.choice == kept).cloned();
+        let plan = |usual: &str, bounds: &[Bound]| {
+            Generic::make_plan(&with_formats_for_goals(usual, bounds)).unwrap()
+        };
+        let (size, memory) = (Bound::SizeBytes(AMPLE), Bound::MemoryBytes(AMPLE));
+        let (token, first) = (Bound::TokenMicroseconds(AMPLE), Bound::FirstTokenMicroseconds(AMPLE));
+        for bounds in [&[size][..], &[memory], &[token], &[first], &[size, memory, token, first]] {
+            for (usual, format) in [("0,1", 1), ("1,0", 1), ("0", 0)] {
+                let plan = plan(usual, bounds);
+                assert_eq!(formats(&plan), [format], "{usual}, {bounds:?}");
+                assert!(said(&plan).is_some(), "{:?}", plan.reasons);
+            }
+            // A list that names unknown formats is ignored.
+            assert_eq!(formats(&plan("0,3", bounds)), [2], "{bounds:?}");
+        }
+        let why = said(&plan("0,1", &[size, token])).unwrap();
+        assert_eq!(why.cause, Cause::Goal("size".to_owned()));
+        assert!(why.because.contains("a token takes 8 ms; within the goal of 1 s"), "{}", why.because);
+        // A goal that binds may use all formats.
+        for bound in [Bound::SizeBytes(2000), Bound::MemoryBytes(2500), Bound::TokenMicroseconds(7000)] {
+            let plan = plan("0,1", &[bound]);
+            assert!(formats(&plan).contains(&2) && said(&plan).is_none(), "{bound:?}: {:?}", plan.reasons);
+            assert_eq!(formats(&with_ample_goals(bound, AMPLE)), formats(&plan), "{bound:?}");
+        }
+    }
+
+    /// Plans with a goal that binds, and with others that do not.
+    fn with_ample_goals(bound: Bound, ample: u64) -> Plan {
+        let mut request = with_formats_for_goals("0,1", &[bound]);
+        for other in [Bound::SizeBytes(ample), Bound::TokenMicroseconds(ample)] {
+            let is_same = |own: &Bound| std::mem::discriminant(own) == std::mem::discriminant(&other);
+            if !request.goals.bounds.iter().any(is_same) {
+                request.goals.set(other);
+            }
+        }
+        Generic::make_plan(&request).unwrap()
+    }
+
+    #[test]
+    fn a_revision_keeps_the_plan_without_goals_too() {
+        let request = with_formats_for_goals("1,0", &[Bound::SizeBytes(1_000_000)]);
+        let free = with_formats_for_goals("1,0", &[]);
+        let feedback = || vec![refused(0, &[("limit", "ops"), ("value", "603"), ("max", "400")])];
+        let first = Generic::make_plan(&request).unwrap();
+        assert_eq!((first.shards.len(), formats(&first)), (1, vec![1]));
+        let history = [Attempt { plan: first.clone(), feedback: feedback() }];
+        let second = Generic::revise(&request, &first, &history).unwrap();
+        assert_eq!(formats(&second), [1]);
+        assert!(second.shards.len() > 1, "{second:?}");
+        assert_eq!(second.lessons.len(), 1);
+        // After an attempt in another format, goals have bound something.
+        let mut other = first.clone();
+        let segments = other.shards.iter_mut().flat_map(|shard| &mut shard.segments);
+        segments.flat_map(|segment| &mut segment.formats).for_each(|format| *format = 2);
+        let history = [Attempt { plan: other.clone(), feedback: feedback() }];
+        let third = Generic::revise(&request, &other, &history).unwrap();
+        let learned = Generic::revise(&free, &other, &history).unwrap();
+        assert_eq!(third.shards, learned.shards);
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //!
 //! **Not its job.** It knows no chip: limits, facts and flags are in the profiles of the chips.
 
-use shardwright_planner::solver::{Settings, solve};
+use shardwright_planner::solver::{Budget, Settings, goals_last};
 use shardwright_planner::{Attempt, Description, Plan, Planner, Refusal, Request, Target, learn, options};
 
 mod flags;
@@ -42,34 +42,42 @@ impl Planner for MediaTek {
     }
 
     fn make_plan(request: &Request) -> Result<Plan, Refusal> {
-        plan(request, |request, settings| Ok(solve(request, settings)?.into_plan(request)))
+        plan(request, &[])
     }
 
     fn revise(request: &Request, _previous: &Plan, history: &[Attempt]) -> Result<Plan, Refusal> {
         // Hedges are added to the solver's plans, which must be compared without them.
         let history: Vec<Attempt> = history.iter().cloned().map(hedge::without).collect();
-        plan(request, |request, settings| learn::revise(request, &history, settings))
+        plan(request, &history)
     }
 }
 
-/// Plans by the rules. `solve` makes a plan by settings.
-fn plan(
-    request: &Request,
-    solve: impl Fn(&Request, &Settings) -> Result<Plan, Refusal>,
-) -> Result<Plan, Refusal> {
-    let settings = options::settings(request, &[hedge::OPTION])?;
-    let is_hedged = hedge::is_on(request)? && settings.falls_back;
+/// Plans by the rules, after the attempts of a history.
+fn plan(request: &Request, history: &[Attempt]) -> Result<Plan, Refusal> {
     let mut request = request.clone();
     flags::ignore_contradicted(&mut request);
     let mut reasons = four_bits::refuse(&mut request);
     reasons.extend(weights::count(&mut request));
-    let solve = |request: &Request| options::usually(request, settings.clone(), &solve);
-    let mut plan = solve(&request)?;
-    if is_hedged {
-        plan = hedge::hedged(&request, plan, solve);
-    }
+    let mut plan = goals_last(&request, history, hedged)?;
     plan.reasons.extend(reasons);
     Ok(plan)
+}
+
+/// Plans by the rules for plans, with a request that the other rules have changed.
+fn hedged(request: &Request, history: &[Attempt], budget: Budget) -> Result<Plan, Refusal> {
+    let settings = Settings { budget, ..options::settings(request, &[hedge::OPTION])? };
+    let is_hedged = hedge::is_on(request)? && settings.falls_back;
+    let solve = |request: &Request| {
+        // Later searches need comparisons too.
+        let part = settings.budget.part(2);
+        let own = Settings { budget: part.clone(), ..settings.clone() };
+        let found =
+            options::usually(request, own, |request, settings| learn::plan(request, history, settings));
+        settings.budget.take_back(&part);
+        found
+    };
+    let plan = solve(request)?;
+    Ok(if is_hedged { hedge::hedged(request, plan, solve) } else { plan })
 }
 
 /// Returns whether a target is a chip of MediaTek.
@@ -80,6 +88,7 @@ fn is_own(target: &Target) -> bool {
 #[cfg(test)]
 mod tests {
     use shardwright_planner::RefusalKind;
+    use shardwright_planner::solver::solve;
     use shardwright_planner::testing::RequestBuilder;
 
     use super::*;

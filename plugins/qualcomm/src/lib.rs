@@ -13,7 +13,7 @@
 //!
 //! **Not its job.** It knows no chip: limits, facts and flags are in the profiles of the chips.
 
-use shardwright_planner::solver::{Settings, loss_of, solve};
+use shardwright_planner::solver::{Budget, Settings, goals_last, loss_of};
 use shardwright_planner::table::{CostTable, cost_of};
 use shardwright_planner::{
     Attempt, Description, Plan, Planner, Refusal, Request, Shard, Target, learn, names, options,
@@ -41,29 +41,40 @@ impl Planner for Qualcomm {
     }
 
     fn make_plan(request: &Request) -> Result<Plan, Refusal> {
-        plan(request, |request, settings| Ok(solve(request, settings)?.into_plan(request)))
+        plan(request, &[])
     }
 
     fn revise(request: &Request, _previous: &Plan, history: &[Attempt]) -> Result<Plan, Refusal> {
-        plan(request, |request, settings| learn::revise(request, history, settings))
+        plan(request, history)
     }
 }
 
-/// Plans by the rules. `solve` makes a plan by settings.
-fn plan(
-    request: &Request,
-    solve: impl Fn(&Request, &Settings) -> Result<Plan, Refusal>,
-) -> Result<Plan, Refusal> {
-    let mut settings = options::settings(request, &[])?;
-    parts::balance(request, &mut settings);
+/// Plans by the rules, after the attempts of a history.
+fn plan(request: &Request, history: &[Attempt]) -> Result<Plan, Refusal> {
     let mut request = request.clone();
     let reasons = accumulation::refuse(&mut request);
-    let solve = |request: &Request| options::usually(request, settings.clone(), &solve);
-    let plan = solve(&request)?;
-    let plan = masks::smaller(&mut request, plan, solve);
-    let mut plan = calls::shortened(&request, plan, solve);
+    let mut plan = goals_last(&request, history, balanced)?;
     plan.reasons.extend(reasons);
     Ok(plan)
+}
+
+/// Plans by the rules for settings and plans, with a request that the other rules have changed.
+fn balanced(request: &Request, history: &[Attempt], budget: Budget) -> Result<Plan, Refusal> {
+    let mut settings = Settings { budget, ..options::settings(request, &[])? };
+    parts::balance(request, &mut settings);
+    let mut request = request.clone();
+    let solve = |request: &Request| {
+        // Later searches need comparisons too.
+        let part = settings.budget.part(2);
+        let own = Settings { budget: part.clone(), ..settings.clone() };
+        let found =
+            options::usually(request, own, |request, settings| learn::plan(request, history, settings));
+        settings.budget.take_back(&part);
+        found
+    };
+    let plan = solve(&request)?;
+    let plan = masks::smaller(&mut request, plan, solve);
+    Ok(calls::shortened(&request, plan, solve))
 }
 
 /// Returns whether a target is a Hexagon processor.
@@ -121,6 +132,7 @@ fn times(request: &Request, plan: &Plan) -> [u64; 2] {
 
 #[cfg(test)]
 mod tests {
+    use shardwright_planner::solver::solve;
     use shardwright_planner::testing::RequestBuilder;
     use shardwright_planner::{ErrorClass, Feedback, RefusalKind};
 

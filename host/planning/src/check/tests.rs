@@ -126,6 +126,7 @@ fn request() -> Request {
             target("npu-again", "vendor", TargetKind::Npu),
         ],
         formats: vec![FormatTuple::F32, quantised],
+        usual_formats: vec![],
         entries: [PREFILL, LONG_PREFILL, DECODE, WIDE, OTHER_CONTEXT].into_iter().map(entry).collect(),
         costs,
         sensitivities: vec![],

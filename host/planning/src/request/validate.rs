@@ -74,6 +74,7 @@ fn counts(request: &Request) -> Result<()> {
         ("layer kinds", request.kinds.len(), caps::KINDS, true),
         ("targets", request.targets.len(), caps::TARGETS, true),
         ("format tuples", request.formats.len(), caps::FORMATS, true),
+        ("usual formats", request.usual_formats.len(), caps::FORMATS, false),
         ("entry points", request.entries.len(), caps::ENTRIES, true),
         ("cost rows", request.costs.len(), caps::COSTS, true),
         ("value sensitivities", request.value_sensitivities.len(), caps::SENSITIVITIES, false),
@@ -207,6 +208,9 @@ fn tables(request: &Request) -> Result<()> {
         if !keys.insert((row.kind, row.target, row.formats, row.entry)) {
             return Err(repeated("cost row", &name()));
         }
+    }
+    for (position, tuple) in request.usual_formats.iter().enumerate() {
+        index(|| format!("usual format {position}"), "format tuple", *tuple, request.formats.len())?;
     }
     let mut keys = BTreeSet::new();
     for (position, row) in request.value_sensitivities.iter().enumerate() {

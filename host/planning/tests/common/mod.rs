@@ -89,6 +89,7 @@ pub fn request(layers: u32) -> Request {
         ],
         targets: vec![target("npu", TargetKind::Npu), target("cpu", TargetKind::Cpu)],
         formats: vec![FormatTuple::F32],
+        usual_formats: vec![],
         entries: vec![prefill, decode],
         costs,
         sensitivities: vec![],

@@ -87,6 +87,7 @@ const CASES: &[(&str, Change)] = &[
     ("request: cost row 0: unknown layer kind 3", |request| request.costs[0].kind = 3),
     ("request: cost row 0: unknown target 2", |request| request.costs[0].target = 2),
     ("request: cost row 0: unknown format tuple 1", |request| request.costs[0].formats = 1),
+    ("request: usual format 1: unknown format tuple 1", |request| request.usual_formats = vec![0, 1]),
     ("request: sensitivity 0: unknown component 3", |request| {
         request.sensitivities = vec![sensitivity(3, 0)]
     }),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use shardwright::OpenOptions;
 use shardwright_build::{Fits, PlanReport, Predicted, Speed};
+use shardwright_planning::check::CheckedShard;
 use shardwright_planning::error::RefusalKind;
 use shardwright_planning::times::plan_times;
 use shardwright_test_checkpoints::real_shape;
@@ -83,6 +84,49 @@ fn a_size_with_or_without_a_quality_is_planned_on_the_chip() {
     assert!(on_the_chip(&[size]));
     // With both goals, layers may move, but only if the chip alone cannot keep them.
     on_the_chip(&[size, (Quantity::Quality, 150_000)]);
+}
+
+/// A plan for a smaller size also meets a goal for a larger one.
+#[test]
+fn a_larger_size_makes_no_plan_worse() {
+    let case = Case::new("mt6989", "gemma4-e2b");
+    let mut before = u64::MAX;
+    for megabytes in (4000..=4300).step_by(100) {
+        let bounds = [(Quantity::Size, megabytes * 1_000_000), (Quantity::Quality, 150_000)];
+        let Answer::Plan(plan) = case.answer(&case.request(&bounds)) else { panic!("{bounds:?}: no plan") };
+        let decoder = plan.plan().shards.iter().flat_map(|shard| {
+            let layers = shard.segments.iter().filter(|segment| segment.end > segment.first);
+            layers.map(|segment| (shard.target, segment.end - segment.first))
+        });
+        let layers = |target: u32| -> u32 {
+            decoder.clone().filter(|(own, _)| *own == target).map(|(_, layers)| layers).sum()
+        };
+        assert!(layers(0) > layers(1), "{megabytes} MB: {:?}", plan.plan().reasons);
+        let token = Quantity::Token.of(&case.free, &plan);
+        assert!(token <= before, "{megabytes} MB: {token} µs, a smaller size {before} µs");
+        before = token;
+    }
+}
+
+/// A goal that the plan without goals meets does not change the plan.
+#[test]
+fn goals_that_bind_nothing_change_no_plan() {
+    const AMPLE: u64 = 1_000_000_000_000;
+    for (chip, model) in [("mt6989", "gemma3-270m"), ("sm8850", "gemma3-1b"), ("mt6993", "gemma4-e2b")] {
+        let case = Case::new(chip, model);
+        let plan = |bounds: &[(Quantity, u64)]| {
+            let Answer::Plan(plan) = case.answer(&case.request(bounds)) else {
+                panic!("{bounds:?}: no plan")
+            };
+            let of =
+                |shard: &CheckedShard| (shard.segments.clone(), shard.target.clone(), shard.formats.clone());
+            plan.shards().iter().map(of).collect::<Vec<_>>()
+        };
+        let (size, memory) = ((Quantity::Size, AMPLE), (Quantity::Memory, AMPLE));
+        for bounds in [&[size][..], &[memory], &[size, memory], &[size, (Quantity::Token, AMPLE)]] {
+            assert_eq!(plan(bounds), plan(&[]), "{}, {bounds:?}", case.name);
+        }
+    }
 }
 
 fn outline(model: &str) -> Outline {
