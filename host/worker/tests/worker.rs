@@ -785,8 +785,8 @@ fn writing_beside_a_buffer_is_found() {
         );
         assert_eq!(error.class(), Some(ErrorClass::DeviceLost));
     }
-    // The page before the buffer is the guard, wherever the buffer starts in its own. One byte
-    // further than that page may be mapped.
+    // This is within the guard page, wherever in its page the buffer starts. Bytes further away may
+    // be mapped.
     let error = run(&mut load(&open("run-before:5000")), &[1.0; 4]).unwrap_err();
     assert!(
         matches!(WorkerFailure::of(&error).unwrap().end, WorkerEnd::Signal { signal: 11, .. }),
