@@ -19,7 +19,7 @@
 //! * Any other failure forbids the shard. A target with two such failures is no longer used.
 
 use crate::names::Named;
-use crate::solver::{Barred, Forbidden, Settings, Solution, Speculate, solve};
+use crate::solver::{self, Barred, Budget, Forbidden, Settings, Solution, Speculate, solve};
 use crate::table::{CostTable, Prefix, takes_part, units_of};
 use crate::{
     Attempt, Cause, Cost, EntryKind, ErrorClass, Feedback, Flag, Lesson, Limit, Plan, Provenance, Reason,
@@ -57,6 +57,28 @@ pub fn plan(request: &Request, history: &[Attempt], settings: &Settings) -> Resu
         return Ok(solve(request, settings)?.into_plan(request));
     }
     revise(request, history, settings)
+}
+
+/// Plans as if the request had no goals for bytes and times, and returns this plan if it meets
+/// them, with the times that the history measured. Otherwise plans without goals for bytes, if
+/// there are goals for times too, and then with all goals. So a goal that binds nothing changes no
+/// plan.
+///
+/// `plan` makes a plan for a request after the attempts of a history, with a budget of comparisons,
+/// for example with [`plan`]. The requests and histories of its calls may number formats
+/// differently. Each of up to three calls has a whole [`Budget`], for which only the fuel of
+/// shipped planners surely suffices.
+///
+/// # Errors
+///
+/// The errors of `plan` with all goals.
+pub fn goals_last(
+    request: &Request,
+    history: &[Attempt],
+    plan: impl Fn(&Request, &[Attempt], Budget) -> Result<Plan, Refusal>,
+) -> Result<Plan, Refusal> {
+    let learned = |request: &Request, history: &[Attempt]| Learned::new(request, history).request;
+    solver::goals_last(request, history, learned, plan)
 }
 
 /// Solves again with everything learned from the history. Never returns a plan of the history.

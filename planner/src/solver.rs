@@ -84,7 +84,7 @@ mod tests;
 use bounds::TargetBounds;
 pub use budget::Budget;
 use goals::{GoalBounds, Stage, stages};
-pub use goals_last::goals_last;
+pub(crate) use goals_last::goals_last;
 pub use mix::{MixBound, Trade};
 pub use preferences::{Barred, Goal, WantedFormat, offered};
 pub use remainder::Gap;

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Comparisons of one call of a planner, or of each call that [`goals_last`](super::goals_last)
+/// Comparisons of one call of a planner, or of each call that [`goals_last`](crate::learn::goals_last)
 /// makes. A sandbox allows two billion units of fuel per call, ten times as many for shipped
 /// planners, and a comparison needs up to six hundred with the work around it.
 const COMPARISONS: u64 = 1_500_000;

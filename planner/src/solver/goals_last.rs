@@ -19,20 +19,20 @@ const USUAL_FORMATS: &str = "usual-formats";
 /// them. Otherwise plans without goals for bytes, if there are goals for times too, and then with
 /// all goals. So a goal that binds nothing changes no plan.
 ///
-/// `plan` makes a plan for a request after the attempts of a history, with a budget of comparisons.
-/// The requests and histories of its calls may number formats differently. Each of up to three
-/// calls has a whole [`Budget`], for which only the fuel of shipped planners surely suffices.
-///
-/// # Errors
-///
-/// The errors of `plan` with all goals.
-pub fn goals_last(
+/// `learned` adds what a history shows to a request, such as measured times, and `plan` makes a
+/// plan. See [`learn::goals_last`](crate::learn::goals_last).
+pub(crate) fn goals_last(
     request: &Request,
     history: &[Attempt],
+    learned: impl Fn(&Request, &[Attempt]) -> Request,
     plan: impl Fn(&Request, &[Attempt], Budget) -> Result<Plan, Refusal>,
 ) -> Result<Plan, Refusal> {
     for dropped in [Dropped::BytesAndTimes, Dropped::Bytes] {
-        let Some(free) = Free::of(request, history, dropped).filter(Free::may_meet_goals) else { continue };
+        let Some(mut free) = Free::of(request, history, dropped) else { continue };
+        free.bounded = learned(&free.bounded, &free.history);
+        if !free.may_meet_goals() {
+            continue;
+        }
         let found = plan(&free.request, &free.history, Budget::default());
         if let Some(kept) = found.ok().and_then(|found| free.meeting_goals(found)) {
             return Ok(kept);
@@ -51,7 +51,7 @@ enum Dropped {
 /// A request without goals for bytes and times.
 struct Free {
     request: Request,
-    /// The request with these goals.
+    /// The request with these goals, and with everything learned from the history.
     bounded: Request,
     history: Vec<Attempt>,
     /// For each format tuple, its index in the original request.

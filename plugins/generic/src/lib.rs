@@ -8,8 +8,9 @@
 //! **Not its job.** It knows no vendor and no SoC: a chip's peculiarities are in its profile, and
 //! rules for the chips of a vendor are in planners of their own.
 
-use shardwright_planner::solver::{Budget, Settings, goals_last};
-use shardwright_planner::{Attempt, Description, Plan, Planner, Refusal, Request, learn, options};
+use shardwright_planner::learn::{self, goals_last};
+use shardwright_planner::solver::{Budget, Settings};
+use shardwright_planner::{Attempt, Description, Plan, Planner, Refusal, Request, options};
 
 /// The built-in planner.
 #[derive(Debug)]
@@ -47,8 +48,8 @@ mod tests {
     use shardwright_planner::options::{SPECULATION, USUAL_QUALITY};
     use shardwright_planner::testing::{RequestBuilder, refuse, set_time};
     use shardwright_planner::{
-        BuildTime, Cause, EntryKind, ErrorClass, Extension, Feedback, Goal as Bound, Provenance, Reason,
-        RefusalKind, RoleFormat, Sensitivity, Shard, SoftcapPlace,
+        BuildTime, Cause, Entry, EntryKind, ErrorClass, Extension, Feedback, Goal as Bound, MeasuredTime,
+        Provenance, Reason, RefusalKind, RoleFormat, Sensitivity, Shard, SoftcapPlace,
     };
 
     use super::*;
@@ -243,6 +244,21 @@ mod tests {
         let third = Generic::revise(&request, &other, &history).unwrap();
         let learned = Generic::revise(&free, &other, &history).unwrap();
         assert_eq!(third.shards, learned.shards);
+    }
+
+    #[test]
+    fn goals_bind_if_measured_times_exceed_them() {
+        let request = with_formats_for_goals("1,0", &[Bound::TokenMicroseconds(15_000)]);
+        let first = Generic::make_plan(&request).unwrap();
+        assert_eq!(formats(&first), [1]);
+        // The table promises 8 ms, so format 2 takes 12.5 ms.
+        let decode = |entry: &&Entry| entry.kind == EntryKind::Decode;
+        let entry = *first.shards[0].entries.iter().find(decode).unwrap();
+        let times = vec![MeasuredTime { entry, microseconds: 50_000 }];
+        let feedback = vec![Feedback { class: None, times, ..refused(0, &[]) }];
+        let history = [Attempt { plan: first.clone(), feedback }];
+        let second = Generic::revise(&request, &first, &history).unwrap();
+        assert_eq!(formats(&second), [2]);
     }
 
     #[test]

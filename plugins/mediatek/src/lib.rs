@@ -14,8 +14,9 @@
 //!
 //! **Not its job.** It knows no chip: limits, facts and flags are in the profiles of the chips.
 
-use shardwright_planner::solver::{Budget, Settings, goals_last};
-use shardwright_planner::{Attempt, Description, Plan, Planner, Refusal, Request, Target, learn, options};
+use shardwright_planner::learn::{self, goals_last};
+use shardwright_planner::solver::{Budget, Settings};
+use shardwright_planner::{Attempt, Description, Plan, Planner, Refusal, Request, Target, options};
 
 mod flags;
 mod four_bits;

@@ -13,10 +13,11 @@
 //!
 //! **Not its job.** It knows no chip: limits, facts and flags are in the profiles of the chips.
 
-use shardwright_planner::solver::{Budget, Settings, goals_last, loss_of};
+use shardwright_planner::learn::{self, goals_last};
+use shardwright_planner::solver::{Budget, Settings, loss_of};
 use shardwright_planner::table::{CostTable, cost_of};
 use shardwright_planner::{
-    Attempt, Description, Plan, Planner, Refusal, Request, Shard, Target, learn, names, options,
+    Attempt, Description, Plan, Planner, Refusal, Request, Shard, Target, names, options,
 };
 
 mod accumulation;
