@@ -33,6 +33,11 @@ fn main() -> ExitCode {
         let arguments: Vec<_> = std::env::args_os().collect();
         return outcome::exit(Err(failure), outcome::format_of(&arguments));
     }
+    // The setting is for threads without a heap. An argument of this name that is no command costs
+    // only some speed.
+    if std::env::args_os().any(|argument| argument == "serve") {
+        shardwright_files::allocator::use_one_heap();
+    }
     let work = std::thread::Builder::new().name("work".to_owned()).stack_size(STACK_BYTES);
     match work.spawn(move || work_from(started)) {
         // A panic was reported already, and ends the program like one of the main thread.

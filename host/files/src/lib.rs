@@ -6,7 +6,8 @@
 //! writes such files whole or not at all ([`private_files`]). Writes a file at a path that a user
 //! names, unless another file would be lost ([`output`]). Also converts hashes to hexadecimal
 //! digits ([`hex`]), quotes paths for a shell ([`shell_quoted`]) and reads the memory and the pages
-//! that the kernel reports ([`Memory`], [`Pages`]).
+//! that the kernel reports ([`Memory`], [`Pages`]), and gives freed memory back to it
+//! ([`allocator`]).
 //!
 //! **Not its job.** It knows no format. Errors omit the path that the caller passed, and the caller
 //! adds it as their place. The kind is `Invalid` if the file was refused, another one if the
@@ -17,6 +18,7 @@
 //! assert!(error.to_string().contains("not a regular file"), "{error}");
 //! ```
 
+pub mod allocator;
 pub mod eviction;
 pub mod hex;
 mod memory;

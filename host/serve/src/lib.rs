@@ -43,6 +43,7 @@ mod completions;
 mod connection;
 mod embeddings;
 mod fields;
+mod freed_memory;
 mod generation;
 mod guard;
 mod ids;

@@ -171,6 +171,11 @@ impl Models {
         self.budget
     }
 
+    /// Returns the number of uses of all models so far.
+    pub fn uses(&self) -> u64 {
+        self.clock.load(Ordering::Relaxed)
+    }
+
     /// Opens each model once, so that errors appear before the server accepts requests.
     pub fn open_all(&self) -> Result<()> {
         self.entries.iter().try_for_each(|entry| self.lease(entry).map(drop))

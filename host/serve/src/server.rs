@@ -11,7 +11,7 @@ use crate::guard::Hosts;
 use crate::keys::Keys;
 use crate::limits::Limits;
 use crate::models::{Models, ServedModel};
-use crate::{connection, ids, routes};
+use crate::{connection, freed_memory, ids, routes};
 
 /// Threads that move bytes. Replies have threads of their own.
 const THREADS: usize = 2;
@@ -210,6 +210,7 @@ impl BoundServer {
             .enable_all()
             .build()?;
         let router = routes::router(&self.app);
+        runtime.spawn(freed_memory::give_back(Arc::clone(&self.app)));
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
             connection::serve(listener, router, self.app, self.stopped).await;

@@ -35,7 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardwright-bindings-core", &["shardwright"]),
     ("shardwright-bindings-c", &["shardwright-bindings-core"]),
     // Serves models over HTTP. The program decides how they are opened.
-    ("shardwright-serve", &["shardwright-vocabulary", "shardwright"]),
+    ("shardwright-serve", &["shardwright-vocabulary", "shardwright-files", "shardwright"]),
     // Lays a bundle out for a channel. Loads no model.
     ("shardwright-delivery", &["shardwright-bundle", "shardwright-files", "shardwright-vocabulary"]),
     // Finds and fetches models. Does not read them.

@@ -163,7 +163,7 @@ const UNSAFE_ALLOWED: &[(&str, &str)] = &[
     ("vendor-shims/template/", "the exported symbol"),
     ("host/shims/", "loading dylibs and calling through the C ABI"),
     ("host/worker/", "memory that two processes map, the worker's signal handler"),
-    ("host/files/", "mapping files and parts of them"),
+    ("host/files/", "mapping files and parts of them, and settings of the allocator"),
     ("host/cli/", "a look at standard output before the runtime replaces it"),
     ("host/bundle/", "asking the system who writes a file"),
     ("host/runtime/", "mapping the tables that rows are gathered from"),
