@@ -24,23 +24,54 @@ const ADDED_MAX: usize = 64;
 /// Most bytes of the spellings of these tokens.
 const ADDED_BYTES_MAX: usize = 4096;
 
-/// Returns an upper bound of the factor by which steps multiply the bytes of a text. A constant may
-/// be added in addition.
+/// Upper bounds of the factors by which steps multiply the bytes of a text. A constant may be added
+/// in addition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Growth {
+    /// For ASCII characters.
+    ascii: u64,
+    /// For other characters.
+    others: u64,
+}
+
+impl Growth {
+    /// Returns the factors of these steps and then of others.
+    pub(crate) fn and(self, then: Growth) -> Growth {
+        Growth {
+            ascii: self.ascii.saturating_mul(then.ascii),
+            others: self.others.saturating_mul(then.others),
+        }
+    }
+
+    /// Returns at most how many bytes the steps make of a text.
+    pub(crate) fn grown(self, text: &str) -> u64 {
+        let others = text.bytes().filter(|byte| !byte.is_ascii()).count() as u64;
+        let ascii = text.len() as u64 - others;
+        ascii.saturating_mul(self.ascii).saturating_add(others.saturating_mul(self.others))
+    }
+
+    /// Returns the factor for the characters of a text.
+    pub(crate) fn of(self, text: &str) -> u64 {
+        if text.is_ascii() { self.ascii } else { self.others }
+    }
+}
+
+/// Returns the factors of steps.
 ///
 /// # Errors
-/// If the factor is much larger than that of published steps, or is not known.
-pub(crate) fn growth(steps: &Value, path: &Path) -> Result<u64> {
+/// If a factor is much larger than that of published steps, or is not known.
+pub(crate) fn growth(steps: &Value, path: &Path) -> Result<Growth> {
     let unsupported = |what| unsupported(path, what);
     let mut all = Vec::new();
     flatten(steps, &mut all);
     if all.len() > STEPS_MAX {
         return Err(unsupported("more than 16 steps that change a text"));
     }
-    let mut growth = 1_u64;
+    let mut growth = Growth { ascii: 1, others: 1 };
     for step in all {
-        growth = growth.saturating_mul(growth_of(step).map_err(unsupported)?);
+        growth = growth.and(growth_of(step).map_err(unsupported)?);
     }
-    match growth <= GROWTH_MAX {
+    match growth.others <= GROWTH_MAX {
         true => Ok(growth),
         false => Err(unsupported("steps that together make a text more than 64 times longer")),
     }
@@ -136,13 +167,14 @@ fn flatten<'v>(steps: &'v Value, into: &mut Vec<&'v Value>) {
     }
 }
 
-fn growth_of(step: &Value) -> std::result::Result<u64, &'static str> {
+fn growth_of(step: &Value) -> std::result::Result<Growth, &'static str> {
     let text = |name: &str| step[name].as_str().unwrap_or_default();
     let inserted = ["content", "prepend", "prefix", "suffix", "replacement"];
     if inserted.iter().any(|name| text(name).len() > CONTENT_BYTES_MAX) {
         return Err("a step that inserts more than 64 bytes at a place");
     }
-    Ok(match text("type") {
+    let name = text("type");
+    let others = match name {
         "Replace" => {
             let content = text("content").len() as u64;
             match step["pattern"]["String"].as_str().map(str::len) {
@@ -170,7 +202,9 @@ fn growth_of(step: &Value) -> std::result::Result<u64, &'static str> {
         | "WhitespaceSplit" | "Split" | "Punctuation" | "Digits" | "UnicodeScripts" | "FixedLength"
         | "Fuse" | "ByteFallback" => 1,
         _ => return Err("a step of an unknown type"),
-    })
+    };
+    let keeps_ascii = ["NFC", "NFD", "NFKC", "NFKD", "Lowercase"].contains(&name);
+    Ok(Growth { ascii: if keeps_ascii { 1 } else { others }, others })
 }
 
 #[cfg(test)]
@@ -180,22 +214,30 @@ mod tests {
 
     use super::*;
 
-    fn of(steps: &Value) -> Result<u64> {
+    fn of(steps: &Value) -> Result<Growth> {
         growth(steps, Path::new("tokenizer.json"))
+    }
+
+    /// Returns the factors for ASCII and for other characters.
+    fn factors(steps: &Value) -> [u64; 2] {
+        let Growth { ascii, others } = of(steps).unwrap();
+        [ascii, others]
     }
 
     #[test]
     fn published_steps_make_a_text_little_longer() {
-        assert_eq!(of(&Value::Null).unwrap(), 1);
-        assert_eq!(of(&json!({ "type": "NFC" })).unwrap(), 3);
+        assert_eq!(factors(&Value::Null), [1, 1]);
+        assert_eq!(factors(&json!({ "type": "NFC" })), [1, 3]);
         let blank = json!({ "type": "Replace", "pattern": { "String": " " }, "content": "▁" });
-        assert_eq!(of(&blank).unwrap(), 3);
+        assert_eq!(factors(&blank), [3, 3]);
         let llama =
             json!({ "type": "Sequence", "normalizers": [{ "type": "Prepend", "prepend": "▁" }, blank] });
-        assert_eq!(of(&llama).unwrap(), 12);
+        assert_eq!(factors(&llama), [12, 12]);
         let back = json!({ "type": "Replace", "pattern": { "String": "▁" }, "content": " " });
         let decoder = json!({ "type": "Sequence", "decoders": [back, { "type": "ByteFallback" }] });
-        assert_eq!(of(&decoder).unwrap(), 1);
+        assert_eq!(factors(&decoder), [1, 1]);
+        let qwen = of(&json!({ "type": "NFC" })).unwrap().and(of(&json!({ "type": "ByteLevel" })).unwrap());
+        assert_eq!([qwen.grown("aé"), qwen.of("a"), qwen.of("aé")], [2 + 12, 2, 6]);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::control_tokens::{ControlTokens, SeparatedText};
 use crate::decoding::Decoding;
 use crate::engine::{Engine, each};
 use crate::gguf::{GgufTexts, TOKENIZER_FILE};
-use crate::growth::{added, growth, unsupported};
+use crate::growth::{Growth, added, growth, unsupported};
 use crate::index::{self, IndexBytes, IndexedTokenizer};
 use crate::input::{TOKENIZER_BYTES_MAX, check_json, read_capped, too_large};
 use crate::panics::{guarded, panic_message};
@@ -30,10 +30,11 @@ use crate::unknown_fields::Written;
 /// Longest text that is encoded at once. A prompt of a million tokens has about 5 MB.
 pub const TEXT_BYTES_MAX: usize = 16 << 20;
 
-/// Most bytes that normalizers and pre-tokenizers may make from a text: twelve times the longest
-/// text. That is the bound for Llama's steps, which prepend `▁` of three bytes and replace blanks
-/// by it.
-const GROWN_BYTES_MAX: u64 = 12 * TEXT_BYTES_MAX as u64;
+/// Most bytes that normalizers and pre-tokenizers may make from a text. Each needs up to 200 bytes
+/// of memory (`tests/memory.rs`). Gemma's steps, which replace blanks by `▁` of three bytes, may
+/// get the longest text. Byte-level ones may too if it is ASCII, and otherwise get half of it.
+/// Llama's, which prepend `▁` too, get a quarter.
+const GROWN_BYTES_MAX: u64 = 3 * TEXT_BYTES_MAX as u64;
 
 /// A tokenizer read from `tokenizer.json`. Clones are cheap and share it.
 ///
@@ -50,8 +51,8 @@ struct Shared {
     engine: Engine,
     decoding: Decoding,
     special_ids: Vec<u32>,
-    /// Bytes of the longest text that is accepted.
-    longest: usize,
+    /// Factors by which normalizers and pre-tokenizers may lengthen a text.
+    growth: Growth,
     /// Whether one of the steps puts a space before a text.
     prefixes_space: bool,
 }
@@ -204,6 +205,9 @@ impl Tokenizer {
             ("post_processor", &post),
             ("decoder", &decoder),
         ];
+        if let Some(reason) = written.unknown_type(&used) {
+            return Err(invalid(reason));
+        }
         let unused = written.unused(&used).into_iter();
         let ignored = unused.map(|field| Ignored::field(path, field, "the field is not known")).collect();
         for (token, id) in written.added_tokens() {
@@ -216,16 +220,15 @@ impl Tokenizer {
         }
         growth(&decoder, path)?;
         added(&post, path)?;
-        let grown = growth(&normalizer, path)?.saturating_mul(growth(&pieces, path)?);
+        let growth = growth(&normalizer, path)?.and(growth(&pieces, path)?);
         let added = each!(&engine, engine => engine.get_added_tokens_decoder());
         let mut special_ids: Vec<u32> =
             added.iter().filter(|(_, token)| token.special).map(|(&id, _)| id).collect();
         special_ids.sort_unstable();
         let decoding = Decoding::of(Some(&decoder).filter(|decoder| !decoder.is_null()));
-        let longest = usize::try_from(GROWN_BYTES_MAX / grown).unwrap_or(usize::MAX).min(TEXT_BYTES_MAX);
         let prefixes_space = prefixes_space(&normalizer) || prefixes_space(&pieces);
         let path = path.to_owned();
-        let shared = Arc::new(Shared { path, engine, decoding, special_ids, longest, prefixes_space });
+        let shared = Arc::new(Shared { path, engine, decoding, special_ids, growth, prefixes_space });
         Ok(Tokenizer { shared, ignored })
     }
 
@@ -273,15 +276,14 @@ impl Tokenizer {
         &self.ignored
     }
 
-    /// Returns the ids of `text`, which may have at most [`TEXT_BYTES_MAX`] bytes. With
+    /// Returns the ids of `text`, which may have at most [`TEXT_BYTES_MAX`] bytes, or less if the
+    /// tokenizer lengthens it much. With
     /// `add_special`, adds the tokens of the file's post-processor (`<bos>`, for some also
     /// `<eos>`). Special tokens spelled out in the text become their ids in either case, regardless
     /// of their origin. For a conversation use
     /// [`ChatTemplate::encode`](crate::ChatTemplate::encode).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
-        if text.len() > self.shared.longest {
-            return Err(self.too_long(text.len()));
-        }
+        self.expect_length(text)?;
         guarded(|| each!(&self.shared.engine, engine => engine.encode_fast(text, add_special)))
             .map(|encoding| encoding.get_ids().to_vec())
             .map_err(|reason| self.not_encoded(&reason))
@@ -337,10 +339,7 @@ impl Tokenizer {
     /// Returns the ids of a rendered conversation. The template's own tokens become ids. The text
     /// between two of them is encoded in one piece, as by [`Tokenizer::encode`].
     pub(crate) fn encode_separated(&self, separated: &SeparatedText<'_>) -> Result<Vec<u32>> {
-        let bytes = separated.broken().len();
-        if bytes > self.shared.longest {
-            return Err(self.too_long(bytes));
-        }
+        self.expect_length(separated.broken())?;
         guarded(|| self.encode_pieces(separated)).map_err(|reason| self.not_encoded(&reason))
     }
 
@@ -349,10 +348,15 @@ impl Tokenizer {
         Error::invalid(format!("cannot encode the text: {reason}")).at(self.shared.path.display())
     }
 
-    fn too_long(&self, bytes: usize) -> Error {
-        let max = self.shared.longest;
-        Error::argument(format!("the text has {bytes} bytes; at most {max} are encoded at once"))
-            .with_help("shorten the text, or encode it in parts")
+    /// Refuses a text that is too long, or becomes too long by the steps.
+    fn expect_length(&self, text: &str) -> Result<()> {
+        let growth = self.shared.growth;
+        if text.len() <= TEXT_BYTES_MAX && growth.grown(text) <= GROWN_BYTES_MAX {
+            return Ok(());
+        }
+        let most = (GROWN_BYTES_MAX / growth.of(text)).min(TEXT_BYTES_MAX as u64);
+        let what = format!("the text has {} bytes; at most {most} are encoded at once", text.len());
+        Err(Error::argument(what).with_help("shorten the text, or encode it in parts"))
     }
 
     fn encode_pieces(&self, separated: &SeparatedText<'_>) -> tokenizers::Result<Vec<u32>> {

@@ -62,6 +62,12 @@ impl Written {
         self.others.iter().find(|name| !name.contains('.')).map(String::as_str)
     }
 
+    /// Describes a step of an unknown type. The library reads it as another step with the same
+    /// fields. `used` has the steps as the library would write them.
+    pub(crate) fn unknown_type(&self, used: &[(&str, &Value)]) -> Option<String> {
+        used.iter().find_map(|(name, used)| read_otherwise(name, self.parts.get(*name)?, used))
+    }
+
     /// Returns the fields without effect, sorted, with the names of the objects around them. `used`
     /// has the steps as the library would write them.
     pub(crate) fn unused(&self, used: &[(&str, &Value)]) -> Vec<String> {
@@ -81,6 +87,30 @@ impl Written {
         }
         unused.sort_unstable();
         unused
+    }
+}
+
+/// Finds a step that the library read as another type than the file states.
+fn read_otherwise(name: &str, written: &Value, used: &Value) -> Option<String> {
+    match (written, used) {
+        (Value::Object(written), Value::Object(used)) => {
+            if let (Some(stated), Some(read)) = (written.get("type"), used.get("type"))
+                && stated != read
+            {
+                return Some(format!("the type {stated} of `{name}` is not known"));
+            }
+            let mut fields = written.iter();
+            fields.find_map(|(field, value)| {
+                read_otherwise(&format!("{name}.{field}"), value, used.get(field)?)
+            })
+        }
+        (Value::Array(written), Value::Array(used)) => {
+            let mut steps = written.iter().zip(used).enumerate();
+            steps.find_map(|(index, (written, used))| {
+                read_otherwise(&format!("{name}.{index}"), written, used)
+            })
+        }
+        _ => None,
     }
 }
 
@@ -193,6 +223,17 @@ mod tests {
     fn ignored(file: &Value) -> Vec<String> {
         let tokenizer = Tokenizer::from_bytes(file.to_string().as_bytes(), "m/tokenizer.json").unwrap();
         tokenizer.ignored().iter().filter_map(|ignored| ignored.field.clone()).collect()
+    }
+
+    #[test]
+    fn steps_of_unknown_types_are_refused() {
+        for place in ["/normalizer", "/post_processor", "/decoder/decoders/0"] {
+            let mut file = demo();
+            file.pointer_mut(place).expect(place)["type"] = json!("Novel");
+            let error = Tokenizer::from_bytes(file.to_string().as_bytes(), "m/tokenizer.json").unwrap_err();
+            let what = format!("the type \"Novel\" of `{}` is not known", place[1..].replace('/', "."));
+            assert!(error.kind() == ErrorKind::Invalid && error.message().contains(&what), "{error}");
+        }
     }
 
     #[test]

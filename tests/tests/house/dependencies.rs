@@ -124,6 +124,26 @@ fn dependencies_come_from_the_registry_or_from_this_tree() {
     assert!(wrong.is_empty(), "from elsewhere: {wrong:?}");
 }
 
+/// Dependencies without releases for years. `docs/security.md` has the reason for each.
+const OLD: [&str; 5] = ["abi_stable", "generational-arena", "paste", "claxon", "hound"];
+
+#[test]
+fn old_dependencies_are_listed_with_reasons() {
+    let page = tree::read("docs/security.md".as_ref());
+    let (_, section) = page.split_once("## Dependencies without releases").expect("a section");
+    let metadata = metadata();
+    for name in OLD {
+        assert!(section.contains(&format!("\n| `{name}` | ")), "{name} has no reason");
+        let is_used = metadata.packages.iter().any(|package| package.name.as_str() == name);
+        assert!(is_used, "{name} is gone: remove its row");
+    }
+    // Only tests use this one.
+    for package in metadata.workspace_packages() {
+        let mut uses = package.dependencies.iter().filter(|dependency| dependency.name == "hound");
+        assert!(uses.all(|own| own.kind == cargo_metadata::DependencyKind::Development), "{}", package.name);
+    }
+}
+
 /// A compiled planner only runs in the exact engine version that compiled it.
 #[test]
 fn there_is_one_version_of_the_engine() {

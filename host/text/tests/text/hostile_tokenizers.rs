@@ -171,6 +171,9 @@ fn texts_are_bounded() {
     assert_eq!(error.kind(), ErrorKind::Argument);
     assert!(error.message().contains(&format!("at most {TEXT_BYTES_MAX} ")), "{error}");
     assert!(error.help().is_some());
+    // Characters that are not ASCII may become longer.
+    let error = tokenizer.encode(&"é".repeat(TEXT_BYTES_MAX / 4 + 1), false).unwrap_err();
+    assert!(error.message().contains(&format!("at most {} ", TEXT_BYTES_MAX / 2)), "{error}");
     let error = utf8_text(b"abc\xffdef", "the prompt").unwrap_err();
     assert_eq!((error.kind(), error.place()), (ErrorKind::Invalid, Some("the prompt")));
     assert_eq!(error.message(), "not UTF-8 text: the first bad byte is at offset 3");

@@ -113,3 +113,19 @@ fn snippets_render_as_by_jinja2() {
     }
     assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), snippets.len(), wrong.join("\n"));
 }
+
+/// The fixture's template has tools. The collection of published templates has none of this family.
+#[test]
+fn the_template_of_functiongemma_renders_as_by_jinja2() {
+    let expected = "f1f02e8fce59 accb3cc58332 d347733906ef eb7440ae7d45 540212e8ce25 eb7440ae7d45 75be7d703cd1 \
+        09f7ff9b16f7 36c824b8bf29 fddb96d87aac f5e176506839 ef54959a2a3d 04885141d9ec e276b76b7d67 9ab891915f5f \
+        f1f02e8fce59 f1f02e8fce59 c66c8118b4ff 76d910d130fa 750f810005b0 b3ec461c5901 8bbb70aa102f 11241b910c3a \
+        38e2bfae86a7 faa729f7cc6d 27cfa947076b 0e91697b792e 15f3e78420ef c7d12b05fd85 b3ec461c5901 b3ec461c5901";
+    let path = folder().join("../fixtures/functiongemma/tokenizer_config.json");
+    let settings: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let (source, cases) = (settings["chat_template"].as_str().unwrap(), cases());
+    for (case, expected) in cases.cases.iter().zip(expected.split_whitespace()) {
+        assert_eq!(digest(&cases.render(source, case)), expected, "{}", case.name);
+    }
+    assert_eq!(cases.cases.len(), expected.split_whitespace().count());
+}

@@ -1,10 +1,10 @@
-//! Every field of every fixture's `generation_config.json`, `tokenizer_config.json` and
-//! `config_sentence_transformers.json` is used, unable to matter, or reported.
+//! Every field of every fixture's `generation_config.json`, `tokenizer_config.json`,
+//! `config_sentence_transformers.json` and `tokenizer.json` is used, unable to matter, or reported.
 
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use shardwright_text::{GenerationConfig, SentenceConfig, TokenizerConfig};
+use shardwright_text::{GenerationConfig, SentenceConfig, Tokenizer, TokenizerConfig};
 
 fn fixtures() -> Vec<PathBuf> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -104,4 +104,64 @@ fn tokens_around_a_text_are_the_post_processors() {
         assert_eq!(found, ids, "{post} {first} {last}");
         assert_eq!(reported, reports, "{post} {first} {last}");
     }
+}
+
+/// Collects the places of all fields of a `tokenizer.json`, in two elements of each list. The
+/// vocabulary and the merges are data.
+fn places(value: &Value, at: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (name, value) in fields {
+                if name != "vocab" && name != "merges" {
+                    let name = name.replace('~', "~0").replace('/', "~1");
+                    places(value, &format!("{at}/{name}"), found);
+                }
+            }
+        }
+        Value::Array(list) if !list.is_empty() => {
+            for (index, value) in list.iter().take(2).enumerate() {
+                places(value, &format!("{at}/{index}"), found);
+            }
+        }
+        _ => found.push(at.to_owned()),
+    }
+}
+
+/// Returns the number of reported fields, and the library's tokenizer as it would be written.
+fn read_tokenizer(file: &Value) -> Option<(usize, String)> {
+    let bytes = file.to_string().into_bytes();
+    let ours = Tokenizer::from_bytes(&bytes, "tokenizer.json").ok()?;
+    let library = tokenizers::Tokenizer::from_bytes(&bytes).ok()?;
+    Some((ours.ignored().len(), library.to_string(false).ok()?))
+}
+
+/// A changed field changes the library's tokenizer, with which the index agrees (see `index`), or
+/// it is reported or refused.
+#[test]
+fn every_field_of_a_tokenizer_is_used_or_reported_or_refused() {
+    let (mut silent, mut count) = (Vec::new(), 0);
+    let mut seen = std::collections::BTreeSet::new();
+    for path in fixtures().iter().map(|fixture| fixture.join("tokenizer.json")) {
+        let Ok(text) = std::fs::read(&path) else { continue };
+        let file: Value = serde_json::from_slice(&text).unwrap();
+        let before = read_tokenizer(&file).unwrap();
+        let mut found = Vec::new();
+        places(&file, "", &mut found);
+        for place in found {
+            let mut changed = file.clone();
+            let value = changed.pointer_mut(&place).unwrap();
+            // Fixtures share most of their steps.
+            if !seen.insert((place.clone(), value.to_string())) {
+                continue;
+            }
+            *value = other(value);
+            count += 1;
+            let listed = ["/version", "/truncation", "/padding"].iter().any(|name| place.starts_with(name));
+            if !listed && read_tokenizer(&changed).as_ref() == Some(&before) {
+                silent.push(format!("{}: {place}", path.display()));
+            }
+        }
+    }
+    assert!(count > 80, "{count}");
+    assert!(silent.is_empty(), "{silent:#?}");
 }
