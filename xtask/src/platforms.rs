@@ -44,3 +44,24 @@ pub fn check(workspace: &Workspace, ci: bool) -> Result<(), Error> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_page_has_the_systems_that_are_checked() {
+        let names = PLATFORMS.map(|platform| match platform.target {
+            "aarch64-linux-android" => "Android",
+            "aarch64-apple-darwin" => "macOS",
+            "x86_64-pc-windows-gnu" => "Windows",
+            other => panic!("{other} has no name"),
+        });
+        let row = format!("| {} | what an app links compiles (`cargo xtask platforms`) |", names.join(", "));
+        assert!(include_str!("../../README.md").contains(&row), "no `{row}`");
+        let script = include_str!("../../.ci/run");
+        for step in ["cargo xtask platforms --ci", "cargo xtask aarch64 --ci", "cargo xtask test --ci"] {
+            assert!(script.contains(step), "`.ci/run` does not run `{step}`");
+        }
+    }
+}

@@ -252,9 +252,14 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_answered_with_the_intended_command() {
-        for (name, command) in
-            [("rnu", "`run`"), ("plann", "`plan`"), ("generate", "`run MODEL`"), ("profiles", "`doctor`")]
-        {
+        for (name, command) in [
+            ("rnu", "`run`"),
+            ("plann", "`plan`"),
+            ("generate", "`run MODEL`"),
+            ("profiles", "`doctor`"),
+            ("list", "`doctor`"),
+            ("server", "`serve MODEL`"),
+        ] {
             assert!(meant(name).is_some_and(|said| said.contains(command)), "{name}");
         }
         assert_eq!(meant("qqqq"), None);

@@ -278,6 +278,18 @@ mod tests {
     }
 
     #[test]
+    fn the_memory_is_that_of_the_control_group() {
+        let limited = machine(&[
+            ("proc/meminfo", b"MemTotal: 4096 kB\nMemAvailable: 2048 kB\n"),
+            ("proc/self/cgroup", b"0::/app\n"),
+            ("sys/fs/cgroup/app/memory.max", b"1048576\n"),
+            ("sys/fs/cgroup/app/memory.current", b"524288\n"),
+        ]);
+        let memory = (limited.memory_bytes, limited.memory_available_bytes);
+        assert_eq!(memory, (Some(1 << 20), Some(1 << 19)));
+    }
+
+    #[test]
     fn nothing_is_asked_of_a_machine_that_says_nothing() {
         let bare = machine(&[]);
         assert_eq!((bare.kernel, bare.cpu, bare.memory_bytes, bare.page_bytes), (None, None, None, None));

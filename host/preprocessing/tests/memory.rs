@@ -7,6 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
+use image::codecs::tiff::TiffEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 use shardwright_preprocessing::{Picture, PictureSettings, Sound, SoundSettings};
 
@@ -85,10 +86,11 @@ fn claims_cost_nothing() {
     decoding_costs_what_the_page_states();
 }
 
-/// The narrowest and the widest pictures that are resized, for as many patches as a tower accepts.
+/// The narrowest, the widest and the largest pictures that are resized, for as many patches as a
+/// tower accepts.
 fn pictures_cost_their_pixels_and_their_patches() {
     let settings = PictureSettings::default();
-    for (width, height) in [(1, 1_398_000), (1 << 24, 1), (2, 1 << 19)] {
+    for (width, height) in [(1, 1_398_000), (1 << 26, 1), (2, 1 << 19), (8192, 8192)] {
         let pixels = vec![0; (width * height) as usize * 3];
         let picture = Picture::from_rgb8(width, height, width as usize * 3, &pixels).expect("a picture");
         drop(pixels);
@@ -113,6 +115,8 @@ fn decoding_costs_what_the_page_states() {
         "| their red, green and blue, next to the stored pixels | up to 192 MiB |",
         "| tables of a progressive JPEG | twice the stored pixels |",
         "| tables of a GIF | 1.25 times the stored pixels |",
+        "| tables of a TIFF | the stored pixels once more |",
+        "| a JPEG | its file once more |",
         "| metadata, such as EXIF | three times their length |",
     ] {
         assert!(page.contains(row), "the page has no row `{row}`");
@@ -123,6 +127,7 @@ fn decoding_costs_what_the_page_states() {
         ("a PNG of the most pixels", png(8192, Vec::new()), 8192, stored(8192, 4) + stored(8192, 3)),
         ("a progressive JPEG", progressive_jpeg(4096), 4096, 3 * stored(4096, 3)),
         ("a GIF", gif(4096), 4096, stored(4096, 4) * 9 / 4),
+        ("a TIFF", tiff(4096), 4096, 3 * stored(4096, 3)),
         ("100 MiB of EXIF", png(8, vec![0; exif as usize]), 8, 3 * exif),
     ] {
         forget_peak();
@@ -145,6 +150,15 @@ fn png(side: u32, exif: Vec<u8>) -> Vec<u8> {
     let pixels = vec![0; side as usize * side as usize * 4];
     encoder.write_image(&pixels, side, side, ExtendedColorType::Rgba8).expect("encoded");
     file
+}
+
+/// Encodes a black TIFF.
+fn tiff(side: u32) -> Vec<u8> {
+    let mut file = std::io::Cursor::new(Vec::new());
+    let pixels = vec![0; side as usize * side as usize * 3];
+    let encoder = TiffEncoder::new(&mut file);
+    encoder.write_image(&pixels, side, side, ExtendedColorType::Rgb8).expect("encoded");
+    file.into_inner()
 }
 
 /// Encodes a grey progressive JPEG of three components, with a single scan.

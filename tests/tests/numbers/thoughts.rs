@@ -111,3 +111,36 @@ fn replies_keep_to_the_generation_settings_of_the_checkpoint() {
     let prompt = prompt_tokens(&Copy::of(DEMO_MODEL), &[Message::user("What is politics?")]);
     assert_eq!(reply(&[("max_length", (prompt + 6).into())]), plain[..6]);
 }
+
+/// Qwen 3 thinks unless it is switched off, and Granite's switch has another name.
+#[test]
+fn the_switch_of_every_template_changes_the_prompt() {
+    let granite = Copy::of("tests/fixtures/granite").json("tokenizer_config.json", |config| {
+        let template = config["chat_template"].as_str().expect("a template");
+        config["chat_template"] = template.replace("enable_thinking", "thinking").into();
+    });
+    for (checkpoint, switch) in [(Copy::of("tests/fixtures/qwen3"), "enable_thinking"), (granite, "thinking")]
+    {
+        let (_model, mut session) = open(&checkpoint);
+        session.options.max_tokens = Some(1);
+        let template = ChatTemplate::from_directory(checkpoint.path()).expect("read").expect("a template");
+        let tokenizer = Tokenizer::from_checkpoint(checkpoint.path()).expect("a tokenizer");
+        let mut prompts = Vec::new();
+        for on in [None, Some(true), Some(false)] {
+            let mut options = RenderOptions::default();
+            if let Some(on) = on {
+                session.set_thinking(on).expect("a switch");
+                options = options.with_variable(switch, on);
+            }
+            let expected = template.encode(&tokenizer, &[Message::user("hello")], &options).expect("ids");
+            let mut reply = session.chat("hello").expect("a reply");
+            assert!(reply.by_ref().all(|event| event.is_ok()));
+            assert_eq!(reply.statistics().prompt_tokens, expected.len(), "{switch}: {on:?}");
+            prompts.push(expected.len());
+            drop(reply);
+            session.clear();
+        }
+        // The additional text is an empty thought.
+        assert_eq!(prompts, [prompts[0], prompts[0], prompts[0] + 6], "{switch}");
+    }
+}

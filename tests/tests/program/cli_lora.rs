@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use shardwright_tests::bundles::Compiled;
+use shardwright_tests::checkpoints::Copy;
 use shardwright_tests::program::{Run, shardwright};
 use shardwright_tests::tree;
 use tempfile::TempDir;
@@ -141,4 +142,15 @@ fn wrong_adapters_are_refused() {
     let reported = run(other.path()).outcome();
     assert!(reported.stderr.contains("`owner/other`"), "{}", reported.stderr);
     refused(run(other.path()).argument("--strict"), STRICT, &["`base_model_name_or_path`"]);
+}
+
+/// Next to the weights, an adapter is neither applied nor dropped.
+#[test]
+fn an_adapter_in_the_folder_of_the_model_is_refused() {
+    for name in ["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"] {
+        let beside = Copy::of(BASE).with(name, "{}");
+        for run in [reply(beside.path()), shardwright(["plan"]).argument(beside.path())] {
+            refused(run, UNSUPPORTED, &["has an adapter, which is not applied", name, "--lora"]);
+        }
+    }
 }

@@ -141,6 +141,14 @@ fn parts_of_a_prompt_can_stand_in_any_order() {
     assert!((text + 40..=text + 76).contains(&between), "{text} and {between}");
     let after = run(&["--prompt", "This is", "--prompt", "what?", "--image", picture]);
     assert_ne!((between, reply), after, "the place of the picture matters");
+    let sound = "host/preprocessing/tests/preprocessing/files/sine_16k.flac";
+    let heard = run(&["--prompt", "This is", "--audio", sound, "--prompt", "what?"]);
+    assert!(heard.0 > text, "{} and {text}", heard.0);
+    let both = ["--prompt", "This is", "--audio", sound, "--image", picture, "--prompt", "what?"];
+    let turned = ["--prompt", "This is", "--image", picture, "--audio", sound, "--prompt", "what?"];
+    for parts in [both, turned] {
+        assert_eq!(run(&parts).0, heard.0 + between - text, "{parts:?}");
+    }
     let twice = ["--raw", "--prompt", "a", "--prompt", "b"];
     shardwright(["run", DEMO_MODEL]).arguments(twice).refuses_with(2, &["continues one `--prompt`"]);
 }
@@ -469,4 +477,24 @@ fn a_memory_goal_is_kept_or_refused_with_the_least() {
     let plan = |size: &str| shardwright(["plan", "--no-measure", TEXT_FIXTURES[0], "--memory", size]);
     assert!(plan("1GB").json()["shards"].is_array());
     plan("1kB").refuses_with(7, &["over-memory", "the nearest that a plan meets is"]);
+}
+
+/// A GGUF file is a model by its path, by its folder, and next to the files of its source.
+#[test]
+fn a_gguf_file_runs_by_its_path() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("model.gguf");
+    fs::copy(tree::root().join("tests/fixtures/gguf/llama3.gguf"), &file).expect("copied");
+    let run = |path: &Path| {
+        let run = shardwright(["run", "--prompt", "hello", "-n", "3", "--greedy", "--quiet"]);
+        run.argument(path).succeeds()
+    };
+    let alone = run(&file);
+    assert!(alone.len() > 1, "{alone:?}");
+    assert_eq!(run(folder.path()), alone);
+    let source = tree::root().join("tests/fixtures/llama3");
+    for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(source.join(name), folder.path().join(name)).expect("copied");
+    }
+    assert_eq!(run(&file), alone);
 }

@@ -1,15 +1,17 @@
 //! Compares the first page with the parts of the project it describes: the output of
 //! `cargo xtask demo`, profiles, fixtures and the example of the public crate.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use shardwright_models::passes_of;
 use shardwright_test_checkpoints::cases;
 use shardwright_tests::checkpoints::DEMO_MODEL;
 use shardwright_tests::program::{finished, shardwright};
 use shardwright_tests::{skipped, tree};
+use shardwright_vocabulary::Pass;
 
 fn page() -> String {
     tree::read(Path::new("README.md"))
@@ -258,16 +260,30 @@ const ROWS: [(&str, &str); 13] = [
 #[test]
 fn the_table_of_models_has_every_family_that_was_compared() {
     let rows = table(&section("Models, chips, platforms"), "family");
-    let mut used = BTreeSet::new();
+    let mut inputs: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
     for entry in std::fs::read_dir(tree::root().join("tests/fixtures")).expect("fixtures") {
-        let Ok(config) = std::fs::read(entry.expect("a folder").path().join("config.json")) else { continue };
+        let folder = entry.expect("a folder").path();
+        let Ok(config) = std::fs::read(folder.join("config.json")) else { continue };
         let config: serde_json::Value = serde_json::from_slice(&config).expect("a configuration");
         let model_type = config["model_type"].as_str().expect("a type");
         let (_, begins) = ROWS.iter().find(|(known, _)| *known == model_type).expect(model_type);
+        // EmbeddingGemma 1 has the type of a model that generates.
+        let is_for_vectors = folder.join("modules.json").is_file();
+        let begins = if is_for_vectors { "EmbeddingGemma" } else { begins };
         let row = rows.iter().position(|row| row[0].starts_with(begins));
-        used.insert(row.unwrap_or_else(|| panic!("{model_type}: no row begins with {begins}")));
+        let row = row.unwrap_or_else(|| panic!("{model_type}: no row begins with {begins}"));
+        let passes = passes_of(&folder).expect("passes").into_iter().map(|pass| match pass {
+            Pass::Step if is_for_vectors => "text to vectors",
+            Pass::Step => "text",
+            Pass::Picture => "pictures",
+            Pass::Clip => "sounds",
+        });
+        inputs.entry(row).or_default().extend(passes);
     }
-    assert_eq!(used.len(), rows.len(), "a row without a fixture");
+    assert_eq!(inputs.len(), rows.len(), "a row without a fixture");
+    for (row, inputs) in inputs {
+        assert_eq!(rows[row][1].split(", ").collect::<BTreeSet<_>>(), inputs, "{}", rows[row][0]);
+    }
     // Models with recorded outputs of published weights.
     let published: BTreeSet<&str> =
         rows.iter().map(|row| &*row[2]).filter(|weights| *weights != "none").collect();
@@ -398,6 +414,60 @@ fn the_table_of_alternatives_has_evidence_and_sources() {
         let profile: serde_json::Value = serde_json::from_slice(&profile).expect("JSON");
         assert_ne!(profile["kind"], "gpu", "{profile}");
     }
+}
+
+/// The page states that the list of known gaps is the whole one.
+#[test]
+fn what_does_not_work_yet_is_a_known_gap() {
+    let section = section("What does not work yet");
+    let (list, _) = section.split_once("\n\n[").expect("a link below the list");
+    let items: Vec<String> = list.split("\n* ").skip(1).map(|item| item.replace("\n  ", " ")).collect();
+    assert!(items.len() > 3, "{items:?}");
+    let gaps = tree::read(Path::new("docs/known-gaps.md")).replace("\n  ", " ");
+    for item in &items {
+        let sentence = item.split('.').next().unwrap_or_default().trim_start_matches("**");
+        assert!(gaps.contains(sentence), "no `{sentence}` among the known gaps");
+    }
+    // Shards run in the program, unless the option says otherwise.
+    let hangs = items.iter().find(|item| item.contains("hangs or ends your program")).expect("an item");
+    assert!(hangs.contains("unless you set `--isolation process`"), "{hangs}");
+}
+
+/// Draws lines as a terminal in which a command appears first, then its output.
+fn session(lines: &[&str]) -> String {
+    const ROW: f64 = 18.0;
+    let height = 22.0 + ROW * lines.len() as f64;
+    let mut drawn = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 940 {height:.0}\" \
+         font-family=\"monospace\" font-size=\"13\">\n\
+         <rect width=\"940\" height=\"{height:.0}\" rx=\"8\" fill=\"#0d1117\"/>\n"
+    );
+    let mut second = 0.5;
+    for (index, line) in lines.iter().enumerate().filter(|(_, line)| !line.is_empty()) {
+        let is_command = line.starts_with("$ ");
+        let (y, fill) = (24.0 + ROW * index as f64, if is_command { "#7ee787" } else { "#e6edf3" });
+        let shown = line.replace('&', "&amp;").replace('<', "&lt;");
+        let _ = writeln!(
+            drawn,
+            "<text x=\"16\" y=\"{y:.0}\" fill=\"{fill}\" xml:space=\"preserve\" opacity=\"0\">{shown}\
+             <set attributeName=\"opacity\" to=\"1\" begin=\"{second:.1}s\" fill=\"freeze\"/></text>",
+        );
+        second += if is_command { 1.2 } else { 0.2 };
+    }
+    drawn + "</svg>\n"
+}
+
+/// Another test compares these lines with the output of the demo. `SHARDWRIGHT_WRITE_SCREENS=1`
+/// draws the session again.
+#[test]
+fn the_recorded_session_has_the_lines_of_the_page() {
+    let path = "docs/images/session.svg";
+    let drawn = session(&block(&section("Try it"), "text"));
+    if std::env::var_os("SHARDWRIGHT_WRITE_SCREENS").is_some() {
+        std::fs::write(tree::root().join(path), &drawn).expect("written");
+    }
+    assert_eq!(tree::read(Path::new(path)), drawn, "{path}");
+    assert!(page().contains(path));
 }
 
 /// Measures the table with the command above it, in thorough runs.

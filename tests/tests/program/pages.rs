@@ -433,6 +433,36 @@ fn commands_that_are_not_run_are_on_a_page() {
     assert!(NOT_RUN.iter().all(|(_, reason)| !reason.is_empty()));
 }
 
+/// Tests, files and commands that a reason names exist.
+#[test]
+fn reasons_name_what_exists() {
+    let Some(files) = tree::rust_files() else {
+        return skipped("reasons of commands that are not run: no git repository lists the project's files");
+    };
+    let tests: String =
+        files.iter().filter(|file| file.starts_with("tests/tests")).map(|file| tree::read(file)).collect();
+    let help = tree::read(Path::new("xtask/src/cli.rs"));
+    let exists = |name: &str| {
+        if let Some(command) = name.strip_prefix("cargo xtask ") {
+            return help.contains(&format!("\n  {command} "));
+        }
+        let module = format!("{}.rs", name.replace("::", "/"));
+        let is_module = |folder: &str| tree::root().join("tests/tests").join(folder).join(&module).is_file();
+        tree::root().join(name).exists()
+            || ["program", "numbers"].into_iter().any(is_module)
+            || tests.contains(&format!("\nfn {name}() {{"))
+    };
+    let script = tree::read(Path::new(".ci/run"));
+    for (command, reason) in NOT_RUN {
+        for name in reason.split('`').skip(1).step_by(2) {
+            assert!(exists(name), "`{command}`: {reason}: no `{name}`");
+        }
+        if reason.contains("`.ci/run` runs it") {
+            assert!(script.contains(&format!("\n    {command} ")), "{command}");
+        }
+    }
+}
+
 #[test]
 fn fences_are_read_as_a_shell_reads_them() {
     let page = "text\n```sh\n# a comment\none  two   # three\n\nfour \\\n  five\n```\n```json\n{}\n```\n   ```sh\n   six\n   ```\n";

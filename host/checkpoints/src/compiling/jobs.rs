@@ -30,7 +30,12 @@ impl Default for Jobs {
 impl Jobs {
     /// Returns the maximum bytes for all variants together, or `None` for no maximum.
     pub(super) fn budget(&self) -> Option<u64> {
-        self.memory_bytes.or_else(|| Some(Memory::read(Path::new("/")).available? / 4 * 3))
+        self.budget_on(Path::new("/"))
+    }
+
+    /// Returns the budget on a machine whose files are below `root`.
+    fn budget_on(&self, root: &Path) -> Option<u64> {
+        self.memory_bytes.or_else(|| Some(Memory::read(root).available? / 4 * 3))
     }
 }
 
@@ -106,8 +111,17 @@ mod tests {
     #[test]
     fn three_quarters_of_the_available_memory_are_used_where_nothing_else_is_said() {
         assert_eq!(Jobs { most: 2, memory_bytes: Some(7) }.budget(), Some(7));
-        if cfg!(target_os = "linux") {
-            assert!(Jobs::default().budget().is_some_and(|bytes| bytes > 1 << 20));
+        let root = tempfile::tempdir().unwrap();
+        for (name, content) in [
+            ("proc/meminfo", "MemTotal: 4096 kB\nMemAvailable: 2048 kB\n"),
+            ("proc/self/cgroup", "0::/app\n"),
+            ("sys/fs/cgroup/app/memory.max", "1048576\n"),
+            ("sys/fs/cgroup/app/memory.current", "524288\n"),
+        ] {
+            let path = root.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, content).unwrap();
         }
+        assert_eq!(Jobs::default().budget_on(root.path()), Some((1 << 19) / 4 * 3));
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use shardwright_graph::{ComponentKind, EntryOptions, EntryPoint};
-use shardwright_models::{Checkpoint, limits};
+use shardwright_models::{Checkpoint, Outline, limits};
 use shardwright_test_checkpoints::{Spec, Spelling, raw_safetensors};
 use shardwright_vocabulary::{EntryKind, Error, ErrorKind};
 use tempfile::TempDir;
@@ -520,6 +520,7 @@ fn data_that_are_not_aligned_are_copied_when_they_are_read() {
     let header = if header.len().is_multiple_of(2) { format!("{header} ") } else { header.to_owned() };
     fs::write(victim.path(WEIGHTS), raw_safetensors(&header, &bytes[8 + length..])).unwrap();
     let copied = Checkpoint::open(victim.0.path()).unwrap();
+    assert_eq!(Outline::open(victim.0.path()).unwrap().graph().weights.len(), wanted.len());
     for (weight, wanted) in copied.graph().weights.iter().zip(&wanted) {
         let mut part = vec![0; wanted.len() / 2];
         assert!(weight.data.copy(wanted.len() - part.len(), &mut part) && wanted.ends_with(&part));
@@ -543,6 +544,9 @@ fn data_that_are_not_aligned_are_copied_when_they_are_read() {
     let file = fs::File::options().write(true).open(victim.path(WEIGHTS)).unwrap();
     file.set_len(8 + header.len() as u64 + size).unwrap();
     assert_error!(victim, Missing, "no tensor `", "layers.0", "");
+    // Before the download, only the header counts.
+    let error = Outline::open(victim.0.path()).map(|_| ()).unwrap_err();
+    assert!(error.kind() == ErrorKind::Missing && error.to_string().contains("layers.0"), "{error}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use shardwright_graph::Weight;
 use shardwright_models::{Checkpoint, Outline};
+use shardwright_test_checkpoints::{Spec, write_gguf};
 use tempfile::TempDir;
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -69,4 +70,23 @@ fn only_header(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     bytes.truncate(8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize);
     fs::write(path, bytes).unwrap();
+}
+
+/// The `config.json` next to a GGUF file replaces its metadata, but not its output matrix.
+#[test]
+fn the_output_matrix_of_a_gguf_file_counts_too() {
+    let folder = TempDir::new().unwrap();
+    let spec = Spec { vocabulary: 400, dtype: "F16", tied: false, ..Spec::qwen3() };
+    write_gguf(&spec, "toy", &folder.path().join("toy.gguf")).unwrap();
+    for tied in [false, true] {
+        let mut config = spec.config();
+        config["tie_word_embeddings"] = json!(tied);
+        fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        assert_eq!(head(&checkpoint).name, "lm_head.weight");
+        assert!(!checkpoint.facts().tied && checkpoint.unused_tensors().is_empty());
+        let is_reported =
+            checkpoint.notes().iter().any(|note| note.contains("is the output matrix although"));
+        assert_eq!(is_reported, tied, "{:?}", checkpoint.notes());
+    }
 }

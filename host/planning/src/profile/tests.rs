@@ -335,7 +335,8 @@ fn an_unknown_name_lists_those_near_it() {
         assert!(error.help().unwrap().contains(near), "{wanted}: {:?}", error.help());
     }
     let error = registry.find("abacus").unwrap_err();
-    assert!(error.help().unwrap().starts_with("known: generic"));
+    let help = error.help().unwrap();
+    assert!(help.starts_with("known: generic") && help.contains("`--profiles DIR`"), "{help}");
     let error = registry.find(&"x".repeat(1 << 20)).unwrap_err();
     assert!(error.to_string().len() < 300);
 }
