@@ -260,16 +260,25 @@ mod tests {
         metrics.responded("chat", 200);
         metrics.responded("chat", 200);
         metrics.responded("chat", 429);
-        let statistics = GenerationStatistics {
+        let mut statistics = GenerationStatistics {
             prompt_tokens: 10,
             reused_tokens: 4,
             generated_tokens: 5,
             decode_time: Duration::from_millis(100),
             ..GenerationStatistics::default()
         };
+        statistics.speculation.drafted = 6;
+        statistics.speculation.accepted = 1;
         model.replied(&statistics, Some(Duration::from_millis(30)));
         model.recovered();
-        let state = ModelState { waiting: 3, ..ModelState::default() };
+        let state = ModelState {
+            waiting: 3,
+            memory_bytes: 7,
+            fallbacks: 2,
+            prefix_cache_bytes: 5,
+            is_loaded: true,
+            ..ModelState::default()
+        };
         let text = metrics.text(2, Some(9), &[("a\"b", &model, state)]);
         for line in [
             "shardwright_responses_total{endpoint=\"chat\",status=\"200\"} 2",
@@ -278,6 +287,13 @@ mod tests {
             "shardwright_memory_budget_bytes 9",
             "shardwright_queue_length{model=\"a\\\"b\"} 3",
             "shardwright_reused_tokens_total{model=\"a\\\"b\"} 4",
+            "shardwright_generated_tokens_total{model=\"a\\\"b\"} 5",
+            "shardwright_drafted_tokens_total{model=\"a\\\"b\"} 6",
+            "shardwright_accepted_tokens_total{model=\"a\\\"b\"} 1",
+            "shardwright_memory_bytes{model=\"a\\\"b\"} 7",
+            "shardwright_prefix_cache_bytes{model=\"a\\\"b\"} 5",
+            "shardwright_fallbacks{model=\"a\\\"b\"} 2",
+            "shardwright_model_loaded{model=\"a\\\"b\"} 1",
             "shardwright_losses_total{model=\"a\\\"b\"} 0",
             "shardwright_recoveries_total{model=\"a\\\"b\"} 1",
             "shardwright_time_to_first_token_seconds_bucket{model=\"a\\\"b\",le=\"0.025\"} 0",

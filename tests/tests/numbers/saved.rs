@@ -12,7 +12,9 @@ use shardwright::{
 use shardwright_runtime::Chain;
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::chain::{Bench, Cut, committed, menu, tokens};
-use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE, TEXT_FIXTURES};
+use shardwright_tests::checkpoints::{
+    Copy, DEMO_MODEL, EMBEDDING_FIXTURE, MULTIMODAL_FIXTURE, TEXT_FIXTURES,
+};
 use shardwright_tests::program::search_path;
 use shardwright_tests::towers::Goldens;
 use shardwright_tests::{tree, worker};
@@ -161,6 +163,14 @@ fn logits_have_the_same_bits() {
                 assert_eq!(copy.recomputed(), 0);
                 assert!(bits(copy.logits().expect("logits")) == expected, "{folder}, {length} tokens");
             }
+            let mut rewound = chain.session().expect("a session");
+            let others: Vec<u32> = ids[length..length + 9].iter().rev().copied().collect();
+            for tokens in [&ids[..length], &others] {
+                rewound.append(tokens).unwrap_or_else(|error| panic!("{error}"));
+            }
+            rewound.truncate(length).unwrap_or_else(|error| panic!("{error}"));
+            rewound.append(&ids[length..length + 20]).unwrap_or_else(|error| panic!("{error}"));
+            assert!(bits(rewound.logits().expect("logits")) == expected, "{folder}, {length} tokens rewound");
             let mut cached = chain.session().expect("a session");
             cached.set_prefix_cache(Some(cache.clone()));
             let prompted = cached.prompt(&ids[..length + 20]).unwrap_or_else(|error| panic!("{error}"));
@@ -289,6 +299,13 @@ fn another_plan_or_model_runs_the_tokens_again() {
     // A model that is opened again has an equal identity.
     let same = opened(DEMO_MODEL, &options());
     assert_eq!(same.restore(&path).expect("restored").recomputed, None);
+
+    // Other weights of the same model.
+    let copy = Copy::of(DEMO_MODEL).stored("model.norm.weight", |bytes| bytes[0] ^= 4);
+    let other = options().open(copy.path()).expect("a model");
+    let Restored { session: mut again, recomputed } = other.restore(&path).expect("restored");
+    assert!(recomputed.is_some(), "states of other weights");
+    assert_eq!(again.resume().expect("resumed"), history);
 
     // A released session has no states.
     plain.release();

@@ -5,9 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use shardwright::{ErrorKind, Grammar, OpenOptions};
+use shardwright_test_checkpoints::cases;
 use shardwright_tests::checkpoints::DEMO_MODEL;
-use shardwright_tests::program::{Outcome, Run, shardwright};
-use shardwright_tests::skipped;
+use shardwright_tests::program::{Outcome, Run, search_path, shardwright};
+use shardwright_tests::schemas::{Rejected, accepted, rejected};
+use shardwright_tests::{skipped, tree};
 
 fn ask(model: &str) -> Run {
     shardwright(["run", model, "--prompt", "What does bug mean?"])
@@ -193,5 +196,23 @@ fn a_published_model_answers_in_json() {
         let run = ask(&model.display().to_string());
         let run = run.arguments(["--temperature", "1", "--seed", seed, "--json-schema", &*schema]);
         assert_matches_schema(succeeded(run).stdout.trim_end_matches('\n'));
+    }
+}
+
+/// `cargo xtask bench structured` measures replies to the accepted ones.
+#[test]
+fn generated_schemas_compile_and_unsupported_keywords_are_named() {
+    let options = OpenOptions::new().search_path(search_path()).threads(1);
+    let model = options.open(tree::root().join(DEMO_MODEL)).expect("it opens");
+    let mut session = model.session().expect("a session");
+    for schema in accepted(54, cases(40, 300)) {
+        let compiled = session.constrain(Some(&Grammar::json_schema(&schema)));
+        compiled.unwrap_or_else(|error| panic!("{schema}: {error}"));
+    }
+    for Rejected { schema, keyword, pointer } in rejected() {
+        let refusal = session.constrain(Some(&Grammar::json_schema(&schema))).expect_err("unsupported");
+        assert_eq!(refusal.kind(), ErrorKind::Unsupported, "{schema}: {refusal}");
+        let named = format!("`{keyword}` at `{pointer}`");
+        assert!(refusal.message().contains(&named) && refusal.help().is_some(), "{schema}: {refusal}");
     }
 }

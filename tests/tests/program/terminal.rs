@@ -184,14 +184,22 @@ fn a_chat_greets_is_interrupted_reply_by_reply_and_is_left() {
 
 #[test]
 fn a_chat_ends_with_the_input_and_a_prompt_is_announced() {
-    for leave in [END_OF_INPUT, "/bye\r"] {
-        let mut terminal = Terminal::begin(&["run", TEXT_FIXTURES[0], "--chat"]);
-        let seen = terminal.until("/bye quits", 0);
-        terminal.until("> ", seen);
-        terminal.press(leave);
-        let (code, shown) = terminal.ended();
-        assert_eq!(code, Some(0), "{leave:?}: {shown:?}");
+    // Without a prompt, a model with a chat template holds a conversation.
+    let model = TEXT_FIXTURES[0];
+    for arguments in [&["run", model, "--chat"][..], &["run", model], &["chat", model]] {
+        for leave in [END_OF_INPUT, "/bye\r"] {
+            let mut terminal = Terminal::begin(arguments);
+            let seen = terminal.until("/bye quits", 0);
+            terminal.until("> ", seen);
+            terminal.press(leave);
+            let (code, shown) = terminal.ended();
+            assert_eq!(code, Some(0), "{arguments:?} {leave:?}: {shown:?}");
+        }
     }
+    let mut terminal = Terminal::begin(&["run", model, "--raw"]);
+    terminal.until("end it with Ctrl-D", 0);
+    terminal.press(INTERRUPT);
+    terminal.ended();
 }
 
 /// Returns the percentages that a bar showed, in their order.

@@ -3,9 +3,12 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use shardwright::{EmbedOptions, OpenOptions};
+use shardwright::{EmbedOptions, Isolation, OpenOptions};
+use shardwright_serve::ServedModel;
 use shardwright_tests::checkpoints::{DEMO_MODEL, EMBEDDING_FIXTURE};
+use shardwright_tests::chip::{CHIP, TestChip};
 use shardwright_tests::program::search_path;
+use shardwright_tests::scripted::scripted;
 use shardwright_tests::tree;
 
 use super::client::{get, metric, post};
@@ -149,6 +152,10 @@ fn a_reply_matches_its_schema_and_forced_calls_match_their_tool() {
     let text = reply["choices"][0]["message"]["content"].as_str().expect("text");
     let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
     assert!((1..=9).contains(&value["size"].as_i64().expect("a number")), "{value}");
+    let streaming = json!({ "response_format": format, "stream": true });
+    let events = post(server.address, CHAT, &chat(QUESTION, &streaming)).events();
+    let pieces = events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str());
+    assert_eq!(pieces.collect::<String>(), text);
     let unknown = json!({ "type": "json_schema", "json_schema": { "name": "s",
         "schema": { "type": "array", "uniqueItems": true } } });
     let refused = post(server.address, CHAT, &chat(QUESTION, &json!({ "response_format": unknown })));
@@ -217,6 +224,15 @@ fn responses_are_whole_or_streamed_in_order() {
     assert_eq!(last["output"][0]["content"][0]["text"], deltas);
     assert_eq!(last["incomplete_details"]["reason"], "max_output_tokens");
     assert_eq!(ask(json!({ "previous_response_id": "resp_1" })).refused(400).1, "previous_response_id");
+    let schema = json!({ "type": "integer", "minimum": 1, "maximum": 9 });
+    let format = json!({ "type": "json_schema", "name": "s", "schema": schema });
+    let typed = ask(json!({ "text": { "format": format } })).json();
+    let text = typed["output"][0]["content"][0]["text"].as_str().expect("text");
+    assert!((1..=9).contains(&text.parse::<u8>().unwrap_or_default()), "{typed}");
+    // An earlier request had this prompt.
+    let usage = &typed["usage"];
+    let cached = usage["input_tokens_details"]["cached_tokens"].as_u64();
+    assert_eq!(cached.map(|count| count + 1), usage["input_tokens"].as_u64(), "{usage}");
     // Errors that the model finds name the fields of this endpoint.
     let schema = json!({ "type": "array", "uniqueItems": true });
     let format = json!({ "type": "json_schema", "name": "s", "schema": schema });
@@ -300,6 +316,12 @@ fn pictures_are_data_uris_and_addresses_are_refused_by_name() {
     let reply = ask("sees", &uri);
     assert_eq!(reply.status, 200, "{reply:?}");
     assert!(reply.json()["usage"]["prompt_tokens"].as_u64() > Some(20), "{reply:?}");
+    let parts = json!([{ "type": "input_text", "text": "What is this?" },
+        { "type": "input_image", "image_url": uri, "detail": "auto" }]);
+    let body = json!({ "model": "sees", "temperature": 0, "max_output_tokens": 2,
+        "input": [{ "role": "user", "content": parts }] });
+    let seen = post(server.address, "/v1/responses", &body).json();
+    assert_eq!(seen["usage"]["input_tokens"], reply.json()["usage"]["prompt_tokens"], "{seen}");
     assert_eq!(ask("demo", &uri).refused(400).1, "messages");
     let (code, param) = ask("sees", "http://127.0.0.1:1/picture.png").refused(400);
     assert_eq!(
@@ -341,4 +363,67 @@ fn reports_and_the_page_are_served() {
     assert_eq!(get(server.address, "/v2/models").refused(404).0, "unknown_endpoint");
     assert_eq!(get(server.address, CHAT).refused(405).0, "method_not_allowed");
     assert_eq!(post(server.address, CHAT, &chat("x", &json!({ "model": "other" }))).refused(404).1, "model");
+}
+
+#[test]
+fn drafts_memory_and_fallbacks_are_in_the_reports() {
+    let served = |options: OpenOptions| {
+        let path = tree::root().join(DEMO_MODEL);
+        Running::with(|builder| builder.model(ServedModel::new("demo", move |_| options.open(&path))))
+    };
+    let count = |server: &Running, name: &str| {
+        let name = format!("shardwright_{name}{{model=\"demo\"}}");
+        metric(server.address, &name).unwrap_or_else(|| panic!("no metric {name}"))
+    };
+    let options = OpenOptions::new().search_path(search_path()).threads(1);
+    let server = served(options.planner_option("speculation", "16"));
+    let prompt = "one two three one two three one two three one two";
+    let body = json!({ "model": "demo", "prompt": prompt, "temperature": 0, "max_tokens": 24 });
+    let usage = post(server.address, "/v1/completions", &body).json()["usage"].clone();
+    let of_usage = |name: &str| usage["completion_tokens_details"][name].as_f64().expect("a count");
+    let accepted = of_usage("accepted_prediction_tokens");
+    assert_eq!(count(&server, "accepted_tokens_total"), accepted);
+    let drafted = accepted + of_usage("rejected_prediction_tokens");
+    assert!(drafted > 0.0 && count(&server, "drafted_tokens_total") == drafted, "{usage}");
+    for name in ["memory_bytes", "prefix_cache_bytes"] {
+        assert!(count(&server, name) > 0.0, "{name}");
+    }
+    assert_eq!(count(&server, "fallbacks"), 0.0);
+
+    let chip = TestChip::new();
+    chip.behaves_as("slip");
+    let options = OpenOptions::new().search_path(chip.search_path()).soc(CHIP).isolation(Isolation::Off);
+    let server = served(options);
+    assert!(count(&server, "fallbacks") > 0.0);
+    let placement = get(server.address, "/v1/placement").json();
+    let model = &placement["models"][0];
+    assert!(model["plan"].as_str().is_some_and(|plan| plan.len() > 8), "{placement}");
+    let shards = model["shards"].as_array().expect("shards");
+    let fallen: Vec<&Value> = shards.iter().filter(|shard| shard["fallback"] == true).collect();
+    let has_reason = |shard: &&Value| {
+        shard["fallbacks"][0]["because"].as_str().is_some_and(|because| because.contains("in the mood"))
+    };
+    assert!(!fallen.is_empty() && fallen.iter().all(has_reason), "{placement}");
+}
+
+#[test]
+fn thoughts_are_apart_from_the_answer() {
+    let copy =
+        scripted(&[("\n", "<|channel>"), ("<|channel>", "Q"), ("Q", "<channel|>"), ("<channel|>", "Z")]);
+    let (path, options) = (copy.path().to_owned(), OpenOptions::new().search_path(search_path()).threads(1));
+    let server =
+        Running::with(|builder| builder.model(ServedModel::new("demo", move |_| options.open(&path))));
+    let reply = post(server.address, CHAT, &chat("hello", &json!({}))).json();
+    let message = &reply["choices"][0]["message"];
+    assert_eq!((&message["reasoning_content"], &message["content"]), (&json!("Q"), &json!("Z")), "{reply}");
+    assert_eq!(reply["usage"]["completion_tokens_details"]["reasoning_tokens"], 1, "{reply}");
+    let events = post(server.address, CHAT, &chat("hello", &json!({ "stream": true }))).events();
+    let of = |name: &str| -> String {
+        events.iter().filter_map(|event| event["choices"][0]["delta"][name].as_str()).collect()
+    };
+    assert_eq!((of("reasoning_content"), of("content")), ("Q".to_owned(), "Z".to_owned()), "{events:?}");
+    let body = json!({ "model": "demo", "input": "hello", "temperature": 0 });
+    let output = post(server.address, "/v1/responses", &body).json()["output"].clone();
+    assert_eq!((&output[0]["type"], &output[0]["content"][0]["text"]), (&json!("reasoning"), &json!("Q")));
+    assert_eq!(output[1]["content"][0]["text"], "Z", "{output}");
 }

@@ -167,6 +167,12 @@ fn slow_heads_and_bodies_are_ended() {
     let head = format!("POST {CHAT} HTTP/1.1\r\nHost: {address}\r\n{kind}\r\nContent-Length: 99\r\n\r\n{{");
     slow.write_all(head.as_bytes()).expect("sent");
     assert_eq!(receive(&slow).refused(408).0, "timeout");
+    // A connection is closed if no further request follows.
+    let mut idle = connect(address);
+    idle.write_all(format!("GET /health HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).expect("sent");
+    let mut all = Vec::new();
+    let _ = idle.read_to_end(&mut all);
+    assert!(all.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&all));
     // Idle connections give their place to others.
     let _idle = [connect(address), connect(address)];
     assert_eq!(get(address, "/health").status, 200);

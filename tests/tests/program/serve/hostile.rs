@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use shardwright_test_checkpoints::{Random, cases};
+use shardwright_tests::checkpoints::DEMO_MODEL;
 
 use super::client::{connect, post};
-use super::{CHAT, Running, chat};
+use super::{CHAT, Running, calling, chat, model};
 
 /// Sends bytes and returns the answer, if there is one.
 fn raw(address: SocketAddr, bytes: &[u8]) -> String {
@@ -120,17 +121,27 @@ fn forged_heads_end_in_an_error_or_a_closed_connection() {
 
 #[test]
 fn control_tokens_in_messages_and_results_stay_text() {
-    let server = Running::demo();
-    let count = |text: &str| {
-        let reply = post(server.address, CHAT, &chat(text, &json!({ "max_tokens": 1 }))).json();
-        reply["usage"]["prompt_tokens"].as_u64().expect("a count")
+    let (calls, _folder) = calling();
+    let server = Running::with(|builder| builder.model(model("demo", DEMO_MODEL)).model(calls));
+    let count = |request: &Value| {
+        let reply = post(server.address, CHAT, request).json();
+        reply["usage"]["prompt_tokens"].as_u64().unwrap_or_else(|| panic!("{reply}"))
     };
-    let plain = count("a");
-    // As control tokens, each would be one token.
-    for forged in
-        ["<|im_end|>", "<|im_start|>system", "<end_of_turn>", "<start_of_turn>", "<eos>", "<|endoftext|>"]
-    {
-        assert!(count(&format!("a{forged}")) > plain + 1, "{forged}");
+    let message = |text: &str| count(&chat(text, &json!({ "max_tokens": 1 })));
+    let tool = json!({ "type": "function", "function": { "name": "f" } });
+    let call = json!({ "id": "c1", "type": "function", "function": { "name": "f", "arguments": "{}" } });
+    let result = |text: &str| {
+        let mut request = chat("x", &json!({ "model": "calls", "tools": [tool], "max_tokens": 1 }));
+        let messages = request["messages"].as_array_mut().expect("messages");
+        messages.push(json!({ "role": "assistant", "content": null, "tool_calls": [call] }));
+        messages.push(json!({ "role": "tool", "tool_call_id": "c1", "content": text }));
+        count(&request)
+    };
+    let (in_message, in_result) = (message("a"), result("a"));
+    // Control tokens of this vocabulary. As such, each would be one token.
+    for forged in ["<turn|>", "<|turn>", "<|tool_call>", "<|tool_response>", "<|channel>", "<bos>", "<eos>"] {
+        assert!(message(&format!("a{forged}")) > in_message + 1, "{forged} in a message");
+        assert!(result(&format!("a{forged}")) > in_result + 1, "{forged} in a result");
     }
 }
 

@@ -8,10 +8,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use shardwright::{BundleOptions, Error, ErrorKind, OpenOptions};
+use shardwright::{BundleOptions, Error, ErrorKind, Isolation, OpenOptions};
 use shardwright_serve::{Limits, ServedModel};
 use shardwright_tests::bundles::Compiled;
 use shardwright_tests::checkpoints::DEMO_MODEL;
+use shardwright_tests::chip::{CHIP, TestChip};
 use shardwright_tests::program::search_path;
 use shardwright_tests::tree;
 
@@ -98,6 +99,36 @@ fn a_client_that_leaves_ends_its_reply() {
     assert_eq!(metric(server.address, "shardwright_cancelled_replies_total"), Some(2.0));
 }
 
+/// Each run of a shard takes 100 ms, so that tokens after the client left can be counted.
+#[test]
+fn a_reply_ends_within_a_token_of_its_client() {
+    let chip = TestChip::new();
+    let options = OpenOptions::new().search_path(chip.search_path()).soc(CHIP).isolation(Isolation::Off);
+    let options = options.planner_option("speculation", "none");
+    let path = tree::root().join(DEMO_MODEL);
+    let server =
+        Running::with(|builder| builder.model(ServedModel::new("demo", move |_| options.open(&path))));
+    // Each run reads the faults.
+    chip.has_faults(&["slow - 100000 0"]);
+    let request = chat("What does bug mean?", &json!({ "stream": true }));
+    let mut reader = BufReader::new(posted(server.address, CHAT, &[], &request));
+    let mut seen = 0;
+    while seen < 3 {
+        let mut line = String::new();
+        assert!(reader.read_line(&mut line).expect("a line") > 0, "the reply ended early");
+        seen += usize::from(line.contains("\"content\":\"") && !line.contains("\"role\""));
+    }
+    drop(reader);
+    until("the reply of a client that left goes on", || {
+        metric(server.address, "shardwright_open_requests") == Some(0.0)
+    });
+    let tokens = metric(server.address, "shardwright_generated_tokens_total").expect("a metric");
+    // The whole reply has dozens. A token may have no visible text, one is in progress, and a busy
+    // machine may need another to notice.
+    assert!((3.0..=6.0).contains(&tokens), "{tokens} tokens, of which the client read {seen}");
+    assert_eq!(metric(server.address, "shardwright_cancelled_replies_total"), Some(1.0));
+}
+
 #[test]
 fn a_stopping_server_finishes_replies_and_accepts_no_more() {
     let server = Running::demo();
@@ -176,6 +207,46 @@ fn models_share_a_budget_and_the_least_recently_used_one_is_reopened() {
     assert_eq!(refused.refused(503).0, "memory");
     assert!(refused.header("retry-after").is_some(), "{refused:?}");
     drop(busy);
+}
+
+#[test]
+fn the_model_that_was_used_least_recently_goes_first() {
+    let bundle = Compiled::of(DEMO_MODEL);
+    let open = || {
+        let path = bundle.path();
+        move |budget: Option<u64>| {
+            let options = BundleOptions::new().search_path(search_path()).threads(1);
+            let options = budget.map_or(options.clone(), |bytes| options.memory_budget(bytes));
+            options.open(path.as_path())
+        }
+    };
+    let memory = open()(None).expect("it opens").memory();
+    // Room for two models with a session each.
+    let budget = 2 * (memory.weights + memory.session.bytes()) + memory.weights / 2;
+    let mut limits = Limits::default();
+    limits.prefix_cache_bytes = 0;
+    let server = Running::with(|builder| {
+        let builder = ["a", "b", "c"]
+            .into_iter()
+            .fold(builder, |builder, id| builder.model(ServedModel::new(id, open())));
+        builder.memory_budget(budget).limits(limits)
+    });
+    let ask = |id: &str| {
+        let more = json!({ "model": id, "max_tokens": 4 });
+        assert_eq!(post(server.address, CHAT, &chat("What is politics?", &more)).status, 200, "{id}");
+    };
+    let loaded = || {
+        ["a", "b", "c"].map(|id| {
+            metric(server.address, &format!("shardwright_model_loaded{{model=\"{id}\"}}")) == Some(1.0)
+        })
+    };
+    // All were opened at the start, which released the first.
+    assert_eq!(loaded(), [false, true, true]);
+    ask("b");
+    ask("a");
+    assert_eq!(loaded(), [true, true, false]);
+    ask("c");
+    assert_eq!(loaded(), [true, false, true]);
 }
 
 #[test]
