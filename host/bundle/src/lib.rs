@@ -51,7 +51,7 @@
 //!     TextFile, Variant,
 //! };
 //! use shardwright_vocabulary::{
-//!     DType, FormatTuple, PlannerIdentity, Result, ShimIdentity, Target, TargetKind,
+//!     DType, FormatTuple, PlainName, PlannerIdentity, Result, ShimIdentity, Target, TargetKind,
 //! };
 //! use shardwright_graph::{Asset, ComponentKind, Segment, Weight, WeightData};
 //!
@@ -121,7 +121,7 @@
 //!         tokenizer_index: None,
 //!         goldens: None,
 //!         variants: vec![Variant {
-//!             soc: "generic".to_owned(),
+//!             soc: PlainName::new("generic")?,
 //!             aliases: Vec::new(),
 //!             calibration: None,
 //!             planner: PlannerIdentity { name: "generic".to_owned(), version: "0.1.0".to_owned(), built_in: true },

@@ -134,7 +134,7 @@ impl fmt::Display for TextFile {
 impl Manifest {
     /// Returns the variant with this name.
     pub fn variant(&self, soc: &str) -> Option<&Variant> {
-        self.variants.iter().find(|variant| variant.soc == soc)
+        self.variants.iter().find(|variant| variant.soc == *soc)
     }
 
     /// Returns every chain of every variant, of the text model and of towers.

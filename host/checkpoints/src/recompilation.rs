@@ -176,7 +176,7 @@ fn recorded_options(
     }
     recorded.flags.extend(here.recorded.flags.iter().cloned());
     Ok(PlanOptions {
-        soc: Some(variant.soc.clone()),
+        soc: Some(variant.soc.to_string()),
         recorded,
         quality_micronats: request.goals.quality_micronats,
         memory_bytes: request.goals.memory_bytes,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use shardwright_bundle::{Bundle, FileProgress};
 use shardwright_vocabulary::{BroughtBy, Error, Result, ShimNeeds};
 
-use crate::folder::Folder;
+use crate::folder::{Folder, Part};
 use crate::needs::shims_of;
 
 /// Folder on the phone for all files. It is the only one from which a shell may run programs.
@@ -61,19 +61,19 @@ pub fn adb_folder(
     let mut pushed = Pushed::default();
     for variant in variants {
         let nothing = BTreeMap::new();
-        let facts = facts.get(&variant.soc).unwrap_or(&nothing);
+        let facts = facts.get(variant.soc.as_str()).unwrap_or(&nothing);
         for (_, shim) in shims_of(variant, shims)? {
             pushed.add(shim, facts)?;
         }
     }
     let folder = Folder::create(to)?;
-    let packed = share.pack(&share.volume(), &folder.path(BUNDLE)?, progress)?;
-    folder.write(SCRIPT, &script(&pushed))?;
+    let packed = share.pack(&share.volume(), &folder.path(&[Part::Ours(BUNDLE)])?, progress)?;
+    folder.write(&[Part::Ours(SCRIPT)], &script(&pushed))?;
     folder.keep()?;
     Ok(AdbReport {
         path: to.display().to_string(),
         script: SCRIPT.to_owned(),
-        variants: variants.iter().map(|variant| variant.soc.clone()).collect(),
+        variants: variants.iter().map(|variant| variant.soc.to_string()).collect(),
         bundle: packed.bundle.to_string(),
         bytes: packed.bytes,
         shims: pushed.shims,

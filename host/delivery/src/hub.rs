@@ -7,9 +7,9 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_bundle::{Bundle, FileProgress, Variant};
-use shardwright_vocabulary::{Error, Result};
+use shardwright_vocabulary::{Error, PlainName, Result};
 
-use crate::folder::Folder;
+use crate::folder::{Folder, Part};
 use crate::play::rules::name_of;
 
 /// Facts for a card that are not in the bundle.
@@ -35,7 +35,7 @@ pub struct HubReport {
 /// A variant in a file of its own, which a device downloads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HubFile {
-    pub name: String,
+    pub name: PlainName,
     /// Chip of the variant.
     pub soc: String,
     /// Size of the file in bytes.
@@ -75,20 +75,20 @@ pub fn hub_folder(
     let mut files = Vec::new();
     for variant in &bundle.manifest().variants {
         let share = bundle.share(&[&variant.soc])?;
-        let name = format!("{}-{}.swb", name_of(&model.name), variant.soc);
-        let path = folder.path(&name)?;
+        let name = PlainName::new(format!("{}-{}.swb", name_of(&model.name), variant.soc))?;
+        let path = folder.path(&[Part::Name(&name)])?;
         let packed = share.pack(&share.volume(), &path, &mut progress)?;
         let sha256 = shardwright_bundle::digest_of(&path)?.to_string();
         let bundle = packed.bundle.to_string();
-        files.push(HubFile { name, soc: variant.soc.clone(), bytes: packed.bytes, sha256, bundle });
+        files.push(HubFile { name, soc: variant.soc.to_string(), bytes: packed.bytes, sha256, bundle });
     }
     let mut sums = String::new();
     for file in &files {
         let _ = writeln!(sums, "{}  {}", file.sha256, file.name);
     }
-    folder.write("SHA256SUMS", &sums)?;
-    folder.write(".gitattributes", "*.swb filter=lfs diff=lfs merge=lfs -text\n")?;
-    folder.write("README.md", &text(bundle, card, licence, &files))?;
+    folder.write(&[Part::Ours("SHA256SUMS")], &sums)?;
+    folder.write(&[Part::Ours(".gitattributes")], "*.swb filter=lfs diff=lfs merge=lfs -text\n")?;
+    folder.write(&[Part::Ours("README.md")], &text(bundle, card, licence, &files))?;
     folder.keep()?;
     Ok(HubReport { path: to.display().to_string(), model: model.name.clone(), files })
 }

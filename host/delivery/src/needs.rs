@@ -103,7 +103,7 @@ pub fn needs(
     let mut android = Declaration::default();
     for variant in &manifest.variants {
         let nothing = BTreeMap::new();
-        let facts = facts.get(&variant.soc).unwrap_or(&nothing);
+        let facts = facts.get(variant.soc.as_str()).unwrap_or(&nothing);
         let mut found = Vec::new();
         for (shim, needs) in shims_of(variant, shims)? {
             let libraries: Vec<LibraryNeed> = needs.needs.iter().map(|library| on(library, facts)).collect();
@@ -117,7 +117,7 @@ pub fn needs(
                 libraries,
             });
         }
-        variants.push(VariantNeeds { soc: variant.soc.clone(), shims: found });
+        variants.push(VariantNeeds { soc: variant.soc.to_string(), shims: found });
     }
     let path = bundle.path().display().to_string();
     Ok(NeedsReport { path, bundle: bundle.sha256().to_string(), variants, android, skipped: Vec::new() })

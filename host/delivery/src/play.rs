@@ -24,9 +24,9 @@ use std::path::Path;
 
 use serde::Serialize;
 use shardwright_bundle::{Bundle, FileProgress, volume_name};
-use shardwright_vocabulary::Result;
+use shardwright_vocabulary::{PlainName, Result};
 
-use crate::folder::Folder;
+use crate::folder::{Folder, Part};
 use plan::{Group, planned};
 
 /// Time at which packs are delivered.
@@ -158,29 +158,36 @@ pub fn ai_packs(
     let mut packs = Vec::with_capacity(count);
     for number in 1..=count {
         let name = if number == 1 { plan.name.clone() } else { format!("{}_{number}", plan.name) };
-        folder.write(&format!("{name}/build.gradle"), &texts::module(&name, options.mode))?;
+        let name = PlainName::new(name)?;
+        folder
+            .write(&[Part::Name(&name), Part::Ours("build.gradle")], &texts::module(&name, options.mode))?;
         let mut content = Vec::with_capacity(plan.groups.len());
         for group in &plan.groups {
-            let assets = format!("{name}/src/main/assets/{}", group.folder(plan.is_targeted()));
+            let assets = PlainName::new(group.folder(plan.is_targeted()))?;
+            let place = [Part::Name(&name), Part::Ours("src/main/assets"), Part::Name(&assets)];
             content.push(match (&group.share, group.volumes.get(number - 1)) {
                 (Some(share), Some(volume)) => {
-                    let file = volume_name(number);
-                    share.pack(volume, &folder.path(&format!("{assets}/{file}"))?, &mut progress)?;
+                    let file = PlainName::new(volume_name(number))?;
+                    share.pack(
+                        volume,
+                        &folder.path(&[&place[..], &[Part::Name(&file)]].concat())?,
+                        &mut progress,
+                    )?;
                     let asset = Some(format!("{}/{file}", plan::FOLDER));
                     PackContent { group: group.name.clone(), asset, bytes: volume.bytes }
                 }
                 _ => {
                     // A repeated name in two packs would clash if packs are part of one app.
-                    let file = format!("{assets}/no-volume-{number}.txt");
-                    folder.write(&file, texts::NO_VOLUME)?;
+                    let file = PlainName::new(format!("no-volume-{number}.txt"))?;
+                    folder.write(&[&place[..], &[Part::Name(&file)]].concat(), texts::NO_VOLUME)?;
                     PackContent { group: group.name.clone(), asset: None, bytes: 0 }
                 }
             });
         }
-        packs.push(PlayPack { name, content });
+        packs.push(PlayPack { name: name.into(), content });
     }
     if plan.is_targeted() {
-        folder.write(texts::TARGETING_FILE, &texts::targeting(&plan.groups))?;
+        folder.write(&[Part::Ours(texts::TARGETING_FILE)], &texts::targeting(&plan.groups))?;
     }
     let report = AiPackReport {
         path: to.display().to_string(),
@@ -189,7 +196,7 @@ pub fn ai_packs(
         notices: plan.notices,
         packs,
     };
-    folder.write("README.md", &texts::readme(&report))?;
+    folder.write(&[Part::Ours("README.md")], &texts::readme(&report))?;
     folder.keep()?;
     Ok(report)
 }

@@ -15,7 +15,7 @@ use shardwright_delivery::{
     needs,
 };
 use shardwright_vocabulary::{
-    AndroidNeeds, BroughtBy, Error, ErrorKind, NeededLibrary, Notice, ShimNeeds, VersionRange,
+    AndroidNeeds, BroughtBy, Error, ErrorKind, NeededLibrary, Notice, PlainName, ShimNeeds, VersionRange,
 };
 
 use support::{bundle, bundle_with, files};
@@ -416,10 +416,10 @@ fn a_card_says_what_the_bundle_knows() {
     let report = hub_folder(&bundle, &card, &to, on).unwrap();
     assert_eq!(report.files.len(), 3);
     for file in &report.files {
-        let opened = Bundle::open(to.join(&file.name)).unwrap();
+        let opened = Bundle::open(to.join(file.name.as_str())).unwrap();
         assert_eq!(opened.sha256().to_string(), file.bundle);
-        assert_eq!(opened.manifest().variants[0].soc, file.soc);
-        assert_eq!(file.bytes, fs::metadata(to.join(&file.name)).unwrap().len());
+        assert_eq!(opened.manifest().variants[0].soc, *file.soc);
+        assert_eq!(file.bytes, fs::metadata(to.join(file.name.as_str())).unwrap().len());
     }
     let checked = Command::new("sha256sum").args(["-c", "SHA256SUMS"]).current_dir(&to).output().unwrap();
     assert!(checked.status.success(), "{checked:?}");
@@ -476,11 +476,12 @@ fn with_texts(bundle: &Path, texts: &[String; 12]) -> Option<Bundle> {
     let variant = &mut manifest.variants[0];
     let (chain, proof) = (&mut variant.chains[0], &mut variant.verifications[0]);
     let shard = &mut chain.shards[0];
+    let [soc, alias, others @ ..] = texts;
+    variant.soc = PlainName::new(soc.as_str()).ok()?;
     let places = [
         &mut manifest.program,
         &mut manifest.model.name,
         &mut manifest.model.family,
-        &mut variant.soc,
         &mut variant.planner.name,
         &mut chain.name,
         &mut shard.name,
@@ -489,7 +490,6 @@ fn with_texts(bundle: &Path, texts: &[String; 12]) -> Option<Bundle> {
         &mut proof.name,
         &mut proof.summary,
     ];
-    let (alias, others) = texts.split_last().unwrap();
     for (place, text) in places.into_iter().zip(others) {
         place.clone_from(text);
     }
@@ -515,13 +515,13 @@ proptest! {
         bundle(&place);
         let mut texts = texts;
         if is_legal_chip {
-            texts[3] = "sm-8".to_owned();
+            texts[0] = "sm-8".to_owned();
         }
         let Some(bundle) = with_texts(&place.join("bundle"), &texts) else { return Ok(()) };
         let [library, fact, chip] = others;
         let mut shims = shims();
         shims[0].library = library;
-        let soc = bundle.manifest().variants[0].soc.clone();
+        let soc = bundle.manifest().variants[0].soc.to_string();
         let facts = BTreeMap::from([(soc.clone(), BTreeMap::from([("arch".to_owned(), fact)]))]);
         let audiences = [(soc.clone(), chips(&[&chip])), ("generic".to_owned(), Audience::Others)];
         let card = Card { licence: Some("mit".to_owned()), base_model: Some(chip) };

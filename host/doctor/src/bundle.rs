@@ -383,7 +383,7 @@ impl Asked<'_> {
             None => (Vec::new(), None, None),
         };
         VariantPrognosis {
-            soc: variant.soc.clone(),
+            soc: variant.soc.to_string(),
             chains,
             would_run,
             damaged_table,

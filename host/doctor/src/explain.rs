@@ -120,7 +120,7 @@ pub fn explain(path: &Path, about: About<'_>, search: &SearchPath, trust: &Trust
         sha256: bundle.sha256().to_string(),
         model: manifest.model.name.clone(),
         chip: chip.as_ref().map(|chip| chip.name.clone()),
-        variants: manifest.variants.iter().map(|variant| variant.soc.clone()).collect(),
+        variants: manifest.variants.iter().map(|variant| variant.soc.to_string()).collect(),
         planners: manifest.variants.iter().map(|variant| variant.planner.clone()).collect(),
         machine,
         unchecked: unchecked(&bundle),
@@ -138,7 +138,7 @@ fn chains(bundle: &Bundle, selection: &Selection) -> Result<Vec<ExplainedChain>>
         let variant = bundle.manifest().variants.get(variant)?;
         let entry = variant.chains.get(chain)?;
         Some(recorded_speed(bundle, entry).map(|speed| ExplainedChain {
-            soc: variant.soc.clone(),
+            soc: variant.soc.to_string(),
             chain: entry.name.clone(),
             within: entry.within.clone(),
             speed,

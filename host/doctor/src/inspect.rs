@@ -304,7 +304,7 @@ fn advice_on(inspection: &BundleInspection, advisers: &Advisers) -> Vec<ShardAdv
             let advice = chain.shards.iter().filter_map(|shard| advisers.on_shard(shard));
             let chain = &chain.name;
             found.extend(advice.map(|advice| ShardAdvice {
-                soc: variant.soc.clone(),
+                soc: variant.soc.to_string(),
                 chain: chain.clone(),
                 advice,
             }));
@@ -389,7 +389,7 @@ fn shard_inspections(bundle: &Bundle, asked: &mut Asked<'_>) -> Vec<ShardInspect
         for shard in &chain.shards {
             if let Some(answer) = asked.inspect_shard(bundle, shard) {
                 found.push(ShardInspection {
-                    soc: variant.soc.clone(),
+                    soc: variant.soc.to_string(),
                     chain: chain.name.clone(),
                     shard: shard.name.clone(),
                     told: answer,

@@ -117,7 +117,7 @@ impl DescribedMachine {
         let Some(shim) = self.shims.iter().find(|shim| shim.name == by.shim) else {
             // A machine with another chip may need another shim.
             let is_other = !self.chips.is_empty() && !self.chips.iter().any(|chip| variant.is_for(chip));
-            let help = match is_other && by.shim == shard.target.shim && shard.target.name == variant.soc {
+            let help = match is_other && by.shim == shard.target.shim && shard.target.name == *variant.soc {
                 true => format!("compile the checkpoint for {} too", self.chips.join(" or ")),
                 false => "put the shim into a directory of shims on that machine".to_owned(),
             };

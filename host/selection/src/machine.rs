@@ -67,7 +67,7 @@ impl<'o> OpenShims<'o> {
     fn named_chip(&self, variant: &Variant, shard: &ShardEntry) -> Option<&Chip> {
         // A stand-in for a chip, such as the CPU shim, has devices of its own. A further target of
         // the variant is not the chip that the user named.
-        let is_chip = shard.compiled_by.shim == shard.target.shim && shard.target.name == variant.soc;
+        let is_chip = shard.compiled_by.shim == shard.target.shim && shard.target.name == *variant.soc;
         self.chip.as_ref().filter(|_| is_chip && shard.target.kind != TargetKind::Cpu)
     }
 

@@ -152,7 +152,7 @@ impl Selection {
             _ => Tier::Elsewhere,
         };
         for (position, (chain, shards)) in chains.iter().zip(stands).enumerate() {
-            let (soc, name) = (variant.soc.clone(), chain.name.clone());
+            let (soc, name) = (variant.soc.to_string(), chain.name.clone());
             let stuck = shards.iter().zip(&chain.shards).find(|(shard, _)| !shard.is_here());
             if let Some((standing, shard)) = stuck {
                 let (standing, shard) = (standing.clone(), shard.name.clone());

@@ -81,7 +81,7 @@ pub fn verify_bundle(
         report.notices.push(first_layer(checkpoint, &goldens, intact, open, options, &mut all)?);
     }
     report.bundle_chain = Some(chain);
-    report.bundle_variant = Some(existing.variant().soc.clone());
+    report.bundle_variant = Some(existing.variant().soc.to_string());
     report.twin = twin;
     report.signature_notices = unsigned;
     report.notices.extend(stray_notices(&existing).into_iter().map(|notice| notice.text));
@@ -237,7 +237,7 @@ pub fn store_verification(bundle: &Path, report: &VerifyReport) -> Result<String
         twin: report.twin.as_ref().map(stored_twin).transpose()?,
     };
     let mut variants = manifest.variants.iter_mut();
-    let proved = report.bundle_variant.as_ref();
+    let proved = report.bundle_variant.as_deref();
     let variant = variants.find(|variant| proved.is_none_or(|soc| variant.soc == *soc)).ok_or_else(|| {
         Error::new(ErrorKind::Argument, format!("{}: the verified variant is missing", bundle.display()))
             .with_help("verify the bundle again")

@@ -40,6 +40,7 @@ mod names;
 mod needs;
 mod op;
 mod overhead;
+mod plain_name;
 mod provenance;
 mod record;
 mod segment;
@@ -73,6 +74,7 @@ pub use names::UnknownName;
 pub use needs::{AndroidNeeds, BroughtBy, NeededLibrary, ShimNeeds, VersionRange};
 pub use op::{AttributeKind, OpAttribute, OpKind};
 pub use overhead::{Overhead, overhead_names};
+pub use plain_name::PlainName;
 pub use provenance::Provenance;
 pub use record::{
     Beforehand, CompiledHere, FlagRecord, Ignored, NodePlacement, Notice, NoticeKind, PassedOver, Place,

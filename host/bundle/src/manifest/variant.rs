@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shardwright_graph::{ComponentKind, Graph, Segments, State};
 use shardwright_vocabulary::{
-    ChosenSpeculation, EntryName, Flag, FlagRecord, NodePlacement, Notice, Pass, PlannerIdentity, Rewrite,
-    ShardFormats, ShardOrigin, ShimIdentity, Target,
+    ChosenSpeculation, EntryName, Flag, FlagRecord, NodePlacement, Notice, Pass, PlainName, PlannerIdentity,
+    Rewrite, ShardFormats, ShardOrigin, ShimIdentity, Target,
 };
 
 use super::{AssetEntry, FileReference};
@@ -19,7 +19,7 @@ use crate::Digest;
 #[serde(deny_unknown_fields)]
 pub struct Variant {
     /// The profile used for planning. It is unique within the bundle.
-    pub soc: String,
+    pub soc: PlainName,
     /// Other names of that chip.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aliases: Vec<String>,
@@ -236,7 +236,7 @@ pub struct TwinEntry {
 impl Variant {
     /// Returns whether the variant is for the chip with this name or alias.
     pub fn is_for(&self, chip: &str) -> bool {
-        let mut names = self.aliases.iter().chain([&self.soc]);
+        let mut names = self.aliases.iter().map(String::as_str).chain([self.soc.as_str()]);
         names.any(|name| name.eq_ignore_ascii_case(chip))
     }
 

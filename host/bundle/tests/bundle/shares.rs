@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use shardwright_bundle::{Bundle, BundleWriter, FileReference, Share};
-use shardwright_vocabulary::ErrorKind;
+use shardwright_vocabulary::{ErrorKind, PlainName};
 
 use crate::support::{RECIPE, Recipe, fill, place};
 
@@ -17,7 +17,7 @@ pub fn for_several(directory: &Path) -> Bundle {
     let mut manifest = fill(&mut writer, RECIPE).unwrap();
     for (soc, seed) in [("mt6993", 4), ("generic", 5)] {
         let mut variant = fill(&mut writer, Recipe { seed, ..RECIPE }).unwrap().variants.remove(0);
-        variant.soc = soc.to_owned();
+        variant.soc = PlainName::new(soc).unwrap();
         variant.aliases.clear();
         manifest.variants.push(variant);
     }

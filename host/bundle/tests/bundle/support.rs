@@ -13,7 +13,7 @@ use shardwright_graph::{
 };
 use shardwright_vocabulary::{
     At, DType, Flag, FlagRecord, FlagVerdict, FormatTuple, Granularity, NodePlacement, Notice, NoticeKind,
-    PlannerIdentity, Result, Rewrite, RewriteKind, ShimIdentity, Target, TargetKind,
+    PlainName, PlannerIdentity, Result, Rewrite, RewriteKind, ShimIdentity, Target, TargetKind,
 };
 
 /// Returns an empty directory and the path for a bundle in it.
@@ -114,7 +114,7 @@ pub fn fill(writer: &mut BundleWriter, recipe: Recipe) -> Result<Manifest> {
         tokenizer_index: None,
         goldens: None,
         variants: vec![Variant {
-            soc: "mt6989".to_owned(),
+            soc: PlainName::new("mt6989").unwrap(),
             aliases: vec!["Dimensity 9300".to_owned()],
             calibration: None,
             planner: PlannerIdentity {

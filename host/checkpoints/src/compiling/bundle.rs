@@ -17,7 +17,7 @@ use shardwright_gguf::model_at;
 use shardwright_graph::{Asset, Graph};
 use shardwright_models::Checkpoint;
 use shardwright_text::{TOKENIZER_BYTES_MAX, Tokenizer, text_file};
-use shardwright_vocabulary::{Error, ErrorKind, Notice, Part, Pass, Result, Watch};
+use shardwright_vocabulary::{Error, ErrorKind, Notice, Part, Pass, PlainName, Result, Watch};
 
 use super::fallback_chains::LaterChains;
 use super::gate::Seat;
@@ -160,7 +160,7 @@ impl<'c> Compiling<'c> {
             checkpoint: Digest::from(checkpoint.content_hash()),
         };
         let mut variant = Variant {
-            soc: profile.name,
+            soc: PlainName::new(profile.name)?,
             aliases: profile.aliases,
             calibration,
             planner: report.planner.clone(),
@@ -182,7 +182,7 @@ impl<'c> Compiling<'c> {
     /// Copies the variants of another bundle for chips other than `soc` with their files, and its
     /// goldens.
     pub fn copy(&self, earlier: &Bundle, soc: &str) -> Result<Others> {
-        let others = earlier.manifest().variants.iter().filter(|variant| variant.soc != soc);
+        let others = earlier.manifest().variants.iter().filter(|variant| variant.soc != *soc);
         let variants: Vec<Variant> = others.cloned().collect();
         let goldens = earlier.manifest().goldens;
         let writer = self.writer()?;
@@ -220,7 +220,7 @@ impl<'c> Compiling<'c> {
             let others = variants.iter().filter(|other| other.soc != variant.soc);
             let others: BTreeSet<FileReference> = others.flat_map(files_of).collect();
             CompiledVariant {
-                soc: variant.soc.clone(),
+                soc: variant.soc.to_string(),
                 chains: variant.all_chains().map(|chain| chain.name.clone()).collect(),
                 bytes: files.union(&shared).map(|file| file.bytes).sum(),
                 own_bytes: files.difference(&others).map(|file| file.bytes).sum(),

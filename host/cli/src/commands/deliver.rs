@@ -120,7 +120,7 @@ fn audiences(
         Ok(delivery::Audience::Chips(chips))
     };
     let variants = bundle.manifest().variants.iter();
-    variants.map(|variant| Ok((variant.soc.clone(), of(&variant.soc)?))).collect()
+    variants.map(|variant| Ok((variant.soc.to_string(), of(&variant.soc)?))).collect()
 }
 
 /// Returns the facts in the profiles of a bundle's chips. Missing facts stay visible as such.
@@ -130,5 +130,5 @@ fn facts(bundle: &Bundle, registry: &ProfileRegistry) -> BTreeMap<String, BTreeM
         facts.into_iter().map(|fact| (fact.name, fact.value)).collect()
     };
     let variants = bundle.manifest().variants.iter();
-    variants.map(|variant| (variant.soc.clone(), of(&variant.soc))).collect()
+    variants.map(|variant| (variant.soc.to_string(), of(&variant.soc))).collect()
 }

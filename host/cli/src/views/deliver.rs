@@ -51,7 +51,7 @@ pub fn adb(report: &AdbReport) -> String {
 pub fn hub(report: &HubReport) -> String {
     let mut rows = table(&["file", "chip", "bytes", "sha256"]);
     for file in &report.files {
-        rows.add_row([file.name.clone(), file.soc.clone(), bytes(file.bytes), file.sha256.clone()]);
+        rows.add_row([file.name.to_string(), file.soc.clone(), bytes(file.bytes), file.sha256.clone()]);
     }
     format!("{rows}\n{} with its card in {}\n", printable(&report.model), report.path)
 }

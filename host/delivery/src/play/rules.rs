@@ -30,10 +30,13 @@ pub(crate) fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
+/// Longest name that is made of a text. File names add a chip and an ending.
+const NAME_CHARS_MAX: usize = 64;
+
 /// Converts any text to a name of that form.
 pub(crate) fn name_of(text: &str) -> String {
     let legal = |character: char| if character.is_ascii_alphanumeric() { character } else { '_' };
-    let name: String = text.chars().map(legal).collect();
+    let name: String = text.chars().map(legal).take(NAME_CHARS_MAX).collect();
     if name.starts_with(|first: char| first.is_ascii_alphabetic()) { name } else { format!("model_{name}") }
 }
 

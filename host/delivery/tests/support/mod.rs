@@ -9,7 +9,7 @@ use shardwright_bundle::{
     Verification,
 };
 use shardwright_graph::{ComponentKind, Segment};
-use shardwright_vocabulary::{FormatTuple, PlannerIdentity, ShimIdentity, Target, TargetKind};
+use shardwright_vocabulary::{FormatTuple, PlainName, PlannerIdentity, ShimIdentity, Target, TargetKind};
 
 /// Returns the bytes of an artefact: incompressible enough, and different for each.
 fn artefact(name: &str) -> Vec<u8> {
@@ -52,7 +52,7 @@ fn variant(writer: &mut BundleWriter, soc: &str, is_npu: bool, head: &[u8]) -> V
         false => vec![cpu],
     };
     Variant {
-        soc: soc.to_owned(),
+        soc: PlainName::new(soc).unwrap(),
         aliases: Vec::new(),
         calibration: None,
         planner: PlannerIdentity { name: "generic".to_owned(), version: "0.1.0".to_owned(), built_in: true },
@@ -119,7 +119,7 @@ fn chain(writer: &mut BundleWriter, name: &str, made: &str, head: &[u8]) -> Chai
     }
 }
 
-/// Reads every file below a folder.
+/// Reads every file below a folder. Folders have the path of their own entry `.`.
 pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     let mut open = vec![folder.to_owned()];
@@ -127,7 +127,11 @@ pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         for entry in fs::read_dir(&next).unwrap() {
             let path = entry.unwrap().path();
             match path.is_dir() {
-                true => open.push(path),
+                true => {
+                    // A folder without files is a change too.
+                    found.insert(path.strip_prefix(folder).unwrap().join("."), Vec::new());
+                    open.push(path);
+                }
                 false => {
                     found.insert(path.strip_prefix(folder).unwrap().to_owned(), fs::read(&path).unwrap());
                 }

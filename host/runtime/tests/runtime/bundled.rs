@@ -10,7 +10,7 @@ use shardwright_graph::Segment;
 use shardwright_runtime::{ChainDescription, ShardDescription};
 use shardwright_test_checkpoints::Spec;
 use shardwright_vocabulary::{
-    ErrorKind, FormatTuple, PlannerIdentity, ShardOrigin, ShimIdentity, Target, TargetKind,
+    ErrorKind, FormatTuple, PlainName, PlannerIdentity, ShardOrigin, ShimIdentity, Target, TargetKind,
 };
 
 fn origin() -> ShardOrigin {
@@ -78,7 +78,7 @@ fn write(directory: &std::path::Path, parts: &Parts) -> Bundle {
             tokenizer_index: None,
             goldens: None,
             variants: vec![Variant {
-                soc: "generic".to_owned(),
+                soc: PlainName::new("generic").unwrap(),
                 aliases: Vec::new(),
                 calibration: None,
                 planner: PlannerIdentity { name: "p".to_owned(), version: "1".to_owned(), built_in: true },

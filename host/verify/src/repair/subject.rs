@@ -129,7 +129,7 @@ impl Subject for Text<'_> {
         let verification = Verification { model: &model, compiled, intact, plan, measured, options };
         let report = verification.run(&self.goldens, watch)?;
         let chain = self.bundle.variant().chains.first().map(|chain| chain.name.clone());
-        let variant = Some(self.bundle.variant().soc.clone());
+        let variant = Some(self.bundle.variant().soc.to_string());
         Ok(VerifyReport { bundle_chain: chain, bundle_variant: variant, ..report })
     }
 

@@ -41,7 +41,7 @@ impl Signed {
             .trust_key(&self.bench.public)
             .signatures(Policy::Require)
             .open(self.bundle.path())?;
-        let soc = model.bundle().expect("a bundle").variant().soc.clone();
+        let soc = model.bundle().expect("a bundle").variant().soc.to_string();
         Ok((soc, model.report().bundle_chain.expect("a chain").to_owned()))
     }
 }
